@@ -1,0 +1,150 @@
+"""What a caller may ask of a chain, and what it is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnstore.core.events import GroupOffset
+from txnstore.core.model import NO_PRODUCER, Batch, NewBatch, Outcome, Topic, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """Who appends: producer id and epoch, and the transactional id if there is one."""
+
+    producer_id: int = NO_PRODUCER
+    epoch: int = NO_PRODUCER
+    transactional_id: str | None = None
+
+    def __str__(self) -> str:
+        name = f"{self.transactional_id!r}, " if self.transactional_id is not None else ""
+        return f"producer {name}id {self.producer_id}, epoch {self.epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create a topic. Answered with the :class:`~txnstore.core.model.Topic`."""
+
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic:
+    """Replace a topic's schema, settings, partition count. Refused if ``expected_version`` is not its version."""
+
+    topic: Topic
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Delete a topic. Answered with None."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """Grant a producer id and epoch; fence and recover the previous instance. Answered with a ProducerIdentity.
+
+    ``expected``: the (producer id, epoch) that the caller holds and wants bumped (KIP-360).
+    """
+
+    transactional_id: str | None = None
+    timeout_ms: int = 60_000
+    expected: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TxnOffsets:
+    """Positions of a group to commit with a transaction. ``generation`` -1: without a membership (OFF-08)."""
+
+    group: str
+    offsets: tuple[GroupOffset, ...]
+    generation: int = -1
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append batches, in order; inside the open transaction if the identity is transactional.
+
+    All or nothing. Answered with a tuple of :class:`Appended`, one a batch.
+    """
+
+    producer: ProducerIdentity
+    batches: tuple[NewBatch, ...] = ()
+    offsets: tuple[TxnOffsets, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndTxn:
+    """Append what is left, then commit or abort. Answered with :class:`Ended`.
+
+    ``versions``: pairs of (scope, version) of an idempotent job; if one is committed already, nothing is done.
+    """
+
+    producer: ProducerIdentity
+    outcome: Outcome
+    batches: tuple[NewBatch, ...] = ()
+    offsets: tuple[TxnOffsets, ...] = ()
+    versions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Commit positions of a group outside a transaction. Answered with None."""
+
+    offsets: TxnOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceSegments:
+    """Put merged batches in the place of others. Refused if one of ``removed`` is gone or not below the HW rule."""
+
+    tp: TopicPartition
+    removed: tuple[Batch, ...]
+    added: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetObjects:
+    """Note that dropped objects are deleted. Answered with None."""
+
+    keys: tuple[str, ...]
+
+
+Command = (
+    CreateTopic
+    | AlterTopic
+    | DeleteTopic
+    | InitProducer
+    | Append
+    | EndTxn
+    | CommitOffsets
+    | ReplaceSegments
+    | ForgetObjects
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch landed: offsets ``[base_offset, limit)``. ``duplicate``: an earlier attempt had put it there."""
+
+    tp: TopicPartition
+    base_offset: int
+    limit: int
+    timestamp: int
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a transaction ended: the identity of the next one, and where its last batches landed.
+
+    ``repeated``: the version of the job was committed before, so this call did nothing.
+    """
+
+    producer: ProducerIdentity
+    appended: tuple[Appended, ...] = ()
+    repeated: bool = False

@@ -1,0 +1,205 @@
+"""The events of a chain: what happened, in Kafka's own words.
+
+An entry of the chain is a list of these. They hold every number a reader needs (offsets, epochs), so that folding
+them takes no decision. Times are not repeated here: an event happened at the timestamp of its entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from txnstore.core.model import NO_PRODUCER, Batch, Outcome, Topic, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCreated:
+    """A topic exists from now on, with empty partitions."""
+
+    type: Literal["TopicCreated"] = "TopicCreated"
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAltered:
+    """A topic has a new schema, new settings or more partitions. ``topic`` is the whole new value."""
+
+    type: Literal["TopicAltered"] = "TopicAltered"
+    topic: Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDeleted:
+    """A topic and its partitions are gone; its segments are garbage."""
+
+    type: Literal["TopicDeleted"] = "TopicDeleted"
+    name: str
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerInitialized:
+    """A producer id and epoch were granted; every older epoch of a transactional id is fenced."""
+
+    type: Literal["ProducerInitialized"] = "ProducerInitialized"
+    producer_id: int
+    epoch: int
+    transactional_id: str | None = None
+    timeout_ms: int = 0
+    last_epoch: int = NO_PRODUCER
+    previous_producer_id: int = NO_PRODUCER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAdded:
+    """Partitions joined a transaction; the first such event begins it (the seeds' BEGIN)."""
+
+    type: Literal["PartitionsAdded"] = "PartitionsAdded"
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    partitions: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAppended:
+    """Records got their offsets in a partition; those of an open transaction are not stable yet."""
+
+    type: Literal["BatchAppended"] = "BatchAppended"
+    topic: str
+    partition: int
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsAdded:
+    """A consumer group joined a transaction."""
+
+    type: Literal["OffsetsAdded"] = "OffsetsAdded"
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """One position of a group: the next offset to read in a partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition that was consumed."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsCommitted:
+    """A group's offsets were committed: at once, or pending the end of the transaction of ``producer_id``."""
+
+    type: Literal["OffsetsCommitted"] = "OffsetsCommitted"
+    group: str
+    offsets: list[GroupOffset]
+    producer_id: int = NO_PRODUCER
+    epoch: int = NO_PRODUCER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnPrepared:
+    """The outcome of a transaction is decided, for ever (PREPARE_COMMIT or PREPARE_ABORT)."""
+
+    type: Literal["TxnPrepared"] = "TxnPrepared"
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkerWritten:
+    """The control marker of a transaction took ``offset`` in a partition; ``epoch`` is already the bumped one."""
+
+    type: Literal["MarkerWritten"] = "MarkerWritten"
+    topic: str
+    partition: int
+    producer_id: int
+    epoch: int
+    outcome: Outcome
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMarkerWritten:
+    """The pending offsets of a transaction became the group's offsets (COMMIT), or are gone (ABORT)."""
+
+    type: Literal["GroupMarkerWritten"] = "GroupMarkerWritten"
+    group: str
+    producer_id: int
+    epoch: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRecorded:
+    """A job committed this version; the same or an older one will do nothing."""
+
+    type: Literal["VersionRecorded"] = "VersionRecorded"
+    transactional_id: str
+    scope: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnCompleted:
+    """All markers are written (the seeds' COMMITTED or ABORTED); the next transaction has its own epoch (KIP-890)."""
+
+    type: Literal["TxnCompleted"] = "TxnCompleted"
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    outcome: Outcome
+    next_producer_id: int
+    next_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentsReplaced:
+    """A compaction put ``added`` in the place of the batches that begin at the ``removed`` offsets."""
+
+    type: Literal["SegmentsReplaced"] = "SegmentsReplaced"
+    topic: str
+    partition: int
+    removed: list[int]
+    added: list[Batch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectsForgotten:
+    """A vacuum deleted these objects; the chain need not remember that they were dropped."""
+
+    type: Literal["ObjectsForgotten"] = "ObjectsForgotten"
+    keys: list[str]
+
+
+Event = (
+    TopicCreated
+    | TopicAltered
+    | TopicDeleted
+    | ProducerInitialized
+    | PartitionsAdded
+    | BatchAppended
+    | OffsetsAdded
+    | OffsetsCommitted
+    | TxnPrepared
+    | MarkerWritten
+    | GroupMarkerWritten
+    | VersionRecorded
+    | TxnCompleted
+    | SegmentsReplaced
+    | ObjectsForgotten
+)

@@ -1,0 +1,267 @@
+"""Every error that txnstore raises, and what a caller may do about each.
+
+    TxnStoreError
+    ├── ProducerError
+    │   ├── ProducerFencedError            fatal      a newer instance took over (Kafka: PRODUCER_FENCED)
+    │   ├── InvalidPidMappingError         fatal      the id and the producer id do not belong together
+    │   ├── OutOfOrderSequenceError        abortable  a gap or an old, forgotten sequence
+    │   ├── DuplicateSequenceError         internal   a duplicate that answers with the first offsets
+    │   ├── InvalidTxnStateError           caller     the call does not fit the state of the transaction
+    │   ├── InvalidTxnTimeoutError         fatal      the time-out is out of range
+    │   ├── TransactionAbortedError        caller     a record was dropped because its transaction aborted
+    │   ├── ConcurrentTransactionsError    retriable  the previous transaction is still being completed
+    │   ├── NotCoordinatorError            retriable
+    │   ├── CoordinatorNotAvailableError   retriable
+    │   ├── ProducerClosedError            fatal      use after close, or in a forked child
+    │   └── RecordTooLargeError            caller
+    ├── GroupError
+    │   ├── UnstableOffsetCommitError      retriable  an open transaction holds offsets of this partition
+    │   ├── IllegalGenerationError         abortable
+    │   ├── FencedInstanceError            abortable
+    │   └── OffsetMetadataTooLargeError    caller
+    ├── CatalogError
+    │   ├── UnknownTopicOrPartitionError   caller
+    │   ├── TopicExistsError               caller
+    │   ├── InvalidTopicError              caller     a name that Kafka refuses, too
+    │   ├── SchemaMismatchError            caller     names the column
+    │   └── InvalidConfigError             caller     names the setting
+    ├── OffsetOutOfRangeError              caller
+    ├── CompactionConflictError            retriable  a segment that the compaction read is gone
+    ├── StoreError
+    │   ├── StoreNotFoundError             caller
+    │   ├── StoreExistsError               caller
+    │   ├── UnsupportedFormatError         fatal      written by a newer txnstore
+    │   ├── UnsafeStorageError             fatal      the store lets a name be created twice
+    │   └── CorruptionError                fatal      names the object and what was expected
+    └── StorageError                       retriable  nothing happened: the storage refused or is away
+        ├── ObjectNotFoundError            internal   a GET or a stat of a key that is not there
+        └── UnknownOutcomeError            retriable  nobody could tell in time whether it happened
+
+A caller can always tell *nothing happened* (every class but the next two), *it may have happened*
+(:class:`UnknownOutcomeError`; repeat the same call) and *stop* (``fatal``) apart. "internal" classes do not
+reach an application.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TxnStoreError(Exception):
+    """The root of all errors of txnstore.
+
+    ``retriable``: the same call may succeed later.  ``abortable``: the transaction must be aborted, then the
+    producer goes on.  ``fatal``: the object that raised it cannot be used any more.
+    ``advice``: one sentence that says what to do.
+    """
+
+    retriable: ClassVar[bool] = False
+    abortable: ClassVar[bool] = False
+    fatal: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
+
+
+class ProducerError(TxnStoreError):
+    """Something is wrong with a producer or its transaction."""
+
+
+class ProducerFencedError(ProducerError):
+    """A newer instance with the same transactional id has taken over, or the transaction was aborted for this one."""
+
+    fatal = True
+    advice = "Close this producer. If it should be the active instance, create a new one."
+
+
+class InvalidPidMappingError(ProducerError):
+    """The transactional id does not map to this producer id (any more)."""
+
+    fatal = True
+    advice = "Close this producer and create a new one."
+
+
+class OutOfOrderSequenceError(ProducerError):
+    """A batch came with a sequence number that does not follow the last one."""
+
+    abortable = True
+    advice = "Abort the transaction and send its records again."
+
+
+class DuplicateSequenceError(ProducerError):
+    """The batch is already in the log. Never surfaces: a duplicate append is answered with the first offsets."""
+
+
+class InvalidTxnStateError(ProducerError):
+    """The call does not fit the state that the producer or its transaction is in."""
+
+    advice = "Check the order of begin, send, commit and abort."
+
+
+class InvalidTxnTimeoutError(ProducerError):
+    """The transaction time-out is not between 1 ms and the store's ``transaction.max.timeout.ms``."""
+
+    fatal = True
+    advice = "Choose a smaller transaction_timeout."
+
+
+class TransactionAbortedError(ProducerError):
+    """The record was dropped because its transaction was aborted before the record was written."""
+
+    advice = "Send the record again in a new transaction."
+
+
+class ConcurrentTransactionsError(ProducerError):
+    """The previous transaction of this id is still being completed."""
+
+    retriable = True
+    advice = "Try again in a moment."
+
+
+class NotCoordinatorError(ProducerError):
+    """Another chain coordinates this transactional id or group."""
+
+    retriable = True
+
+
+class CoordinatorNotAvailableError(ProducerError):
+    """The coordinating chain cannot be reached at the moment."""
+
+    retriable = True
+
+
+class ProducerClosedError(ProducerError):
+    """The producer was closed, or belongs to the process that this one was forked from."""
+
+    fatal = True
+    advice = "Create a new producer."
+
+
+class RecordTooLargeError(ProducerError):
+    """The record exceeds ``max.message.bytes`` of its topic."""
+
+    advice = "Send a smaller record or raise the topic's max.message.bytes."
+
+
+class GroupError(TxnStoreError):
+    """Something is wrong with a consumer group or its offsets."""
+
+
+class UnstableOffsetCommitError(GroupError):
+    """An open transaction has pending offsets for this partition, so no stable offset can be told (KIP-447)."""
+
+    retriable = True
+    advice = "Try again when the transaction has ended."
+
+
+class IllegalGenerationError(GroupError):
+    """The group has moved on to another generation: this member no longer owns its partitions."""
+
+    abortable = True
+    advice = "Abort the transaction and rejoin the group."
+
+
+class FencedInstanceError(GroupError):
+    """Another consumer with the same static member id has taken over."""
+
+    abortable = True
+
+
+class OffsetMetadataTooLargeError(GroupError):
+    """The metadata string of a committed offset is longer than ``offset.metadata.max.bytes`` (4,096)."""
+
+
+class CatalogError(TxnStoreError):
+    """Something is wrong with a topic, its schema or its settings."""
+
+
+class UnknownTopicOrPartitionError(CatalogError):
+    """There is no such topic, or the topic has fewer partitions."""
+
+    advice = "Create the topic first, or check its name and partition count."
+
+
+class TopicExistsError(CatalogError):
+    """A topic of this name exists already."""
+
+
+class InvalidTopicError(CatalogError):
+    """The topic name is not legal: 1 to 249 of ``a-z A-Z 0-9 . _ -``, but neither ``.`` nor ``..``."""
+
+
+class SchemaMismatchError(CatalogError):
+    """The data does not fit the schema of the topic, or a schema cannot evolve this way. Names the column."""
+
+
+class InvalidConfigError(CatalogError):
+    """A setting is unknown or its value is not allowed. Names the setting."""
+
+
+class OffsetOutOfRangeError(TxnStoreError):
+    """The offset is below the log start or above the end of the partition."""
+
+    advice = "Seek to an offset between the log start and the end, or set auto_offset_reset."
+
+
+class CompactionConflictError(TxnStoreError):
+    """Another compaction has replaced a segment that this one read. Nothing was changed."""
+
+    retriable = True
+
+
+class StoreError(TxnStoreError):
+    """Something is wrong with the store as a whole."""
+
+
+class StoreNotFoundError(StoreError):
+    """There is no txnstore at this URL."""
+
+    advice = "Create it with txnstore.create(url) or `txnstore init`."
+
+
+class StoreExistsError(StoreError):
+    """There is a txnstore at this URL already."""
+
+    advice = "Open it, or pass exist_ok=True."
+
+
+class UnsupportedFormatError(StoreError):
+    """The store, or an object in it, was written in a format version that this txnstore does not know."""
+
+    fatal = True
+    advice = "Upgrade txnstore."
+
+
+class UnsafeStorageError(StoreError):
+    """The storage lets a name be created twice, so nothing could be committed safely."""
+
+    fatal = True
+    advice = "Use a storage whose conditional PUT (If-None-Match: *) is atomic."
+
+
+class CorruptionError(StoreError):
+    """An object is not what the chain says that it is. The message names the object and what was expected."""
+
+    fatal = True
+    advice = "Restore the object from a copy, or run `txnstore verify` to see what is affected."
+
+
+class StorageError(TxnStoreError):
+    """The storage refused a request or cannot be reached. Nothing happened."""
+
+    retriable = True
+    advice = "Check the URL, the credentials and the network, then try again."
+
+
+class ObjectNotFoundError(StorageError):
+    """There is no object of this key."""
+
+    retriable = False
+    advice = ""
+
+
+class UnknownOutcomeError(StorageError):
+    """A write may or may not have happened: the storage did not answer in time.
+
+    Repeating the same call is safe: it finds out first what became of the earlier attempt.
+    """
+
+    advice = "Repeat the same call; it resolves the earlier attempt first."
