@@ -1,0 +1,56 @@
+"""The rules for the names that users choose: topics, transactional ids, groups."""
+
+from __future__ import annotations
+
+import re
+
+from txnstore.errors import InvalidConfigError, InvalidTopicError
+
+#: The longest name of a topic, a transactional id or a group (Kafka: ``Topic.MAX_NAME_LENGTH``).
+MAX_NAME_LENGTH = 249
+
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
+
+
+def check_topic_name(name: str) -> str:
+    """The name, if Kafka accepts it for a topic, too; otherwise :class:`InvalidTopicError` says what is wrong.
+
+    Kafka's rule (``Topic.validate``): 1 to 249 of ``a-z A-Z 0-9 . _ -``, but neither ``.`` nor ``..``. A topic is a
+    folder below ``topics/``, so the rule also keeps every key inside the store.
+    """
+    if not isinstance(name, str):
+        raise InvalidTopicError(f"A topic name is a string, not {type(name).__name__}.")
+    if not name:
+        raise InvalidTopicError("A topic name must not be empty.")
+    if name in {".", ".."}:
+        raise InvalidTopicError(f"A topic cannot be named {name!r}.")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidTopicError(
+            f"The topic name {name[:40]!r}… has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed.",
+        )
+    if found := _ILLEGAL.search(name):
+        raise InvalidTopicError(
+            f"The topic name {name!r} holds {found.group()!r}; only letters a-z and A-Z, digits, '.', '_' and '-' "
+            "are allowed.",
+        )
+    return name
+
+
+def check_id(kind: str, value: str) -> str:
+    """The value, if it can be a transactional id or a group; otherwise :class:`InvalidConfigError` names the kind.
+
+    ``kind`` is the setting as the user knows it (``transactional.id``, ``group.id``). 1 to 249 printable characters
+    of any script. Kafka refuses the empty string in every coordinator call (COORD-06); that ids are short and
+    printable is our rule, because they stand in entries, logs and tables.
+    """
+    if not isinstance(value, str):
+        raise InvalidConfigError(f"{kind} is a string, not {type(value).__name__}.")
+    if not value:
+        raise InvalidConfigError(f"{kind} must not be empty.")
+    if len(value) > MAX_NAME_LENGTH:
+        raise InvalidConfigError(
+            f"{kind} {value[:40]!r}… has {len(value)} characters; at most {MAX_NAME_LENGTH} are allowed.",
+        )
+    if not value.isprintable():
+        raise InvalidConfigError(f"{kind} {value!r} holds a character that cannot be printed.")
+    return value
