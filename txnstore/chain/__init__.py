@@ -1,0 +1,1 @@
+"""The manifest chain: entries, their codec, the one commit loop, checkpoints."""

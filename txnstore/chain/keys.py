@@ -1,0 +1,50 @@
+"""The names of all objects of a store: the only place that builds or takes apart a key."""
+
+from __future__ import annotations
+
+STORE = "store.json"
+TOPICS = "topics/"
+_DIGITS = 20
+
+
+def entries(chain: int) -> str:
+    """The prefix of a chain's entries."""
+    return f"chains/{chain:04d}/entries/"
+
+
+def entry(chain: int, sequence: int) -> str:
+    """The entry ``sequence`` of a chain."""
+    return f"{entries(chain)}{sequence:0{_DIGITS}d}.json"
+
+
+def checkpoints(chain: int) -> str:
+    """The prefix of a chain's checkpoints."""
+    return f"chains/{chain:04d}/checkpoints/"
+
+
+def checkpoint_head(chain: int, sequence: int) -> str:
+    """The head of the checkpoint of the state after entry ``sequence``; written last, so it makes it complete."""
+    return f"{checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
+
+
+def checkpoint_batches(chain: int, sequence: int) -> str:
+    """The batches of that checkpoint."""
+    return f"{checkpoints(chain)}{sequence:0{_DIGITS}d}/batches.parquet"
+
+
+def checkpoint_sequence(key: str) -> int | None:
+    """The sequence number of a checkpoint if ``key`` is the head of one."""
+    parts = key.split("/")
+    if len(parts) == 5 and parts[2] == "checkpoints" and parts[4] == "head.json" and parts[3].isdigit():
+        return int(parts[3])
+    return None
+
+
+def latest(chain: int) -> str:
+    """The hint to a chain's newest checkpoint."""
+    return f"chains/{chain:04d}/latest.json"
+
+
+def segment(topic: str, partition: int, name: str, fmt: str) -> str:
+    """A segment of a partition; ``name`` is unique, ``fmt`` is ``parquet`` or ``arrow``."""
+    return f"{TOPICS}{topic}/{partition}/{name}.{fmt}"

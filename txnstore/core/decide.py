@@ -1,0 +1,147 @@
+"""Deciding a command: ``decide(state, command, now) -> Decision``.
+
+A refused command raises a domain error and changes nothing. An accepted one becomes events, each folded as soon as
+it is decided, so that the second batch of a command sees the first. The rules of producers and transactions are in
+:mod:`txnstore.core.transactions`; here are the catalog, the groups and the compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from txnstore.core import transactions
+from txnstore.core.commands import (
+    AlterTopic,
+    Append,
+    Command,
+    CommitOffsets,
+    CreateTopic,
+    DeleteTopic,
+    EndTxn,
+    ForgetObjects,
+    InitProducer,
+    ReplaceSegments,
+)
+from txnstore.core.draft import Draft
+from txnstore.core.events import Event, ObjectsForgotten, SegmentsReplaced, TopicAltered, TopicCreated, TopicDeleted
+from txnstore.core.groups import commit_offsets
+from txnstore.core.model import State, Topic
+from txnstore.errors import (
+    CompactionConflictError,
+    InvalidConfigError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a command becomes: its events (none if there is nothing to do), the state after them, the answer."""
+
+    events: tuple[Event, ...]
+    state: State
+    result: Any
+
+
+def decide(state: State, command: Command) -> Decision:
+    """Decide ``command`` in an entry that :func:`~txnstore.core.evolve.begin_entry` has begun.
+
+    Raises a class of :mod:`txnstore.errors` if the command is refused.
+    """
+    draft = Draft(state)
+    result = _RULES[type(command)](draft, command)
+    return Decision(tuple(draft.events), draft.state, result)
+
+
+def _create_topic(draft: Draft, command: CreateTopic) -> Topic:
+    topic = command.topic
+    if topic.name in draft.state.topics:
+        msg = f"topic {topic.name!r} exists already"
+        raise TopicExistsError(msg)
+    if topic.partitions < 1:
+        msg = f"partitions of topic {topic.name!r} must be at least 1, not {topic.partitions}"
+        raise InvalidConfigError(msg)
+    draft.emit(TopicCreated(topic=topic))
+    return topic
+
+
+def _alter_topic(draft: Draft, command: AlterTopic) -> Topic:
+    topic, current = command.topic, _topic(draft.state, command.topic.name)
+    if current.version != command.expected_version or current.topic_id != topic.topic_id:
+        msg = f"topic {topic.name!r} was changed by somebody else in the meantime: read it again"
+        raise CompactionConflictError(msg)
+    if topic.partitions < current.partitions:
+        msg = (
+            f"topic {topic.name!r} has {current.partitions} partitions; they can grow, but not shrink to "
+            f"{topic.partitions}"
+        )
+        raise InvalidConfigError(msg)
+    draft.emit(TopicAltered(topic=topic))
+    return topic
+
+
+def _delete_topic(draft: Draft, command: DeleteTopic) -> None:
+    topic = _topic(draft.state, command.name)
+    draft.emit(TopicDeleted(name=topic.name, topic_id=topic.topic_id))
+
+
+def _topic(state: State, name: str) -> Topic:
+    topic = state.topics.get(name)
+    if topic is None:
+        msg = f"there is no topic {name!r}"
+        raise UnknownTopicOrPartitionError(msg)
+    return topic
+
+
+def _replace_segments(draft: Draft, command: ReplaceSegments) -> None:
+    """Nothing at or above the transactional high-watermark may change, and nothing that was read may be gone."""
+    partition = draft.state.partition(command.tp)
+    if partition is None:
+        msg = f"partition {command.tp} was deleted while it was compacted"
+        raise CompactionConflictError(msg)
+    for batch in command.removed:
+        found = next(iter(partition.batches.overlapping(batch.base_offset, batch.base_offset + 1)), None)
+        if found != batch:
+            msg = f"segment {batch.segment.key} of {command.tp} was replaced by somebody else"
+            raise CompactionConflictError(msg)
+        if batch.limit > partition.last_stable_offset:
+            msg = f"segment {batch.segment.key} reaches above the last stable offset of {command.tp}"
+            raise CompactionConflictError(msg)
+    ranges = [(batch.base_offset, batch.limit) for batch in command.removed]
+    for batch in command.added:
+        if not any(start <= batch.base_offset and batch.limit <= ranges[-1][1] for start, _ in ranges):
+            msg = f"segment {batch.segment.key} covers offsets that were not removed from {command.tp}"
+            raise CompactionConflictError(msg)
+    draft.emit(
+        SegmentsReplaced(
+            topic=command.tp.topic,
+            partition=command.tp.partition,
+            removed=[batch.base_offset for batch in command.removed],
+            added=list(command.added),
+        ),
+    )
+
+
+def _forget_objects(draft: Draft, command: ForgetObjects) -> None:
+    keys = [key for key in command.keys if key in draft.state.dropped]
+    if keys:
+        draft.emit(ObjectsForgotten(keys=keys))
+
+
+def _commit_offsets(draft: Draft, command: CommitOffsets) -> None:
+    commit_offsets(draft, command.offsets)
+
+
+_RULES: dict[type, Callable[[Draft, Any], Any]] = {
+    CreateTopic: _create_topic,
+    AlterTopic: _alter_topic,
+    DeleteTopic: _delete_topic,
+    InitProducer: transactions.init_producer,
+    Append: transactions.append,
+    EndTxn: transactions.end,
+    CommitOffsets: _commit_offsets,
+    ReplaceSegments: _replace_segments,
+    ForgetObjects: _forget_objects,
+}

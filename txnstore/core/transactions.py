@@ -1,0 +1,373 @@
+"""The rules of producers and transactions: epochs, sequences, begin, end, recovery.
+
+The tables are Kafka's: ``TransactionCoordinator`` and ``TransactionMetadata`` for transactions (with KIP-890's epoch
+bump at every end), ``ProducerAppendInfo`` for what a partition accepts.
+"""
+
+from __future__ import annotations
+
+from txnstore.core.commands import Append, Appended, Ended, EndTxn, InitProducer, ProducerIdentity
+from txnstore.core.draft import Draft
+from txnstore.core.events import (
+    BatchAppended,
+    GroupMarkerWritten,
+    MarkerWritten,
+    OffsetsAdded,
+    PartitionsAdded,
+    ProducerInitialized,
+    TxnCompleted,
+    TxnPrepared,
+    VersionRecorded,
+)
+from txnstore.core.groups import commit_offsets
+from txnstore.core.model import (
+    MAX_EPOCH,
+    NO_PRODUCER,
+    VALID_PREVIOUS_STATES,
+    Batch,
+    NewBatch,
+    Outcome,
+    Partition,
+    State,
+    TopicPartition,
+    Transaction,
+    TxnState,
+    next_sequence,
+    sorted_tps,
+)
+from txnstore.errors import (
+    ConcurrentTransactionsError,
+    InvalidPidMappingError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+)
+
+#: Kafka's ``transaction.max.timeout.ms``.
+MAX_TIMEOUT_MS = 900_000
+
+_PREPARED = frozenset({TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
+_COMPLETED = {Outcome.COMMIT: TxnState.COMPLETE_COMMIT, Outcome.ABORT: TxnState.COMPLETE_ABORT}
+
+
+# Init -----------------------------------------------------------------------------------------------------------------
+
+
+def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity:
+    """Grant an identity. A transactional one fences its predecessor and ends its transaction first (INIT-01…11)."""
+    transactional_id = command.transactional_id
+    if transactional_id is None:
+        draft.emit(ProducerInitialized(producer_id=draft.state.next_producer_id, epoch=0))
+        return ProducerIdentity(draft.state.next_producer_id - 1, 0)
+    if not 0 < command.timeout_ms <= MAX_TIMEOUT_MS:
+        msg = f"the transaction time-out of {transactional_id!r} must be 1 to {MAX_TIMEOUT_MS} ms, not "
+        raise InvalidTxnTimeoutError(msg + str(command.timeout_ms))
+    txn = draft.state.transactions.get(transactional_id)
+    if txn is None:
+        if command.expected is not None:
+            msg = f"transactional id {transactional_id!r} is not known (any more)"
+            raise InvalidPidMappingError(msg)
+        return _grant(draft, command, draft.state.next_producer_id, 0)
+    if command.expected is not None:
+        held = _expected_identity(txn, command.expected)
+        if held is not None:
+            return held
+    if txn.state is TxnState.ONGOING:
+        _end(draft, txn, Outcome.ABORT)
+        txn = draft.state.transactions[transactional_id]
+    last_epoch = txn.epoch if command.expected is not None else NO_PRODUCER
+    if txn.epoch >= MAX_EPOCH:
+        return _grant(draft, command, draft.state.next_producer_id, 0, last_epoch, txn.producer_id)
+    return _grant(draft, command, txn.producer_id, txn.epoch + 1, last_epoch)
+
+
+def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerIdentity | None:
+    """The identity that a repeated init was granted before, or None if the epoch is to be bumped now (KIP-360)."""
+    producer_id, epoch = expected
+    if (producer_id, epoch) == (txn.producer_id, txn.epoch):
+        return None
+    rotated = producer_id == txn.previous_producer_id and epoch == txn.last_epoch and epoch >= MAX_EPOCH
+    if rotated or (producer_id == txn.producer_id and epoch == txn.last_epoch):
+        return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
+    raise _fenced(txn, ProducerIdentity(producer_id, epoch, txn.transactional_id))
+
+
+def _grant(
+    draft: Draft,
+    command: InitProducer,
+    producer_id: int,
+    epoch: int,
+    last_epoch: int = NO_PRODUCER,
+    previous_producer_id: int = NO_PRODUCER,
+) -> ProducerIdentity:
+    draft.emit(
+        ProducerInitialized(
+            producer_id=producer_id,
+            epoch=epoch,
+            transactional_id=command.transactional_id,
+            timeout_ms=command.timeout_ms,
+            last_epoch=last_epoch,
+            previous_producer_id=previous_producer_id,
+        ),
+    )
+    return ProducerIdentity(producer_id, epoch, command.transactional_id)
+
+
+# Append ---------------------------------------------------------------------------------------------------------------
+
+
+def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
+    """Append batches and pending offsets; all or nothing."""
+    producer = command.producer
+    if producer.transactional_id is None:
+        if command.offsets:
+            msg = "offsets can only be sent inside a transaction"
+            raise InvalidTxnStateError(msg)
+        _check_plain_producer(draft.state, producer)
+    else:
+        txn = _transaction(draft.state, producer)
+        if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+            raise _fenced(txn, producer)
+        _join(draft, command)
+    return tuple(_append_batch(draft, producer, batch) for batch in command.batches)
+
+
+def _join(draft: Draft, command: Append | EndTxn) -> None:
+    """Record partitions and groups in the transaction before their data (ADD-01), and the groups' offsets (OFF-02)."""
+    identity = command.producer
+    transactional_id = identity.transactional_id
+    if transactional_id is None:  # pragma: no cover - both callers have looked the id up
+        msg = "only a transactional producer joins a transaction"
+        raise InvalidTxnStateError(msg)
+    txn = draft.state.transactions[transactional_id]
+    if txn.state in _PREPARED:
+        msg = f"the previous transaction of {transactional_id!r} is still being completed"
+        raise ConcurrentTransactionsError(msg)
+    for batch in command.batches:
+        _partition(draft.state, batch.tp)
+    new = sorted_tps({batch.tp for batch in command.batches} - txn.partitions)
+    if new:
+        draft.emit(
+            PartitionsAdded(
+                transactional_id=transactional_id,
+                producer_id=identity.producer_id,
+                epoch=identity.epoch,
+                partitions=new,
+            ),
+        )
+    for offsets in command.offsets:
+        if not offsets.offsets:
+            continue
+        if offsets.group not in draft.state.transactions[transactional_id].groups:
+            draft.emit(
+                OffsetsAdded(
+                    transactional_id=transactional_id,
+                    producer_id=identity.producer_id,
+                    epoch=identity.epoch,
+                    group=offsets.group,
+                ),
+            )
+        commit_offsets(draft, offsets, identity)
+
+
+def _append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> Appended:
+    partition = _partition(draft.state, batch.tp)
+    if producer.producer_id != NO_PRODUCER:
+        duplicate = _check_sequence(partition, producer, batch)
+        if duplicate is not None:
+            return duplicate
+    base_offset = partition.high_watermark
+    limit = base_offset + batch.records
+    draft.emit(
+        BatchAppended(
+            topic=batch.topic,
+            partition=batch.partition,
+            batch=Batch(
+                base_offset=base_offset,
+                limit=limit,
+                records=batch.records,
+                segment=batch.segment,
+                min_timestamp=batch.min_timestamp,
+                max_timestamp=batch.max_timestamp,
+                producer_id=producer.producer_id,
+                epoch=producer.epoch,
+                base_sequence=batch.base_sequence,
+                transactional=producer.transactional_id is not None,
+                appended_at=draft.state.timestamp,
+            ),
+        ),
+    )
+    return Appended(batch.tp, base_offset, limit, draft.state.timestamp)
+
+
+def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
+    """What Kafka's ``ProducerAppendInfo`` checks: the epoch, then the window, then the sequence (SEQ-01…09).
+
+    Returns where a duplicate was appended first, or None if the batch is the next one.
+    """
+    known = partition.producers.get(producer.producer_id)
+    transactional = producer.transactional_id is not None
+    last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
+    if known is None:
+        # An idempotent producer's state may have expired, so its first batch may have any sequence (SEQ-08).
+        expected = 0 if transactional else batch.base_sequence
+    elif producer.epoch < known.epoch:
+        msg = f"{producer} is fenced in {batch.tp}: epoch {known.epoch} was seen there"
+        raise ProducerFencedError(msg)
+    elif producer.epoch > known.epoch:
+        expected = 0
+    else:
+        for seen in known.batches:
+            if (seen.first_sequence, seen.last_sequence) == (batch.base_sequence, last_sequence):
+                return Appended(batch.tp, seen.base_offset, seen.last_offset + 1, seen.timestamp, duplicate=True)
+        expected = next_sequence(known.last_sequence)
+    if batch.base_sequence != expected:
+        msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}, where {expected} is the next"
+        raise OutOfOrderSequenceError(msg)
+    return None
+
+
+# End ------------------------------------------------------------------------------------------------------------------
+
+
+def end(draft: Draft, command: EndTxn) -> Ended:
+    """Commit or abort: what is left to append, the decision, the markers and the completion in one step."""
+    producer = command.producer
+    txn = _transaction(draft.state, producer)
+    if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+        return _repeated_end(draft.state, txn, command)
+    for scope, version in command.versions:
+        if txn.versions.get(scope, -1) >= version:
+            return Ended(producer, repeated=True)
+    _join(draft, command)
+    appended = tuple(_append_batch(draft, producer, batch) for batch in command.batches)
+    txn = draft.state.transactions[txn.transactional_id]
+    if txn.state is not TxnState.ONGOING and not command.versions:
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: nothing was sent, so nothing can be ended"
+        raise InvalidTxnStateError(msg)
+    for scope, version in command.versions:
+        draft.emit(VersionRecorded(transactional_id=txn.transactional_id, scope=scope, version=version))
+    txn = draft.state.transactions[txn.transactional_id]
+    if txn.state is TxnState.ONGOING:
+        _end(draft, txn, command.outcome)
+        txn = draft.state.transactions[txn.transactional_id]
+    return Ended(ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id), appended)
+
+
+def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
+    """The answer to an end whose first answer was lost: the same, with the identity that follows (TV2-02, TV2-03)."""
+    identity = (command.producer.producer_id, command.producer.epoch)
+    same_producer = identity == (txn.producer_id, txn.last_epoch)
+    rotated = identity == (txn.previous_producer_id, txn.last_epoch) and txn.last_epoch >= MAX_EPOCH
+    if not same_producer and not rotated:
+        raise _fenced(txn, command.producer)
+    if txn.state is not _COMPLETED[command.outcome]:
+        raise _fenced(txn, command.producer)
+    appended = tuple(_find_batch(state, command.producer, batch) for batch in command.batches)
+    return Ended(ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id), appended)
+
+
+def _find_batch(state: State, producer: ProducerIdentity, batch: NewBatch) -> Appended:
+    """Where a batch landed that is known to be appended; its window is gone with the epoch, so look from the end."""
+    for known in reversed(_partition(state, batch.tp).batches):
+        if known.segment.key == batch.segment.key:
+            return Appended(batch.tp, known.base_offset, known.limit, known.appended_at, duplicate=True)
+    msg = f"{producer}: the batch {batch.segment.key} of the ended transaction is not in {batch.tp} any more"
+    raise OutOfOrderSequenceError(msg)
+
+
+def _end(draft: Draft, txn: Transaction, outcome: Outcome) -> None:
+    """Decide, write every marker, complete. The markers carry the next epoch, so that no late batch fits (KIP-890).
+
+    That epoch is the fence, too, when a successor aborts what its predecessor left (INIT-04): one entry holds the
+    bump and the abort, so nobody sees one without the other.
+    """
+    prepared = TxnState.PREPARE_COMMIT if outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
+    if txn.state not in VALID_PREVIOUS_STATES[prepared]:
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: it cannot become {prepared.name}"
+        raise InvalidTxnStateError(msg)
+    marker_epoch = txn.epoch + 1
+    rotate = txn.epoch >= MAX_EPOCH
+    draft.emit(
+        TxnPrepared(
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            epoch=txn.epoch,
+            outcome=outcome,
+        ),
+    )
+    for tp in sorted_tps(txn.partitions):
+        draft.emit(
+            MarkerWritten(
+                topic=tp.topic,
+                partition=tp.partition,
+                producer_id=txn.producer_id,
+                epoch=marker_epoch,
+                outcome=outcome,
+                offset=draft.state.partitions[tp].high_watermark,
+            ),
+        )
+    for group in sorted(txn.groups):
+        draft.emit(
+            GroupMarkerWritten(group=group, producer_id=txn.producer_id, epoch=marker_epoch, outcome=outcome),
+        )
+    draft.emit(
+        TxnCompleted(
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            epoch=txn.epoch,
+            outcome=outcome,
+            next_producer_id=draft.state.next_producer_id if rotate else txn.producer_id,
+            next_epoch=0 if rotate else marker_epoch,
+        ),
+    )
+
+
+# Shared ---------------------------------------------------------------------------------------------------------------
+
+
+def _check_plain_producer(state: State, producer: ProducerIdentity) -> None:
+    if producer.producer_id == NO_PRODUCER:
+        return
+    owner = state.transactional_ids.get(producer.producer_id)
+    if producer.producer_id >= state.next_producer_id or owner is not None:
+        known = f"belongs to transactional id {owner!r}" if owner is not None else "was never granted"
+        msg = f"producer id {producer.producer_id} {known}: it cannot append outside a transaction"
+        error = InvalidTxnStateError if owner is not None else InvalidPidMappingError
+        raise error(msg)
+
+
+def _transaction(state: State, producer: ProducerIdentity) -> Transaction:
+    """The transaction of a producer; the mapping is checked before the epoch (ADD-03, END-02)."""
+    txn = state.transactions.get(producer.transactional_id or "")
+    if txn is None:
+        msg = f"transactional id {producer.transactional_id!r} is not known (any more)"
+        raise InvalidPidMappingError(msg)
+    if producer.producer_id not in (txn.producer_id, txn.previous_producer_id):
+        if state.transactional_ids.get(producer.producer_id) == txn.transactional_id:
+            raise _fenced(txn, producer)
+        msg = f"transactional id {txn.transactional_id!r} maps to producer id {txn.producer_id}, not "
+        raise InvalidPidMappingError(msg + str(producer.producer_id))
+    return txn
+
+
+def _fenced(txn: Transaction, producer: ProducerIdentity) -> ProducerFencedError:
+    msg = (
+        f"{producer} is fenced: transactional id {txn.transactional_id!r} is at producer id {txn.producer_id}, "
+        f"epoch {txn.epoch}"
+    )
+    return ProducerFencedError(msg)
+
+
+def _partition(state: State, tp: TopicPartition) -> Partition:
+    partition = state.partition(tp)
+    if partition is None:
+        if tp.topic in state.topics:
+            count = state.topics[tp.topic].partitions
+            msg = f"topic {tp.topic!r} has {count} partitions, so there is no partition {tp.partition}"
+        else:
+            msg = f"there is no topic {tp.topic!r}"
+        raise UnknownTopicOrPartitionError(msg)
+    return partition

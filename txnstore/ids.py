@@ -1,0 +1,33 @@
+"""What the world outside gives: time, randomness, pauses, unique ids. Passed in, so that tests own them."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+def uuid7(now_ms: int, rng: random.Random) -> str:
+    """A UUID of version 7 (RFC 9562): ordered by time, unique by 74 random bits."""
+    bits = (now_ms & (1 << 48) - 1) << 80 | 0x7 << 76 | rng.getrandbits(12) << 64 | 0b10 << 62 | rng.getrandbits(62)
+    return str(uuid.UUID(int=bits))
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The clock (milliseconds since the epoch), the way to pause (seconds) and the source of randomness."""
+
+    clock: Callable[[], int] = wall_clock_ms
+    sleep: Callable[[float], None] = time.sleep
+    rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
+
+    def new_id(self) -> str:
+        """An id that nobody else has."""
+        return uuid7(self.clock(), self.rng)
