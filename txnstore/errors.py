@@ -34,6 +34,7 @@
     │   ├── UnsafeStorageError             fatal      the store lets a name be created twice
     │   └── CorruptionError                fatal      names the object and what was expected
     └── StorageError                       retriable  nothing happened: the storage refused or is away
+        ├── StorageRefusedError            caller     it will refuse again: credentials, permissions, no bucket, a full disk
         ├── ObjectNotFoundError            internal   a GET or a stat of a key that is not there
         └── UnknownOutcomeError            retriable  nobody could tell in time whether it happened
 
@@ -249,6 +250,16 @@ class StorageError(TxnStoreError):
 
     retriable = True
     advice = "Check the URL, the credentials and the network, then try again."
+
+
+class StorageRefusedError(StorageError):
+    """The storage refused the request and will refuse it again until something outside is repaired. Nothing happened.
+
+    Wrong credentials, missing permissions, a bucket that does not exist, a full disk, a read-only file system.
+    """
+
+    retriable = False
+    advice = "Repair what the message names, then try again."
 
 
 class ObjectNotFoundError(StorageError):

@@ -1,0 +1,136 @@
+"""Counting what a store is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.forklock import ForkLock
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """Calls by kind, failed ones included, and the bytes of their bodies.
+
+    ``bytes_in`` came from the store, ``bytes_out`` went to it.
+    ``snapshot() - earlier`` is what happened in between.
+    """
+
+    get: int = 0
+    put: int = 0
+    put_if_absent: int = 0
+    list: int = 0
+    delete: int = 0
+    stat: int = 0
+    now_ms: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    @property
+    def requests(self) -> int:
+        """All calls together."""
+        return self.get + self.put + self.put_if_absent + self.list + self.delete + self.stat + self.now_ms
+
+    @property
+    def puts(self) -> int:
+        """Conditional and unconditional writes together: what a storage bills as PUT."""
+        return self.put + self.put_if_absent
+
+    def __sub__(self, earlier: StoreCounts) -> StoreCounts:
+        return StoreCounts(**{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(StoreCounts)})
+
+
+class CountingStore:
+    """An :class:`~txnstore.storage.base.ObjectStore` that passes every call on and counts it. Safe for many threads.
+
+    It counts calls of the protocol. They equal requests on the wire except for lists and deletes of more than
+    1,000 keys, multipart uploads, and retries of a store below. With ``log=True``, :attr:`log` keeps
+    ``(kind, key)`` of every call in order; a delete logs its keys joined by a blank.
+    A pickled copy starts at zero.
+    """
+
+    def __init__(self, inner: ObjectStore, *, log: bool = False) -> None:
+        self.inner = inner
+        self._lock = ForkLock()
+        self._counts: dict[str, int] = {}
+        self._log: list[tuple[str, str]] | None = [] if log else None
+
+    @property
+    def url(self) -> str:
+        """The root of the store below, without credentials."""
+        return self.inner.url
+
+    @property
+    def log(self) -> Sequence[tuple[str, str]]:
+        """``(kind, key)`` of every call since the last reset; empty unless asked for."""
+        with self._lock:
+            return list(self._log or ())
+
+    def snapshot(self) -> StoreCounts:
+        """The counts so far."""
+        with self._lock:
+            return StoreCounts(**self._counts)
+
+    def reset(self) -> StoreCounts:
+        """Set all counts to zero and forget the log; returns the counts until now."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+            if self._log is not None:
+                self._log = []
+            return StoreCounts(**counts)
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        self._count("get", key)
+        data = self.inner.get(key, start, end)
+        self._add("bytes_in", len(data))
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        self._count("put", key, len(data))
+        self.inner.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._count("put_if_absent", key, len(data))
+        return self.inner.put_if_absent(key, data)
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        self._count("list", prefix)
+        return self.inner.list(prefix, start_after, limit)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._count("delete", " ".join(keys))
+        self.inner.delete(keys)
+
+    def stat(self, key: str) -> ObjectInfo:
+        self._count("stat", key)
+        return self.inner.stat(key)
+
+    def now_ms(self) -> int:
+        self._count("now_ms", "")
+        return self.inner.now_ms()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def __repr__(self) -> str:
+        return f"CountingStore({self.inner!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"inner": self.inner, "log": self._log is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        CountingStore.__init__(self, state["inner"], log=state["log"])
+
+    def _count(self, kind: str, key: str, bytes_out: int = 0) -> None:
+        with self._lock:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            if bytes_out:
+                self._counts["bytes_out"] = self._counts.get("bytes_out", 0) + bytes_out
+            if self._log is not None:
+                self._log.append((kind, key))
+
+    def _add(self, name: str, amount: int) -> None:
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + amount

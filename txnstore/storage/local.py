@@ -1,0 +1,296 @@
+"""A folder as an object store, crash-safe.
+
+An object is written under a temporary name in its own folder, flushed to the disk, and only then linked to its name:
+``link(2)`` is atomic, fails if the name is taken, and publishes complete content. Then the folder itself is flushed,
+so that an acknowledged name survives a power cut. ``rename`` would overwrite, and ``O_EXCL`` on the final name would
+show torn content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+
+from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError
+from txnstore.storage.base import ObjectInfo
+from txnstore.storage.fsync import fsync_file, fsync_folder
+from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_error
+from txnstore.storage.names import TEMPORARY, check_key, check_prefix, check_range, legal_text
+
+HOUR_MS = 3_600_000
+
+
+class LocalStore:
+    """An :class:`~txnstore.storage.base.ObjectStore` in the folder ``root``. Reading never creates the folder.
+
+    Safe for many threads, for many processes, and after a fork. It needs hard links: without them the first write
+    raises :class:`~txnstore.errors.UnsafeStorageError`.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        path = os.fspath(root)
+        if not path or "\0" in path:
+            raise StorageRefusedError(f"{path!r} is not the path of a folder.")
+        self.root = os.path.abspath(os.path.expanduser(path))
+        self._durable: set[str] = set()
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.root}"
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        path = self._path(key)
+        first, limit = check_range(key, start, end)
+        try:
+            with open(path, "rb") as file:
+                if first:
+                    file.seek(first)
+                return file.read() if limit is None else file.read(max(0, limit - first))
+        except OSError as error:
+            raise self._map_read_error(error, path) from error
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        temporary = self._write_temporary(path, data)
+        try:
+            os.replace(temporary, path)
+        except OSError as error:
+            _unlink_quietly(temporary)
+            raise map_os_error(error, "write", path) from error
+        self._sync_name(path)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        path = self._path(key)
+        temporary = self._write_temporary(path, data)
+        try:
+            os.link(temporary, path)
+            created = True
+        except FileExistsError as error:
+            if os.path.isdir(path):
+                raise StorageRefusedError(f"Cannot create {path}: a folder has this name.") from error
+            created = False
+        except OSError as error:
+            raise map_link_error(error, path) from error
+        finally:
+            _unlink_quietly(temporary)
+        # The loser flushes the folder, too: what it does next rests on the name that it saw.
+        self._sync_name(path)
+        return created
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        check_prefix(prefix)
+        found: list[ObjectInfo] = []
+        if limit is not None and limit <= 0:
+            return found
+        for info in self._walk(prefix[: prefix.rfind("/") + 1], prefix, start_after):
+            found.append(info)
+            if len(found) == limit:
+                break
+        return found
+
+    def delete(self, keys: Sequence[str]) -> None:
+        folders: set[str] = set()
+        for path in [self._path(key) for key in keys]:
+            try:
+                os.unlink(path)
+                folders.add(os.path.dirname(path))
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except OSError as error:
+                if not os.path.isdir(path):  # a folder is no object: there is nothing to delete
+                    raise map_os_error(error, "delete", path) from error
+        for folder in sorted(folders):
+            try:
+                fsync_folder(folder)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise map_sync_error(error, folder) from error
+
+    def stat(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        try:
+            status = os.stat(path)
+            if os.path.isdir(path):
+                raise FileNotFoundError
+        except OSError as error:
+            raise self._map_read_error(error, path) from error
+        return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def now_ms(self) -> int:
+        """The clock of the file system: the time that a new file in the root gets.
+
+        On a network drive that is the server's clock, as for every ``modified_ms``. A root that is not there stays
+        so: :class:`~txnstore.errors.ObjectNotFoundError`. A root that cannot be written has no clock that we could
+        ask: :class:`~txnstore.errors.StorageError`.
+        """
+        path = self._temporary_in(self.root)
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"There is no folder {self.root}.") from error
+        except OSError as error:
+            raise map_os_error(error, "ask the clock of the file system in", self.root) from error
+        try:
+            return os.fstat(descriptor).st_mtime_ns // 1_000_000
+        finally:
+            os.close(descriptor)
+            _unlink_quietly(path)
+
+    def close(self) -> None:
+        """Nothing to release: no file stays open between calls."""
+
+    def sweep(self, older_than_ms: int = HOUR_MS) -> int:
+        """Delete the temporary files that crashed writers left, if older than this; returns how many.
+
+        The age is measured on the file system's clock. An hour is far more than any write takes.
+        """
+        if not os.path.isdir(self.root):
+            return 0
+        limit_ms = self.now_ms() - older_than_ms
+        count = 0
+        for folder, _, names in os.walk(self.root, followlinks=True):
+            for path in [os.path.join(folder, name) for name in names if name.startswith(TEMPORARY)]:
+                try:
+                    if os.stat(path).st_mtime_ns // 1_000_000 < limit_ms:
+                        os.unlink(path)
+                        count += 1
+                except FileNotFoundError:
+                    pass  # its writer finished, or another sweep was faster
+                except OSError as error:
+                    raise map_os_error(error, "delete", path) from error
+        return count
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.root!r})"
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}/{check_key(key)}"
+
+    def _temporary_in(self, folder: str) -> str:
+        return f"{folder}/{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
+
+    def _write_temporary(self, path: str, data: bytes) -> str:
+        """Write the bytes, flushed to the disk, to a new temporary file beside ``path``. Nothing stays if it fails."""
+        folder = os.path.dirname(path)
+        temporary = self._temporary_in(folder)
+        try:
+            self._ensure_folder(folder)
+            try:
+                descriptor = _create(temporary)
+            except FileNotFoundError:
+                # Somebody removed the folder since we made sure of it.
+                self._durable.clear()
+                self._ensure_folder(folder)
+                descriptor = _create(temporary)
+        except OSError as error:
+            raise map_os_error(error, "write", path) from error
+        try:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                fsync_file(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            _unlink_quietly(temporary)
+            raise map_os_error(error, "write", path) from error
+        except BaseException:
+            _unlink_quietly(temporary)
+            raise
+        return temporary
+
+    def _ensure_folder(self, folder: str) -> None:
+        """Make the folder and its parents, and make their names durable, once a store and folder.
+
+        A folder that is there already may be one whose maker died before it flushed the parent, so the parents inside
+        the root are flushed in any case.
+        """
+        if folder in self._durable:
+            return
+        inside = folder == self.root or folder.startswith(f"{self.root}/")
+        if not inside and os.path.isdir(folder):
+            return  # above the root, and there: not ours to flush
+        parent = os.path.dirname(folder)
+        if parent != folder:
+            self._ensure_folder(parent)
+        try:
+            os.mkdir(folder)
+            made = True
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+            made = False
+        if made or folder != self.root:
+            fsync_folder(parent)
+        else:
+            _fsync_folder_if_readable(parent)
+        self._durable.add(folder)
+
+    def _sync_name(self, path: str) -> None:
+        try:
+            fsync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise map_sync_error(error, path) from error
+
+    def _map_read_error(self, error: OSError, path: str) -> StorageError:
+        if isinstance(error, NotADirectoryError) and os.path.exists(self.root) and not os.path.isdir(self.root):
+            return map_os_error(error, "read", path)
+        if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
+            return ObjectNotFoundError(f"There is no object {path}.")
+        return map_os_error(error, "read", path)
+
+    def _walk(self, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """The objects below the folder ``base`` (empty, or ending in ``/``) in the order of their whole keys.
+
+        A folder sorts as its name plus ``/``: ``a-b`` comes before ``a/b``. Only files that are handed out cost a stat.
+        """
+        children: list[tuple[str, os.DirEntry[str], bool]] = []
+        try:
+            with os.scandir(f"{self.root}/{base}") as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name.startswith(TEMPORARY) or not legal_text(name):
+                        continue
+                    is_folder = entry.is_dir()
+                    key = f"{base}{name}/" if is_folder else base + name
+                    if key.startswith(prefix) and (key > start_after or (is_folder and start_after.startswith(key))):
+                        children.append((key, entry, is_folder))
+        except (FileNotFoundError, NotADirectoryError):
+            if os.path.exists(self.root) and not os.path.isdir(self.root):
+                raise StorageRefusedError(f"Cannot list {self.root}: it is a file, not a folder.") from None
+            return
+        except OSError as error:
+            raise map_os_error(error, "list", f"{self.root}/{base}") from error
+        children.sort(key=lambda child: child[0])
+        for key, entry, is_folder in children:
+            if is_folder:
+                yield from self._walk(key, prefix, start_after)
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue  # deleted while we were listing
+            except OSError as error:
+                raise map_os_error(error, "list", entry.path) from error
+            yield ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def _create(path: str) -> int:
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+
+
+def _unlink_quietly(path: str) -> None:
+    # A temporary file that cannot be removed is never listed, and the next sweep takes it.
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _fsync_folder_if_readable(folder: str) -> None:
+    # The folder above the root may belong to somebody else: then its flush is not ours to demand.
+    with contextlib.suppress(PermissionError):
+        fsync_folder(folder)

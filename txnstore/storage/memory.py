@@ -1,0 +1,149 @@
+"""A store in the memory of one process: for tests, examples and ``memory://`` URLs."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from txnstore.errors import ObjectNotFoundError, StorageRefusedError
+from txnstore.storage.base import ObjectInfo
+from txnstore.storage.forklock import ForkLock
+from txnstore.storage.names import check_key, check_prefix, check_range
+
+
+def system_clock_ms() -> int:
+    """The wall clock of this machine in milliseconds: what a store in memory has for its own clock."""
+    return time.time_ns() // 1_000_000
+
+
+class MemoryStore:
+    """An :class:`~txnstore.storage.base.ObjectStore` that lives and dies with its process.
+
+    ``MemoryStore()`` is a store of its own. ``MemoryStore.named(name)`` is the one of ``memory://name``, shared by the
+    whole process, and pickles to its name. ``clock`` gives milliseconds. Another process, a forked child too, is
+    refused: it would write to a copy that nobody sees.
+    """
+
+    _lock_of_names = ForkLock()
+    _by_name: ClassVar[dict[str, MemoryStore]] = {}
+
+    def __init__(self, name: str | None = None, *, clock: Callable[[], int] = system_clock_ms) -> None:
+        self.name = name
+        self._clock = clock
+        self._pid = os.getpid()
+        self._lock = ForkLock()
+        self._objects: dict[str, tuple[bytes, int]] = {}
+        self._keys: list[str] = []  # sorted; kept beside the dict so that a list of a long chain costs a bisection
+
+    @classmethod
+    def named(cls, name: str) -> MemoryStore:
+        """The store of ``memory://name`` in this process, made at the first call."""
+        with cls._lock_of_names:
+            store = cls._by_name.get(name)
+            if store is None or store._pid != os.getpid():
+                store = cls._by_name[name] = cls(name)
+            return store
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Drop the store of ``memory://name``; the next :meth:`named` starts with an empty one."""
+        with cls._lock_of_names:
+            cls._by_name.pop(name, None)
+
+    @property
+    def url(self) -> str:
+        return f"memory://{self.name or ''}"
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        check_key(key)
+        first, limit = check_range(key, start, end)
+        with self._lock:
+            return self._find(key)[0][first:limit]
+
+    def put(self, key: str, data: bytes) -> None:
+        check_key(key)
+        with self._lock:
+            self._insert(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        check_key(key)
+        with self._lock:
+            self._check_process()
+            if key in self._objects:
+                return False
+            self._insert(key, data)
+            return True
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        check_prefix(prefix)
+        with self._lock:
+            self._check_process()
+            first = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, start_after))
+            keys = itertools.takewhile(lambda key: key.startswith(prefix), itertools.islice(self._keys, first, None))
+            return [self._info(key) for key in itertools.islice(keys, limit)]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        with self._lock:
+            self._check_process()
+            for key in keys:
+                if self._objects.pop(key, None) is not None:
+                    del self._keys[bisect.bisect_left(self._keys, key)]
+
+    def stat(self, key: str) -> ObjectInfo:
+        check_key(key)
+        with self._lock:
+            self._find(key)
+            return self._info(key)
+
+    def now_ms(self) -> int:
+        return self._clock()
+
+    def close(self) -> None:
+        """Nothing to release: the objects stay."""
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.name!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str, int], MemoryStore], tuple[str, int]]:
+        if self.name is None:
+            raise StorageRefusedError("A MemoryStore without a name cannot be pickled: open memory://name instead.")
+        return (_unpickle, (self.name, self._pid))
+
+    def _find(self, key: str) -> tuple[bytes, int]:
+        self._check_process()
+        try:
+            return self._objects[key]
+        except KeyError:
+            raise ObjectNotFoundError(f"No object {key!r} in {self.url}.") from None
+
+    def _insert(self, key: str, data: bytes) -> None:
+        self._check_process()
+        if key not in self._objects:
+            bisect.insort(self._keys, key)
+        self._objects[key] = (bytes(data), self._clock())
+
+    def _info(self, key: str) -> ObjectInfo:
+        data, modified_ms = self._objects[key]
+        return ObjectInfo(key, len(data), modified_ms)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StorageRefusedError(
+                f"{self.url} lives in the memory of process {self._pid} and cannot be used in process {os.getpid()}. "
+                "Use a local folder or an object store to share data between processes."
+            )
+
+
+def _unpickle(name: str, pid: int) -> MemoryStore:
+    if os.getpid() != pid:
+        raise StorageRefusedError(
+            f"memory://{name} lives in the memory of process {pid} and cannot be used in process {os.getpid()}. "
+            "Use a local folder or an object store to share data between processes."
+        )
+    return MemoryStore.named(name)

@@ -1,0 +1,107 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from txnstore.errors import InvalidConfigError
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.local import LocalStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.storage.retry import RetryingStore
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+# User and password before an @. A password may hold slashes, a host may have a port, and a key may hold an @.
+_USERINFO = re.compile(r"(?<=://)(?:[^/\s@:]*:(?!\d{1,5}(?:/|$))\S*@|[^/\s]*@)")
+_QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
+
+_UNCHECKED = {
+    "gs": "Google Cloud Storage", "gcs": "Google Cloud Storage", "az": "Azure Blob Storage",
+    "abfs": "Azure Blob Storage", "abfss": "Azure Blob Storage", "adl": "Azure Blob Storage",
+}  # fmt: skip
+
+
+def open_store(
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    rng: random.Random | None = None,
+) -> ObjectStore:
+    """The object store at ``url``, with retries around it. No request is made yet.
+
+    ``url``: a path, ``file://…``, ``memory://name``, ``s3://bucket/prefix`` (``s3a://`` means the same).
+    ``storage_options`` go to fsspec's ``S3FileSystem`` as they are: ``key``, ``secret``, ``token``, ``endpoint_url``,
+    ``anon``, ``profile``, ``client_kwargs``, ``config_kwargs``, …. Any other URL, and options for a store that has
+    none, raise :class:`~txnstore.errors.InvalidConfigError`.
+    """
+    return RetryingStore(_backend(os.fspath(url), dict(storage_options or {})), sleep=sleep, rng=rng)
+
+
+def redact(url: str | os.PathLike[str]) -> str:
+    """The URL without user name, password and query, fit for messages. Also cleans every URL inside a longer text."""
+    return _QUERY.sub(r"\1", _USERINFO.sub("", os.fspath(url)))
+
+
+def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
+    match = _SCHEME.match(url)
+    if match is None or match[1].lower() in ("file", "local"):
+        options.pop("auto_mkdir", None)  # fsspec's option for local files; we always make folders when writing
+        _refuse_options(url, options)
+        path = url if match is None else _path_of_file_url(url, match[2])
+        if not path:
+            raise InvalidConfigError("The URL of a store must not be empty: give a folder or s3://bucket/prefix.")
+        return LocalStore(path)
+    scheme, rest = match[1].lower(), match[2]
+    if scheme == "memory":
+        _refuse_options(url, options)
+        return MemoryStore.named(rest.strip("/"))
+    if scheme in ("s3", "s3a"):
+        from txnstore.storage.s3 import S3Store
+
+        return S3Store(*_bucket_and_prefix(url, rest), storage_options=options)
+    if scheme in _UNCHECKED:
+        raise InvalidConfigError(
+            f"{_UNCHECKED[scheme]} ({scheme}://) has not been checked yet to create objects atomically, "
+            "so txnstore does not open it. Use a local folder or s3://."
+        )
+    raise InvalidConfigError(
+        f"txnstore cannot store anything at {scheme}:// URLs. Use a local folder, s3://bucket/prefix or memory://name."
+    )
+
+
+def _path_of_file_url(url: str, rest: str) -> str:
+    host, slash, path = rest.partition("/")
+    if host in ("localhost", "") and slash:
+        return slash + path
+    raise InvalidConfigError(
+        f"{redact(url)!r} is not the URL of a folder: write file:///absolute/path or a plain path."
+    )
+
+
+def _bucket_and_prefix(url: str, rest: str) -> tuple[str, str]:
+    bucket, _, prefix = rest.partition("/")
+    if "@" in bucket or ":" in bucket:
+        raise InvalidConfigError(
+            "The URL of the store holds credentials or a port. Pass key, secret and endpoint_url in storage_options, "
+            "or leave them to the environment, and write s3://bucket/prefix."
+        )
+    prefix = prefix.strip("/")
+    if not bucket:
+        raise InvalidConfigError(f"{redact(url)!r} names no bucket: write s3://bucket/prefix.")
+    if "?" in rest or "#" in rest:
+        raise InvalidConfigError(f"{redact(url)} must be s3://bucket/prefix, without a query: use storage_options.")
+    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
+        raise InvalidConfigError(f"The prefix of {redact(url)!r} is not legal: a part of it is empty, '.' or '..'.")
+    return bucket, prefix
+
+
+def _refuse_options(url: str, options: Mapping[str, Any]) -> None:
+    if options:
+        names = ", ".join(sorted(map(str, options)))
+        raise InvalidConfigError(f"The store at {redact(url)} takes no storage_options, but got: {names}.")

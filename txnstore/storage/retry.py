@@ -1,0 +1,89 @@
+"""Repeating requests that failed for a passing reason, where repeating is safe."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from txnstore.errors import StorageError
+from txnstore.storage.base import ObjectInfo, ObjectStore
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class RetryingStore:
+    """An :class:`~txnstore.storage.base.ObjectStore` that repeats what is safe to repeat.
+
+    ``get``, ``put``, ``list``, ``delete``, ``stat`` and ``now_ms`` are tried up to ``attempts`` times, with exponential
+    backoff and full jitter in between: the wait before attempt *k* + 1 is drawn from [0, min(cap, base · 2^(k-1))]
+    seconds. Only errors whose class says ``retriable`` are repeated: not a missing object, not a refusal. A
+    ``put_if_absent`` is never repeated here: what its failure means is for the commit loop to find out.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        attempts: int = 5,
+        base_s: float = 0.05,
+        cap_s: float = 2.0,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.inner = inner
+        self.attempts = attempts
+        self._base_s = base_s
+        self._cap_s = cap_s
+        self._sleep = sleep
+        self._rng = rng if rng is not None else random.Random()
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        return self._repeat("get", key, lambda: self.inner.get(key, start, end))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._repeat("put", key, lambda: self.inner.put(key, data))
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self.inner.put_if_absent(key, data)
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        return self._repeat("list", prefix, lambda: self.inner.list(prefix, start_after, limit))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._repeat("delete", keys[0] if keys else "", lambda: self.inner.delete(keys))
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._repeat("stat", key, lambda: self.inner.stat(key))
+
+    def now_ms(self) -> int:
+        return self._repeat("now_ms", "", self.inner.now_ms)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def __repr__(self) -> str:
+        return f"RetryingStore({self.inner!r})"
+
+    def _repeat(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        for attempt in range(1, self.attempts):
+            try:
+                return call()
+            except StorageError as error:
+                if not error.retriable:
+                    raise
+                wait_s = self._rng.uniform(0.0, min(self._cap_s, self._base_s * 2.0 ** (attempt - 1)))
+                _log.info(
+                    "storage request failed, trying again: operation=%s key=%s attempt=%d wait_s=%.3f error=%s",
+                    operation, key, attempt, wait_s, error,
+                )  # fmt: skip
+                self._sleep(wait_s)
+        return call()
