@@ -1,0 +1,122 @@
+"""Checkpoints: the fold of a chain, saved, so that opening a store does not read its whole history.
+
+A checkpoint is two objects: ``batches.parquet`` (the list of batches, which grows) and ``head.json`` (all the rest),
+which is written last and names the other's hash. ``latest.json`` points to the newest one, and is only a hint.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from concurrent.futures import Executor, Future
+from dataclasses import fields
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txnstore.chain import keys
+from txnstore.chain.codec import LatestDocument, content_hash, decode, encode
+from txnstore.chain.state_document import HeadDocument, from_document, to_document
+from txnstore.core.batches import BatchList
+from txnstore.core.model import Batch, Segment, State, TopicPartition
+from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
+from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+_BATCH_FIELDS = [field.name for field in fields(Batch) if field.name != "segment"]
+_SEGMENT_FIELDS = [field.name for field in fields(Segment)]
+_TYPES = {"topic": pa.string(), "key": pa.string(), "format": pa.string(), "sha256": pa.string()}
+_BOOLEANS = {"explicit_offsets", "transactional"}
+_COLUMNS = ["topic", "partition", *_BATCH_FIELDS, *_SEGMENT_FIELDS]
+_SCHEMA = pa.schema(
+    [(name, pa.bool_() if name in _BOOLEANS else _TYPES.get(name, pa.int64())) for name in _COLUMNS],
+)
+
+
+def write(objects: ObjectStore, chain: int, state: State) -> None:
+    """Save the state: batches, head, hint, in this order. Whoever saves the same state writes the same bytes."""
+    batches = _encode_batches(state)
+    head = to_document(state, content_hash(batches))
+    objects.put(keys.checkpoint_batches(chain, state.sequence), batches)
+    objects.put(keys.checkpoint_head(chain, state.sequence), encode(head))
+    objects.put(keys.latest(chain), encode(LatestDocument(sequence=state.sequence)))
+
+
+def hinted(chain: int, hint: bytes | None) -> int:
+    """The sequence number that the hint names; 0 if there is none that can be read."""
+    if hint is None:
+        return 0
+    try:
+        return decode(LatestDocument, keys.latest(chain), hint).sequence
+    except CorruptionError as error:
+        _LOG.warning("checkpoint hint ignored", extra={"error": str(error)})
+        return 0
+
+
+Requested = tuple[Future[bytes], Future[bytes]]
+
+
+def request(objects: ObjectStore, pool: Executor, chain: int, sequence: int) -> Requested | None:
+    """Ask for both objects of a checkpoint at once; None for the checkpoint before the first entry."""
+    if sequence < 1:
+        return None
+    head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
+    return head, pool.submit(objects.get, keys.checkpoint_batches(chain, sequence))
+
+
+def receive(chain: int, sequence: int, requested: Requested | None) -> State | None:
+    """The state saved at ``sequence``, or None if it is missing or damaged: then an older one must serve."""
+    if requested is None:
+        return None
+    head_key, batches_key = keys.checkpoint_head(chain, sequence), keys.checkpoint_batches(chain, sequence)
+    try:
+        head, batches = requested[0].result(), requested[1].result()
+        document = decode(HeadDocument, head_key, head)
+        if document.batches_sha256 != content_hash(batches):
+            msg = f"{batches_key} is altered: its hash is not the one in {head_key}"
+            raise CorruptionError(msg)
+        return from_document(document, _decode_batches(batches))
+    except (ObjectNotFoundError, CorruptionError) as error:
+        _LOG.warning("checkpoint ignored", extra={"sequence": sequence, "error": str(error)})
+        return None
+
+
+def newest(objects: ObjectStore, pool: Executor, chain: int) -> State | None:
+    """The newest state that can be read, found by listing: for when the hint is lost."""
+    found = (keys.checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain)))
+    for sequence in sorted((number for number in found if number is not None), reverse=True):
+        state = receive(chain, sequence, request(objects, pool, chain, sequence))
+        if state is not None:
+            return state
+    return None
+
+
+def _encode_batches(state: State) -> bytes:
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for tp in sorted(state.partitions):
+        for batch in state.partitions[tp].batches:
+            columns["topic"].append(tp.topic)
+            columns["partition"].append(tp.partition)
+            for name in _BATCH_FIELDS:
+                columns[name].append(getattr(batch, name))
+            for name in _SEGMENT_FIELDS:
+                columns[name].append(getattr(batch.segment, name))
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=_SCHEMA), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _decode_batches(data: bytes) -> dict[TopicPartition, BatchList[Batch]]:
+    table = pq.read_table(io.BytesIO(data), use_threads=False)
+    if table.schema.names != _COLUMNS:
+        msg = f"the columns of the checkpoint's batches are {table.schema.names}"
+        raise UnsupportedFormatError(msg)
+    columns = table.to_pydict()
+    found: dict[TopicPartition, list[Batch]] = {}
+    for row in range(table.num_rows):
+        segment = Segment(**{name: columns[name][row] for name in _SEGMENT_FIELDS})
+        batch = Batch(segment=segment, **{name: columns[name][row] for name in _BATCH_FIELDS})
+        found.setdefault(TopicPartition(columns["topic"][row], columns["partition"][row]), []).append(batch)
+    return {tp: BatchList(batches) for tp, batches in found.items()}

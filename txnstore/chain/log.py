@@ -1,0 +1,343 @@
+"""One chain of a process: its head, and the one commit loop of the project.
+
+Whoever commits first flushes at once; callers that arrive while a PUT is in flight ride in the next entry (flat
+combining). There is no background thread and no fixed tick. Memory changes only after an entry is durable.
+
+The slot protocol, for the entry after the last one we know:
+
+    created           -> fold it, answer everybody in it
+    exists or unknown -> read the slot: ours (same entry id)? answered. Somebody else's? fold it, decide again, next slot
+    nothing there     -> the same bytes again at the same slot: an unknown PUT may still arrive, but only with them
+
+So a slot is never given up before it is decided, and an error alone never decides anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from txnstore.chain import checkpoint, keys
+from txnstore.chain.codec import Entry, content_hash, decode, encode
+from txnstore.core.commands import Command
+from txnstore.core.decide import decide
+from txnstore.core.events import Event
+from txnstore.core.evolve import begin_entry, evolve
+from txnstore.core.model import State
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, TxnStoreError, UnknownOutcomeError
+from txnstore.ids import Runtime
+from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+#: How often the same bytes are offered to a slot before the caller is told that nobody knows.
+_ATTEMPTS = 8
+#: Backoff after lost races and unclear answers, in seconds: full jitter under a doubling bound.
+_BACKOFF, _MAX_BACKOFF = 0.01, 2.0
+#: Entries read at once: few for a tail that is probably short, doubling up to a bound for a long one.
+_FIRST_WINDOW, _MAX_WINDOW = 4, 64
+#: A checkpoint is written by whoever commits an entry with a multiple of this number.
+CHECKPOINT_EVERY = 64
+
+
+@dataclass(slots=True)
+class _Waiter:
+    """A caller whose command is to be committed, and its answer."""
+
+    command: Command
+    result: Any = None
+    error: BaseException | None = None
+    done: bool = False
+
+    def answer(self) -> Any:
+        """The result; raises what refused the command."""
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An entry that is offered to a slot, with the state that it leads to.
+
+    ``doubtful``: an offer may have been accepted, or may still be, without our knowing.
+    """
+
+    entry: Entry
+    data: bytes
+    state: State
+    doubtful: bool = False
+
+
+@dataclass(slots=True)
+class ChainMetrics:
+    """What happened at the head of a chain in this process."""
+
+    commits: int = 0
+    commands: int = 0
+    conflicts: int = 0
+    unknown_outcomes: int = 0
+    checkpoints: int = 0
+
+
+class Chain:
+    """A chain of a store, as this process knows it. Safe for many threads."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        number: int,
+        runtime: Runtime,
+        pool: Executor,
+        *,
+        checkpoint_every: int = CHECKPOINT_EVERY,
+    ) -> None:
+        self.number = number
+        self.metrics = ChainMetrics()
+        self._objects = objects
+        self._runtime = runtime
+        self._pool = pool
+        self._writer_id = runtime.new_id()
+        self._checkpoint_every = checkpoint_every
+        self._state = State()
+        self._undecided: _Attempt | None = None
+        self._waiting: list[_Waiter] = []
+        self._mutex = threading.Lock()
+        self._head = threading.RLock()
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The last state this process knows. Never goes back."""
+        return self._state
+
+    def load(self, hint: bytes | None) -> State:
+        """The newest state, from the checkpoint that ``hint`` names and the entries after it.
+
+        A missing, stale or damaged hint or checkpoint costs requests, never correctness.
+        """
+        with self._head:
+            sequence = checkpoint.hinted(self.number, hint)
+            requested = checkpoint.request(self._objects, self._pool, self.number, sequence)
+            window: list[bytes | None] | None = self._fetch(sequence + 1, _FIRST_WINDOW)
+            found = checkpoint.receive(self.number, sequence, requested)
+            if found is None and (sequence or window[0] is not None):
+                found = checkpoint.newest(self._objects, self._pool, self.number)
+                window = window if found is None and not sequence else None
+            self._state = found or State()
+            self._catch_up(_FIRST_WINDOW, window)
+            return self._state
+
+    def refresh(self) -> State:
+        """The state at the head: one GET if nothing is new."""
+        with self._head:
+            self._catch_up(1)
+            return self._state
+
+    def _catch_up(self, size: int, window: list[bytes | None] | None = None) -> bool:
+        """Fold all entries after the last known one; True if there was one."""
+        before = self._state.sequence
+        while True:
+            if window is None:
+                window = self._fetch(self._state.sequence + 1, size)
+            for data in window:
+                if data is None:
+                    return self._state.sequence > before
+                self._fold(data)
+            window, size = None, min(max(size * 2, _FIRST_WINDOW), _MAX_WINDOW)
+
+    def _fetch(self, first: int, count: int) -> list[bytes | None]:
+        """The entries ``first`` … in parallel, up to the first that does not exist."""
+        if count == 1:
+            return [self._get(first)]
+        return list(_through_none(self._pool.map(self._get, range(first, first + count))))
+
+    def _get(self, sequence: int) -> bytes | None:
+        try:
+            return self._objects.get(keys.entry(self.number, sequence))
+        except ObjectNotFoundError:
+            return None
+
+    def _fold(self, data: bytes) -> Entry:
+        """Fold the entry after the last known one; it must name that one's bytes."""
+        state = self._state
+        key = keys.entry(self.number, state.sequence + 1)
+        entry = decode(Entry, key, data)
+        if entry.sequence != state.sequence + 1:
+            msg = f"{key} says that it is entry {entry.sequence}"
+            raise CorruptionError(msg)
+        if entry.previous != state.entry_hash:
+            before = keys.entry(self.number, state.sequence)
+            msg = f"{before} was altered: {key} follows one whose hash is {entry.previous}, not {state.entry_hash}"
+            raise CorruptionError(msg)
+        state = begin_entry(state, entry.timestamp)
+        try:
+            for event in entry.events:
+                state = evolve(state, event)
+        except (KeyError, StopIteration) as error:
+            msg = f"{key} holds an event that does not fit the state before it: {error!r}"
+            raise CorruptionError(msg) from error
+        self._state = replace(state, entry_hash=content_hash(data))
+        if self._undecided is not None and self._undecided.entry.sequence == entry.sequence:
+            self._undecided = None
+        return entry
+
+    # Committing -------------------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> Any:
+        """Commit a command and return its answer. Raises what refuses it; then nothing has happened.
+
+        :class:`UnknownOutcomeError`: the storage did not tell in time; the same call again resolves it first.
+        """
+        waiter = _Waiter(command)
+        with self._mutex:
+            self._waiting.append(waiter)
+        checkpoint_due: State | None = None
+        with self._head:
+            if not waiter.done:
+                checkpoint_due = self._commit_round()
+        if checkpoint_due is not None:
+            self._write_checkpoint(checkpoint_due)
+        return waiter.answer()
+
+    def _commit_round(self) -> State | None:
+        """Commit everything that waits; the state to checkpoint if that is due."""
+        with self._mutex:
+            waiters, self._waiting = self._waiting, []
+        try:
+            return self._commit(waiters)
+        except BaseException as error:
+            for waiter in waiters:
+                if not waiter.done:
+                    waiter.error, waiter.done = error, True
+            raise
+
+    def _commit(self, waiters: list[_Waiter]) -> State | None:
+        self._settle()
+        losses = 0
+        while True:
+            attempt = self._decide(waiters)
+            if not attempt.entry.events:
+                if not any(waiter.error for waiter in waiters) or not self._catch_up(1):
+                    break  # A refusal is true only at the head, so it was looked for once more.
+                continue
+            if self._offer(attempt):
+                self.metrics.commits += 1
+                self.metrics.commands += len(waiters)
+                break
+            losses += 1
+            self.metrics.conflicts += 1
+            if losses > 1:
+                self._pause(losses)
+                self._catch_up(1)
+        for waiter in waiters:
+            waiter.done = True
+        crossed = attempt.entry.events and attempt.entry.sequence % self._checkpoint_every == 0
+        return self._state if crossed else None
+
+    def _decide(self, waiters: list[_Waiter]) -> _Attempt:
+        """Decide the commands one after the other at the head; a refused one fails alone."""
+        state = begin_entry(self._state, self._runtime.clock())
+        events: list[Event] = []
+        for waiter in waiters:
+            try:
+                decision = decide(state, waiter.command)
+            except TxnStoreError as error:
+                waiter.error, waiter.result = error, None
+            else:
+                waiter.error, waiter.result = None, decision.result
+                state = decision.state
+                events += decision.events
+        entry = Entry(
+            sequence=state.sequence,
+            entry_id=self._runtime.new_id(),
+            writer_id=self._writer_id,
+            timestamp=state.timestamp,
+            previous=self._state.entry_hash,
+            events=events,
+        )
+        return _Attempt(entry, encode(entry) if events else b"", state)
+
+    def _settle(self) -> None:
+        """Find out what became of an entry whose outcome an earlier call could not tell."""
+        attempt = self._undecided
+        if attempt is not None:
+            self._offer(attempt)
+
+    def _offer(self, attempt: _Attempt) -> bool:
+        """Offer an entry to its slot until it is decided: True if it is ours now."""
+        key = keys.entry(self.number, attempt.entry.sequence)
+        cause: StorageError | None = None
+        self._undecided = attempt
+        for tries in range(1, _ATTEMPTS + 1):
+            try:
+                if self._objects.put_if_absent(key, attempt.data):
+                    self._adopt(attempt)
+                    return True
+            except UnknownOutcomeError as error:
+                self.metrics.unknown_outcomes += 1
+                attempt.doubtful, cause = True, error
+            except StorageError as error:
+                if not attempt.doubtful:
+                    self._undecided = None  # No offer was ever accepted: nothing happened.
+                    raise
+                cause = error
+            else:
+                attempt.doubtful = True  # The name is taken: by somebody else, or by an offer of ours.
+            taken = self._read_slot(attempt)
+            if taken is not None:
+                return taken
+            self._pause(tries)
+        msg = f"{key} on {self._objects.url}: the storage did not tell whether it was created"
+        raise UnknownOutcomeError(msg) from cause
+
+    def _read_slot(self, attempt: _Attempt) -> bool | None:
+        """Whose entry is in the slot: ours (True), somebody else's (False, folded), nobody's yet (None)."""
+        try:
+            data = self._get(attempt.entry.sequence)
+        except StorageError:
+            return None  # The next offer tells.
+        if data is None:
+            return None
+        if data == attempt.data:
+            self._adopt(attempt)
+            return True
+        self._fold(data)
+        return False
+
+    def _adopt(self, attempt: _Attempt) -> None:
+        self._state = replace(attempt.state, entry_hash=content_hash(attempt.data))
+        self._undecided = None
+
+    def _pause(self, times: int) -> None:
+        bound = min(_MAX_BACKOFF, _BACKOFF * 2**times)
+        self._runtime.sleep(self._runtime.rng.uniform(0, bound))
+
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> int:
+        """Write a checkpoint of the head; returns its sequence number."""
+        state = self.refresh()
+        checkpoint.write(self._objects, self.number, state)
+        self.metrics.checkpoints += 1
+        return state.sequence
+
+    def _write_checkpoint(self, state: State) -> None:
+        """Off the commit path: the commit is durable and answered, so a failure here costs nothing but time later."""
+        try:
+            checkpoint.write(self._objects, self.number, state)
+            self.metrics.checkpoints += 1
+        except StorageError as error:
+            _LOG.warning("checkpoint not written", extra={"sequence": state.sequence, "error": str(error)})
+
+
+def _through_none(items: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    for item in items:
+        yield item
+        if item is None:
+            return

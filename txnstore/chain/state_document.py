@@ -1,0 +1,214 @@
+"""The state of a chain as a JSON document, without its batches: the head of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from txnstore.chain.codec import Stored
+from txnstore.core.batches import BatchList
+from txnstore.core.model import (
+    AbortedTxn,
+    Batch,
+    CommittedOffset,
+    Group,
+    Map,
+    Partition,
+    ProducerState,
+    State,
+    Topic,
+    TopicPartition,
+    Transaction,
+    TxnState,
+)
+
+K = TypeVar("K", int, str)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDocument:
+    """A partition without its batches."""
+
+    tp: TopicPartition
+    log_start: int
+    high_watermark: int
+    producers: dict[int, ProducerState]
+    open_txns: dict[int, int]
+    aborted: list[AbortedTxn]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDocument:
+    """A transaction with its partitions and versions in a stable order."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: str
+    last_epoch: int
+    previous_producer_id: int
+    partitions: list[TopicPartition]
+    groups: list[str]
+    started_at: int | None
+    updated_at: int
+    versions: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDocument:
+    """A committed or pending offset of a group."""
+
+    tp: TopicPartition
+    committed: CommittedOffset
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDocument:
+    """A group; ``pending`` by producer id."""
+
+    name: str
+    offsets: list[OffsetDocument]
+    pending: dict[int, list[OffsetDocument]]
+    generation: int
+    last_producer: tuple[int, int] | None
+
+
+class HeadDocument(Stored):
+    """``head.json`` of a checkpoint."""
+
+    sequence: int
+    entry_hash: str
+    timestamp: int
+    next_producer_id: int
+    next_offset_position: int
+    topics: list[Topic]
+    partitions: list[PartitionDocument]
+    transactions: list[TransactionDocument]
+    transactional_ids: dict[int, str]
+    groups: list[GroupDocument]
+    dropped: dict[str, int]
+    batches_sha256: str
+
+
+def to_document(state: State, batches_sha256: str) -> HeadDocument:
+    """The document of a state; equal states give equal documents."""
+    return HeadDocument(
+        sequence=state.sequence,
+        entry_hash=state.entry_hash,
+        timestamp=state.timestamp,
+        next_producer_id=state.next_producer_id,
+        next_offset_position=state.next_offset_position,
+        topics=state.sorted_topics(),
+        partitions=[_partition_document(tp, state.partitions[tp]) for tp in sorted(state.partitions)],
+        transactions=[_transaction_document(state.transactions[name]) for name in sorted(state.transactions)],
+        transactional_ids=_sorted(state.transactional_ids),
+        groups=[_group_document(name, state.groups[name]) for name in sorted(state.groups)],
+        dropped=_sorted(state.dropped),
+        batches_sha256=batches_sha256,
+    )
+
+
+def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchList[Batch]]) -> State:
+    """The state of a document and its batches."""
+    return State(
+        sequence=document.sequence,
+        entry_hash=document.entry_hash,
+        timestamp=document.timestamp,
+        next_producer_id=document.next_producer_id,
+        next_offset_position=document.next_offset_position,
+        topics=Map({topic.name: topic for topic in document.topics}),
+        partitions=Map({item.tp: _partition(item, batches) for item in document.partitions}),
+        transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
+        transactional_ids=Map(document.transactional_ids),
+        groups=Map({item.name: _group(item) for item in document.groups}),
+        dropped=Map(document.dropped),
+    )
+
+
+def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDocument:
+    return PartitionDocument(
+        tp=tp,
+        log_start=partition.log_start,
+        high_watermark=partition.high_watermark,
+        producers=_sorted(partition.producers),
+        open_txns=_sorted(partition.open_txns),
+        aborted=list(partition.aborted),
+    )
+
+
+def _partition(item: PartitionDocument, batches: dict[TopicPartition, BatchList[Batch]]) -> Partition:
+    return Partition(
+        log_start=item.log_start,
+        high_watermark=item.high_watermark,
+        batches=batches.get(item.tp, BatchList()),
+        producers=Map(item.producers),
+        open_txns=Map(item.open_txns),
+        aborted=tuple(item.aborted),
+    )
+
+
+def _transaction_document(txn: Transaction) -> TransactionDocument:
+    return TransactionDocument(
+        transactional_id=txn.transactional_id,
+        producer_id=txn.producer_id,
+        epoch=txn.epoch,
+        timeout_ms=txn.timeout_ms,
+        state=txn.state.name,
+        last_epoch=txn.last_epoch,
+        previous_producer_id=txn.previous_producer_id,
+        partitions=sorted(txn.partitions),
+        groups=sorted(txn.groups),
+        started_at=txn.started_at,
+        updated_at=txn.updated_at,
+        versions=_sorted(txn.versions),
+    )
+
+
+def _transaction(item: TransactionDocument) -> Transaction:
+    return Transaction(
+        transactional_id=item.transactional_id,
+        producer_id=item.producer_id,
+        epoch=item.epoch,
+        timeout_ms=item.timeout_ms,
+        state=TxnState[item.state],
+        last_epoch=item.last_epoch,
+        previous_producer_id=item.previous_producer_id,
+        partitions=frozenset(item.partitions),
+        groups=frozenset(item.groups),
+        started_at=item.started_at,
+        updated_at=item.updated_at,
+        versions=Map(item.versions),
+    )
+
+
+def _group_document(name: str, group: Group) -> GroupDocument:
+    return GroupDocument(
+        name=name,
+        offsets=_offset_documents(group.offsets),
+        pending={pid: _offset_documents(group.pending[pid]) for pid in sorted(group.pending)},
+        generation=group.generation,
+        last_producer=group.last_producer,
+    )
+
+
+def _group(item: GroupDocument) -> Group:
+    return Group(
+        offsets=_offsets(item.offsets),
+        pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
+        generation=item.generation,
+        last_producer=item.last_producer,
+    )
+
+
+def _offset_documents(offsets: Map[TopicPartition, CommittedOffset]) -> list[OffsetDocument]:
+    return [OffsetDocument(tp, offsets[tp]) for tp in sorted(offsets)]
+
+
+def _offsets(items: list[OffsetDocument]) -> Map[TopicPartition, CommittedOffset]:
+    return Map({item.tp: item.committed for item in items})
+
+
+def _sorted(values: Map[K, V]) -> dict[K, V]:
+    return dict(sorted(values.items()))
