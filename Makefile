@@ -1,0 +1,84 @@
+# Everything that a developer runs. Each target sets up what it needs: a fresh clone, Python 3.11 or newer and Java 17 suffice.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCK := requirements-dev.lock
+
+# Spark's workers must run the interpreter that holds txnstore, and must not look for the machine's name in the network.
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+export SPARK_LOCAL_IP := 127.0.0.1
+
+# The first interpreter that runs and is new enough; the locked versions are those of 3.11. `make PYTHON=… install` chooses another.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | while IFS= read -r line; do \
+		printf '  %-10s %s\n' "$${line%%:*}" "$${line##*## }"; done
+
+.PHONY: install
+install: $(STAMP) ## Make .venv with the locked versions and this checkout, if that is not done yet
+
+$(STAMP): pyproject.toml $(LOCK) txnstore/_version.py
+	@if [ -z '$(PYTHON)' ]; then \
+		echo 'txnstore needs Python 3.11 or newer, and found none. Install it, or name it: make PYTHON=/path/to/python3.11 …' >&2; exit 1; fi
+	@if [ ! -x '$(BIN)/python' ]; then \
+		'$(PYTHON)' -m venv '$(VENV)' || { rm -rf '$(VENV)'; \
+		echo 'No virtual environment could be made: on Debian, install python3-venv.' >&2; exit 1; }; fi
+	'$(BIN)/python' -m pip install --quiet --disable-pip-version-check -c $(LOCK) -e '.[dev]'
+	@touch '$@'
+
+# Spark 4 needs Java 17 or newer. Said here in one line, since Spark says it in a page.
+.PHONY: java
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p') || true; \
+	if [ -z "$$version" ]; then \
+		echo "Spark needs Java 17 or newer, and '$$java' does not run. Install it (Debian: openjdk-17-jre-headless) or set JAVA_HOME." >&2; exit 1; \
+	elif [ "$$version" -lt 17 ]; then \
+		echo "Spark needs Java 17 or newer, and '$$java' is version $$version. Set JAVA_HOME to a newer one." >&2; exit 1; fi
+
+.PHONY: demo
+demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: Spark, a crash, recovery, SQL
+	'$(BIN)/txnstore' demo
+
+.PHONY: check
+check: $(STAMP) ## Format, lint, types, layers, unit and protocol tests: under a minute
+	'$(BIN)/ruff' format --check .
+	'$(BIN)/ruff' check .
+	'$(BIN)/mypy'
+	'$(BIN)/lint-imports'
+	'$(BIN)/python' -m pytest -q tests/unit tests/protocol
+
+.PHONY: test
+test: java $(STAMP) ## Run every test
+	'$(BIN)/python' -m pytest -q
+
+.PHONY: bench
+bench: $(STAMP) ## Measure against the raw storage, side by side
+	'$(BIN)/python' -m benchmarks
+
+.PHONY: dist
+dist: $(STAMP) ## Build the wheel and the source distribution into dist/
+	rm -rf build dist
+	'$(BIN)/python' -m build
+
+.PHONY: lock
+lock: ## Write requirements-dev.lock anew, with the newest versions that fit together
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	'$(PYTHON)' -m venv "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check '.[dev]'; \
+	{ sed -n '/^#/p' $(LOCK); "$$tmp/venv/bin/python" -m pip freeze | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^txnstore==' | LC_ALL=C sort -f; } > "$$tmp/lock"; \
+	cp "$$tmp/lock" $(LOCK)
+
+.PHONY: clean
+clean: ## Remove what builds, tests and tools left behind; .venv stays
+	rm -rf build dist *.egg-info .coverage htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log
+	find . -path './$(VENV)' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Real S3 servers, real Spark sessions, real processes."""

@@ -1,0 +1,1 @@
+"""Numbered scenarios of the protocol, on the embedded stores."""

@@ -1,0 +1,1 @@
+"""One module a module: the code in the small."""

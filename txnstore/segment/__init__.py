@@ -1,0 +1,1 @@
+"""Segments: Arrow tables on their way into immutable objects and back."""
