@@ -7,9 +7,12 @@ A topic is therefore co-partitioned with its Kafka twin. Source: ``org.apache.ka
 
 from __future__ import annotations
 
-import random
 import struct
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the core names the type of the randomness that it is given; it has none of its own
+    import random
 
 #: The constants of MurmurHash2 and the seed that Kafka chose.
 SEED = 0x9747B28C
