@@ -30,6 +30,7 @@
     ├── StoreError
     │   ├── StoreNotFoundError             caller
     │   ├── StoreExistsError               caller
+    │   ├── ReadOnlyError                  caller     a write to a store that was opened read_only
     │   ├── UnsupportedFormatError         fatal      written by a newer txnstore
     │   ├── UnsafeStorageError             fatal      the store lets a name be created twice
     │   └── CorruptionError                fatal      names the object and what was expected
@@ -222,6 +223,12 @@ class StoreExistsError(StoreError):
     """There is a txnstore at this URL already."""
 
     advice = "Open it, or pass exist_ok=True."
+
+
+class ReadOnlyError(StoreError):
+    """The store was opened with ``read_only=True``."""
+
+    advice = "Open it without read_only to write."
 
 
 class UnsupportedFormatError(StoreError):

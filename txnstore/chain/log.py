@@ -28,7 +28,7 @@ from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.evolve import begin_entry, evolve
 from txnstore.core.model import State
-from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, TxnStoreError, UnknownOutcomeError
+from txnstore.errors import CorruptionError, ObjectNotFoundError, ReadOnlyError, StorageError, TxnStoreError, UnknownOutcomeError
 from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectStore
 
@@ -94,6 +94,7 @@ class Chain:
         runtime: Runtime,
         pool: Executor,
         *,
+        read_only: bool = False,
         checkpoint_every: int = CHECKPOINT_EVERY,
     ) -> None:
         self.number = number
@@ -101,6 +102,7 @@ class Chain:
         self._objects = objects
         self._runtime = runtime
         self._pool = pool
+        self._read_only = read_only
         self._writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
         self._state = State()
@@ -124,11 +126,13 @@ class Chain:
         with self._head:
             sequence = checkpoint.hinted(self.number, hint)
             requested = checkpoint.request(self._objects, self._pool, self.number, sequence)
+            # Without a hint the chain is either too short for a checkpoint, or the hint is lost: one entry tells.
+            lost = None if sequence else self._pool.submit(self._get, self._checkpoint_every)
             window: list[bytes | None] | None = self._fetch(sequence + 1, _FIRST_WINDOW)
             found = checkpoint.receive(self.number, sequence, requested)
-            if found is None and (sequence or window[0] is not None):
+            if found is None and (lost is None or lost.result() is not None):
                 found = checkpoint.newest(self._objects, self._pool, self.number)
-                window = window if found is None and not sequence else None
+                window = None
             self._state = found or State()
             self._catch_up(_FIRST_WINDOW, window)
             return self._state
@@ -194,6 +198,9 @@ class Chain:
 
         :class:`UnknownOutcomeError`: the storage did not tell in time; the same call again resolves it first.
         """
+        if self._read_only:
+            msg = f"the store {self._objects.url} was opened read_only, so nothing can be committed"
+            raise ReadOnlyError(msg)
         waiter = _Waiter(command)
         with self._mutex:
             self._waiting.append(waiter)

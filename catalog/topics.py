@@ -1,0 +1,124 @@
+"""Creating, altering and deleting topics: names, schemas and settings checked, then one command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from txnstore.catalog import schemas
+from txnstore.catalog.settings import TopicConfig
+from txnstore.core.commands import AlterTopic, CreateTopic, DeleteTopic
+from txnstore.core.model import State, Topic
+from txnstore.core.names import check_topic_name
+from txnstore.errors import InvalidConfigError, TopicExistsError, UnknownTopicOrPartitionError
+from txnstore.ids import Runtime
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnstore.chain.log import Chain
+
+
+class _Catalog(Protocol):
+    """What these functions need of a store."""
+
+    @property
+    def chain(self) -> Chain: ...
+
+    runtime: Runtime
+
+    def state(self, *, refresh: bool = True) -> State: ...
+
+
+def find_topic(state: State, name: str) -> Topic:
+    """The topic. Raises :class:`UnknownTopicOrPartitionError`, which lists names that look alike."""
+    topic = state.topics.get(name)
+    if topic is None:
+        known = ", ".join(sorted(state.topics)[:10]) or "none"
+        msg = f"there is no topic {name!r}; the store has {known}"
+        raise UnknownTopicOrPartitionError(msg)
+    return topic
+
+
+def create_topic(
+    store: _Catalog,
+    name: str,
+    partitions: int,
+    schema: pa.Schema | None,
+    key: str | None,
+    timestamp: str | None,
+    config: Mapping[str, object] | None,
+    *,
+    exist_ok: bool,
+) -> Topic:
+    """Create a topic; with ``exist_ok`` an existing one is returned if it was created the same way."""
+    check_topic_name(name)
+    _check_partitions(name, partitions)
+    schemas.check_topic_schema(schema, key, timestamp)
+    settings = TopicConfig.from_mapping(config or {})
+    topic = Topic(
+        name=name,
+        topic_id=store.runtime.new_id(),
+        partitions=partitions,
+        schema=schemas.schema_to_text(schema) if schema is not None else None,
+        key=key,
+        timestamp=timestamp,
+        config=settings.to_mapping(),
+        created_at=store.runtime.clock(),
+    )
+    try:
+        created: Topic = store.chain.submit(CreateTopic(topic))
+    except TopicExistsError:
+        if not exist_ok:
+            raise
+        return _same_topic(find_topic(store.state(refresh=False), name), topic)
+    return created
+
+
+def _same_topic(existing: Topic, wanted: Topic) -> Topic:
+    for what in ("partitions", "schema", "key", "timestamp", "config"):
+        if getattr(existing, what) != getattr(wanted, what):
+            msg = f"topic {existing.name!r} exists already with another {what}"
+            raise TopicExistsError(msg)
+    return existing
+
+
+def alter_topic(
+    store: _Catalog,
+    name: str,
+    partitions: int | None,
+    schema: pa.Schema | None,
+    config: Mapping[str, object] | None,
+) -> Topic:
+    """Change a topic; what is None stays as it is. Raises the class of :mod:`txnstore.errors` that fits the mistake."""
+    topic = find_topic(store.state(), name)
+    changes: dict[str, Any] = {}
+    if partitions is not None:
+        _check_partitions(name, partitions)
+        changes["partitions"] = partitions
+    if schema is not None:
+        if topic.schema is None:
+            msg = f"topic {name!r} holds Kafka records; it cannot get a schema"
+            raise InvalidConfigError(msg)
+        schemas.check_topic_schema(schema, topic.key, topic.timestamp)
+        schemas.evolve_schema(schemas.schema_from_text(topic.schema), schema)
+        changes["schema"] = schemas.schema_to_text(schema)
+    if config is not None:
+        merged = {**topic.config, **config}
+        kept = {setting: value for setting, value in merged.items() if value is not None}
+        changes["config"] = TopicConfig.from_mapping(kept).to_mapping()
+    altered = replace(topic, version=topic.version + 1, **changes)
+    result: Topic = store.chain.submit(AlterTopic(altered, topic.version))
+    return result
+
+
+def delete_topic(store: _Catalog, name: str) -> None:
+    """Delete a topic."""
+    store.chain.submit(DeleteTopic(name))
+
+
+def _check_partitions(name: str, partitions: int) -> None:
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
+        msg = f"partitions of topic {name!r} must be an integer of at least 1, not {partitions!r}"
+        raise InvalidConfigError(msg)

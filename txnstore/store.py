@@ -1,0 +1,420 @@
+"""A store: what a process holds to work with one URL, and the doors to everything else."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from txnstore.chain import keys
+from txnstore.chain.codec import StoreDocument, decode, encode
+from txnstore.chain.log import Chain
+from txnstore.core.model import State, Topic, Transaction, TxnState
+from txnstore.errors import (
+    InvalidConfigError,
+    ObjectNotFoundError,
+    StoreExistsError,
+    StoreNotFoundError,
+    UnknownOutcomeError,
+    UnsupportedFormatError,
+)
+from txnstore.ids import Runtime
+from txnstore.snapshot import Snapshot
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.probe import probe
+from txnstore.storage.registry import open_store, redact
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+    from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
+    from txnstore.consumer import Consumer, PartitionOffsets
+    from txnstore.producer import Producer
+    from txnstore.scan import Scan
+
+_WORKERS = 16
+_PROBED: set[tuple[str, int]] = set()
+
+
+def create(
+    url: str | os.PathLike[str],
+    chains: int = 1,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    exist_ok: bool = False,
+    runtime: Runtime | None = None,
+) -> Store:
+    """Create a store and open it.
+
+    ``url``: a path, ``file://``, ``memory://`` or ``s3://``. ``storage_options`` go to fsspec unchanged.
+    Raises :class:`StoreExistsError` if there is one (unless ``exist_ok``), and :class:`UnsafeStorageError` if the
+    storage lets a name be created twice.
+    """
+    return create_on(open_store(url, storage_options), chains, exist_ok=exist_ok, runtime=runtime)
+
+
+def open(  # noqa: A001 - txnstore.open(url) is the public name
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    read_only: bool = False,
+    runtime: Runtime | None = None,
+) -> Store:
+    """Open a store.
+
+    Raises :class:`StoreNotFoundError` if there is none at ``url``, :class:`UnsupportedFormatError` if a newer txnstore
+    made it. ``read_only``: nothing is written, not even the probe of the storage.
+    """
+    return open_on(open_store(url, storage_options), read_only=read_only, runtime=runtime)
+
+
+def create_on(
+    objects: ObjectStore,
+    chains: int = 1,
+    *,
+    exist_ok: bool = False,
+    runtime: Runtime | None = None,
+) -> Store:
+    """Create a store on an object store of one's own, such as a wrapper that counts or injects faults."""
+    if chains != 1:
+        msg = f"chains must be 1 in this release, not {chains}"
+        raise InvalidConfigError(msg)
+    runtime = runtime or Runtime()
+    _probe_once(objects, runtime)
+    data = encode(StoreDocument(store_id=runtime.new_id(), chains=chains, created_at=runtime.clock()))
+    try:
+        created = objects.put_if_absent(keys.STORE, data)
+    except UnknownOutcomeError:
+        created = False
+    if not created and _read_if_there(objects, keys.STORE) != data:
+        if not exist_ok:
+            msg = f"there is a store at {redact(objects.url)} already"
+            raise StoreExistsError(msg)
+        return open_on(objects, runtime=runtime)
+    return open_on(objects, runtime=runtime)
+
+
+def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Store:
+    """Open a store on an object store of one's own."""
+    store = Store(objects, read_only=read_only, runtime=runtime)
+    store._load()
+    if not read_only:
+        _probe_once(objects, store.runtime)
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMetrics:
+    """Counters of this process since the store was opened: requests by kind, bytes, commits, conflicts."""
+
+    gets: int
+    puts: int
+    lists: int
+    deletes: int
+    bytes_in: int
+    bytes_out: int
+    commits: int
+    commands: int
+    conflicts: int
+    unknown_outcomes: int
+    checkpoints: int
+
+
+class Store:
+    """A store that is open: thread-safe, picklable, safe after ``fork``; a context manager.
+
+    Made by :func:`create` and :func:`open`.
+    """
+
+    def __init__(self, objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> None:
+        self.objects = objects if isinstance(objects, CountingStore) else CountingStore(objects)
+        self.read_only = read_only
+        self.runtime = runtime or Runtime()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._chain: Chain | None = None
+        self._document: StoreDocument | None = None
+
+    # What it stands on ------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without credentials."""
+        return self.objects.url
+
+    @property
+    def store_id(self) -> str:
+        """The id that the store got when it was created."""
+        self._own_process()
+        if self._document is None:
+            self._load()
+        assert self._document is not None  # noqa: S101 - _load has set it
+        return self._document.store_id
+
+    @property
+    def chain(self) -> Chain:
+        """The manifest chain; read again in a process that inherited or unpickled this object."""
+        self._own_process()
+        with self._lock:
+            return self._chain or self._load()
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """The threads for requests in parallel."""
+        self._own_process()
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="txnstore")
+            return self._pool
+
+    def _own_process(self) -> None:
+        """After a fork, forget what belongs to the parent: its threads and its locks are not here."""
+        if self._pid != os.getpid():
+            self._reset()
+
+    def _load(self) -> Chain:
+        """Read the identity and the hint at once, then the chain."""
+        identity = self.pool.submit(_read_if_there, self.objects, keys.STORE)
+        hint = _read_if_there(self.objects, keys.latest(0))
+        data = identity.result()
+        if data is None:
+            msg = f"there is no txnstore at {redact(self.url)}: it has no {keys.STORE}"
+            raise StoreNotFoundError(msg)
+        self._document = decode(StoreDocument, keys.STORE, data)
+        if self._document.chains != 1:
+            msg = f"{redact(self.url)} has {self._document.chains} chains; this txnstore reads one"
+            raise UnsupportedFormatError(msg)
+        chain = Chain(self.objects, 0, self.runtime, self.pool, read_only=self.read_only)
+        chain.load(hint)
+        self._chain = chain
+        return chain
+
+    def state(self, *, refresh: bool = True) -> State:
+        """The state of the store: at the head (one GET if nothing is new), or as last known."""
+        return self.chain.refresh() if refresh else self.chain.state
+
+    def snapshot(self) -> Snapshot:
+        """A consistent view of all topics, pinned now."""
+        return Snapshot(self.state())
+
+    def metrics(self) -> StoreMetrics:
+        """What this object has cost so far."""
+        counts, chain = self.objects.snapshot(), self.chain.metrics
+        return StoreMetrics(
+            gets=counts.get + counts.stat,
+            puts=counts.puts,
+            lists=counts.list,
+            deletes=counts.delete,
+            bytes_in=counts.bytes_in,
+            bytes_out=counts.bytes_out,
+            commits=chain.commits,
+            commands=chain.commands,
+            conflicts=chain.conflicts,
+            unknown_outcomes=chain.unknown_outcomes,
+            checkpoints=chain.checkpoints,
+        )
+
+    def checkpoint(self) -> int:
+        """Save the state now, so that the next open is fast; returns the entry number it covers."""
+        return self.chain.checkpoint()
+
+    # Catalog ----------------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        schema: pa.Schema | None = None,
+        key: str | None = None,
+        timestamp: str | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        exist_ok: bool = False,
+    ) -> Topic:
+        """Create a topic of Kafka records, or of typed columns if ``schema`` is given.
+
+        ``key``: the column that chooses the partition and that compaction keeps the newest row of.
+        ``timestamp``: the column that holds the event time. ``config``: settings under Kafka's names.
+        """
+        from txnstore.catalog.topics import create_topic
+
+        return create_topic(self, name, partitions, schema, key, timestamp, config, exist_ok=exist_ok)
+
+    def topics(self) -> list[Topic]:
+        """All topics by name."""
+        return self.state().sorted_topics()
+
+    def topic(self, name: str) -> Topic:
+        """A topic. Raises :class:`UnknownTopicOrPartitionError`."""
+        from txnstore.catalog.topics import find_topic
+
+        return find_topic(self.state(), name)
+
+    def alter_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        schema: pa.Schema | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> Topic:
+        """Add partitions, evolve the schema, change settings (a value of None returns one to its default)."""
+        from txnstore.catalog.topics import alter_topic
+
+        return alter_topic(self, name, partitions, schema, config)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all of its records. Its objects go with the next vacuum."""
+        from txnstore.catalog.topics import delete_topic
+
+        delete_topic(self, name)
+
+    # Producing and reading --------------------------------------------------------------------------------------------
+
+    def producer(self, transactional_id: str | None = None, transaction_timeout: float = 60.0, **options: Any) -> Producer:
+        """A producer: idempotent, or transactional if it has an id; then its predecessor is fenced and recovered.
+
+        ``options``: see :class:`~txnstore.producer.Producer`.
+        """
+        from txnstore.producer import Producer
+
+        return Producer(self, transactional_id, transaction_timeout, **options)
+
+    def consumer(self, topics: Sequence[str] | None = None, group: str | None = None, **options: Any) -> Consumer:
+        """A consumer of topics; with a ``group``, it begins where the group committed.
+
+        ``options``: see :class:`~txnstore.consumer.Consumer`.
+        """
+        from txnstore.consumer import Consumer
+
+        return Consumer(self, topics, group, **options)
+
+    def scan(self, topic: str, isolation: str = "read_committed", **options: Any) -> Scan:
+        """All records of a topic, or a part of them, as Arrow. ``options``: see :class:`~txnstore.scan.Scan`."""
+        from txnstore.scan import Scan
+
+        return Scan(self, topic, isolation, **options)
+
+    def offsets(self, topic: str, partition: int) -> PartitionOffsets:
+        """Log start, last stable offset and high watermark of a partition."""
+        from txnstore.consumer import partition_offsets
+
+        return partition_offsets(self.state(), topic, partition)
+
+    def transactions(self, state: str | None = None, older_than: float | None = None) -> list[Transaction]:
+        """The transactions by id: those in ``state`` (such as ``"ONGOING"``), begun over ``older_than`` seconds ago."""
+        wanted = _txn_state(state)
+        limit = None if older_than is None else self.runtime.clock() - int(older_than * 1000)
+        found = (txn for _, txn in sorted(self.state().transactions.items()))
+        return [
+            txn
+            for txn in found
+            if (wanted is None or txn.state is wanted)
+            and (limit is None or (txn.started_at is not None and txn.started_at <= limit))
+        ]
+
+    # SQL --------------------------------------------------------------------------------------------------------------
+
+    def sql(self, query: str, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> Any:
+        """The DuckDB relation of a query over the topics as views."""
+        from txnstore.sql import query as run
+
+        return run(self, query, isolation, snapshot)
+
+    def duckdb(self, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> duckdb.DuckDBPyConnection:
+        """A DuckDB connection with a view a topic, and the schema ``txn`` for inspection, all of one snapshot."""
+        from txnstore.sql import connect
+
+        return connect(self, isolation, snapshot)
+
+    def refresh(self, connection: duckdb.DuckDBPyConnection) -> Snapshot:
+        """Move all views of a connection of :meth:`duckdb` to the newest snapshot."""
+        from txnstore.sql import refresh
+
+        return refresh(self, connection)
+
+    # Maintenance ------------------------------------------------------------------------------------------------------
+
+    def compact(self, topic: str | None = None, **options: Any) -> CompactionReport:
+        """Merge small segments below the transactional high-watermark; drop aborted data."""
+        from txnstore.compactor import compact
+
+        return compact(self, topic, **options)
+
+    def vacuum(self, older_than: float | None = None, *, dry_run: bool = False) -> VacuumReport:
+        """Delete objects that nothing refers to, after a grace period in seconds."""
+        from txnstore.compactor import vacuum
+
+        return vacuum(self, older_than, dry_run=dry_run)
+
+    def verify(self, *, deep: bool = False) -> VerifyReport:
+        """Check every invariant; ``deep`` reads and checks all data."""
+        from txnstore.compactor import verify
+
+        return verify(self, deep=deep)
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release threads and connections. Using the store again connects again."""
+        if self._pid == os.getpid() and self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._reset()
+        self.objects.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<txnstore.Store {redact(self.url)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.objects, self.read_only)
+
+
+def _unpickle(objects: ObjectStore, read_only: bool) -> Store:  # noqa: FBT001 - called by pickle
+    return Store(objects, read_only=read_only)
+
+
+def _txn_state(name: str | None) -> TxnState | None:
+    if name is None:
+        return None
+    try:
+        return TxnState[name.upper()]
+    except KeyError:
+        known = ", ".join(state.name for state in TxnState)
+        msg = f"there is no transaction state {name!r}; there are {known}"
+        raise InvalidConfigError(msg) from None
+
+
+def _probe_once(objects: ObjectStore, runtime: Runtime) -> None:
+    """Probe a store once in each process."""
+    probed = (objects.url, os.getpid())
+    if probed not in _PROBED:
+        probe(objects, runtime.new_id())
+        _PROBED.add(probed)
+
+
+def _read_if_there(objects: ObjectStore, key: str) -> bytes | None:
+    try:
+        return objects.get(key)
+    except ObjectNotFoundError:
+        return None
+
