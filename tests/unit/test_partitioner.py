@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txnstore.core.partitioner import StickyPartitioner, murmur2, partition_for_key
@@ -38,6 +38,7 @@ def test_the_empty_key_is_a_key() -> None:
     assert partition_for_key(b"", 4) == 275646681 % 4
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.integers(1, 1000))
 def test_every_key_has_a_partition(key: bytes, partitions: int) -> None:
     assert -(2**31) <= murmur2(key) < 2**31

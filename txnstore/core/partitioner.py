@@ -25,8 +25,8 @@ def murmur2(data: bytes) -> int:
     """The 32-bit MurmurHash2 of the bytes as a signed integer, as Kafka's ``Utils.murmur2`` gives it."""
     length = len(data)
     h = SEED ^ (length & _MASK)
-    for k in _words(length >> 2).unpack_from(data):
-        k = k * MULTIPLIER & _MASK
+    for word in _words(length >> 2).unpack_from(data):
+        k = word * MULTIPLIER & _MASK
         k = (k ^ k >> 24) * MULTIPLIER & _MASK
         h = h * MULTIPLIER & _MASK ^ k
     if tail := length & 3:

@@ -1,0 +1,279 @@
+"""Rows of any origin fit the topic's schema, or the message names the column that does not."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from txnstore.errors import SchemaMismatchError
+from txnstore.segment.convert import conform, normalize, normalize_batches
+from txnstore.segment.schema import RECORD_SCHEMA, stored_schema
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+TABLE = pa.table({"id": [1, 2], "name": ["a", None]})
+
+
+class Stream:
+    """Something that is Arrow by its capsule only."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        pa.RecordBatchReader.from_batches(TABLE.schema, TABLE.to_batches(max_chunksize=1)),
+        Stream(TABLE),
+        TABLE.to_pandas(),
+        TABLE.to_pylist(),
+        TABLE.select(["name", "id"]),
+        TABLE.replace_schema_metadata({"pandas": "{}"}),
+        pa.table({"id": pa.array([1, 2], pa.int8()), "name": pa.array(["a", None], pa.large_string())}),
+        pa.table({"id": pa.array([1.0, 2.0]), "name": pa.array(["a", None], pa.string_view())}),
+        pa.table({"id": pa.array([1, 2], pa.uint64()), "name": pa.array(["a", None]).dictionary_encode()}),
+    ],
+)
+def test_all_kinds_of_rows(data: object) -> None:
+    table = normalize(data, SCHEMA)
+    assert table.schema.equals(stored_schema(SCHEMA), check_metadata=True)
+    assert table.to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+
+
+def test_rows_that_fit_are_not_copied() -> None:
+    table = TABLE.cast(stored_schema(SCHEMA))
+    assert normalize(table, SCHEMA) is table
+
+
+def test_missing_columns_become_null() -> None:
+    assert normalize(pa.table({"id": [1]}), SCHEMA).to_pylist() == [{"id": 1, "name": None}]
+    assert normalize([{"id": 1}, {"id": 2, "name": "b"}], SCHEMA)["name"].to_pylist() == [None, "b"]
+
+
+@pytest.mark.parametrize("data", [[], SCHEMA.empty_table(), pa.RecordBatchReader.from_batches(SCHEMA, [])])
+def test_no_rows(data: object) -> None:
+    assert normalize(data, SCHEMA).equals(stored_schema(SCHEMA).empty_table())
+
+
+def test_a_stream_comes_batch_by_batch() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            pulled.append(number)
+            yield pa.record_batch({"id": [number], "name": ["x"]})
+
+    pulled: list[int] = []
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64()), ("name", pa.string())]), batches())
+    tables = normalize_batches(reader, SCHEMA)
+    assert next(tables)["id"].to_pylist() == [0]
+    assert pulled == [0]
+    assert [table["id"].to_pylist() for table in tables] == [[1], [2]]
+
+
+def test_a_wrong_stream_is_refused_before_its_first_batch() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        pulled.append(1)
+        yield pa.record_batch({"id": ["x"]})
+
+    pulled: list[int] = []
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.string())]), batches())
+    with pytest.raises(SchemaMismatchError, match="'id'"):
+        normalize(reader, SCHEMA)
+    assert not pulled
+
+
+@pytest.mark.parametrize(
+    ("data", "column", "says"),
+    [
+        (pa.table({"name": ["a"]}), "id", "is missing"),
+        ([{"name": "a"}], "id", "is missing"),
+        (pa.table({"id": [1, None]}), "id", "holds a null"),
+        ([{"id": 1}, {"name": "x"}], "id", "holds a null"),
+        (pa.table({"id": [1], "price": [2]}), "price", "no column"),
+        ([{"id": 1}, {"id": 2, "price": 3}], "price", "no column"),
+        (pd.DataFrame({"id": [1], "price": [2]}), "price", "no column"),
+        ([{"id": 1, 5: 3}], "5", "no column"),
+        (pa.table([[1], [2]], names=["id", "id"]), "id", "twice"),
+        (pa.table({"id": ["1"]}), "id", "type string"),
+        (pa.table({"id": [True]}), "id", "type bool"),
+        (pa.table({"id": [1], "name": [5]}), "name", "type int64"),
+        (pa.table({"id": [1], "name": [b"x"]}), "name", "type binary"),
+        (pa.table({"id": pa.array([2**64 - 1], pa.uint64())}), "id", "does not fit"),
+        (pa.table({"id": [1.5]}), "id", "does not fit"),
+        ([{"id": 1.5}], "id", "does not fit"),
+        ([{"id": 2**70}], "id", "does not fit"),
+        ([{"id": 1, "name": "a"}, {"id": 2, "name": 7}], "name", "does not fit"),
+        (pd.DataFrame({"id": [1, 2], "name": ["a", 7]}), "name", "does not fit"),
+        (pa.table({"id": [float("nan")]}), "id", "does not fit"),
+    ],
+)
+def test_what_does_not_fit_names_the_column(data: object, column: str, says: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=says) as raised:
+        normalize(data, SCHEMA)
+    assert column in str(raised.value)
+
+
+@pytest.mark.parametrize("data", [5, None, "text", b"bytes", {"id": 1}, [1, 2], [("id", 1)]])
+def test_what_holds_no_rows_is_refused(data: object) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"Cannot read rows from|a row is a dict"):
+        normalize(data, SCHEMA)
+
+
+def one(data_type: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field("c", data_type)])
+
+
+UTC = dt.UTC
+DAY = dt.datetime(2024, 2, 29, 12, 30, 15, 123_456, UTC)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
+STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "expected"),
+    [
+        (pa.array([1, None], pa.int32()), pa.int16(), [1, None]),
+        (pa.array([1, -1]), pa.float64(), [1.0, -1.0]),
+        (pa.array([0.1]), pa.float32(), pc.cast(pa.array([0.1]), pa.float32()).to_pylist()),
+        (pa.array([float("inf"), float("nan")]), pa.float32(), None),
+        (pa.array([1.0, None]), pa.int32(), [1, None]),
+        (pa.array([5, -5]), pa.decimal128(5, 2), [Decimal("5.00"), Decimal("-5.00")]),
+        (pa.array([Decimal("1.50")]), pa.decimal128(10, 3), [Decimal("1.500")]),
+        (pa.array(["ä"]), pa.binary(), ["ä".encode()]),
+        (pa.array(["ä"], pa.string_view()), pa.large_binary(), ["ä".encode()]),
+        (pa.array([b"ab"]), pa.binary(2), [b"ab"]),
+        (pa.array([b"ab"], pa.binary(2)), pa.binary(), [b"ab"]),
+        (pa.array(["x", "x"]).dictionary_encode(), pa.string(), ["x", "x"]),
+        (pc.run_end_encode(pa.array(["x", "x"])), pa.string(), ["x", "x"]),
+        (pa.nulls(2), pa.date32(), [None, None]),
+        (pa.array([DAY], pa.timestamp("us", "UTC")), pa.timestamp("ms", "UTC"), [DAY.replace(microsecond=123_000)]),
+        (pa.array([DAY], pa.timestamp("ns", "Europe/Berlin")), pa.timestamp("us", "UTC"), [DAY]),
+        (pa.array([-1], pa.timestamp("ns")), pa.timestamp("ms", "UTC"), [EPOCH - dt.timedelta(milliseconds=1)]),
+        (pa.array([1], pa.timestamp("s")), pa.timestamp("ms", "UTC"), [EPOCH + dt.timedelta(seconds=1)]),
+        (pa.array([1500]), pa.timestamp("ms", "UTC"), [EPOCH + dt.timedelta(seconds=1.5)]),
+        (pa.array([dt.date(2024, 2, 29)], pa.date64()), pa.date32(), [dt.date(2024, 2, 29)]),
+        (pa.array([[1], None], pa.large_list(pa.int32())), pa.list_(pa.int64()), [[1], None]),
+        (pa.array([{"b": "x"}]), STRUCT, [{"a": None, "b": "x"}]),
+        (pa.array([[(1, 2)]], pa.map_(pa.int32(), pa.int32())), pa.map_(pa.int64(), pa.int64()), [[(1, 2)]]),
+    ],
+)
+def test_casts_that_keep_the_meaning(given: Any, target: pa.DataType, expected: list[Any] | None) -> None:
+    table = normalize(pa.table({"c": given}), one(target))
+    table.validate(full=True)
+    assert table.schema == one(target)
+    if expected is None:
+        assert str(table["c"].to_pylist()) == str(given.to_pylist())
+    else:
+        assert table["c"].to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        (pa.array([128]), pa.int8()),
+        (pa.array([1e39]), pa.float32()),
+        (pa.array([2**53 + 1]), pa.float64()),
+        (pa.array([1000]), pa.decimal128(5, 2)),
+        (pa.array([Decimal("1.555")]), pa.decimal128(5, 2)),
+        (pa.array([1.5]), pa.decimal128(5, 2)),
+        (pa.array([b"abc"]), pa.binary(2)),
+        (pa.array([dt.date(2024, 2, 29)]), pa.timestamp("ms", "UTC")),
+        (pa.array([DAY], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+        (pa.array([1]), pa.timestamp("us", "UTC")),
+        (pa.array([1]), pa.bool_()),
+        (pa.array([1]), pa.date32()),
+        (pa.array(["2024-02-29"]), pa.date32()),
+        (pa.array([["x"]]), pa.list_(pa.int64())),
+        (pa.array([[1.5]]), pa.list_(pa.int64())),
+        (pa.array([[1]], pa.list_view(pa.int64())), pa.list_(pa.int64())),
+        (pa.array([{"a": 1, "z": 2}]), STRUCT),
+        (pa.array([{"a": 1}]), pa.int64()),
+        (pa.array([1]), STRUCT),
+    ],
+)
+def test_casts_that_would_lose_something_are_refused(given: Any, target: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatchError, match="Column 'c'"):
+        normalize(pa.table({"c": given}), one(target))
+
+
+def test_python_values_of_all_types() -> None:
+    schema = pa.schema(
+        [
+            ("f", pa.float32()),
+            ("d", pa.decimal128(6, 2)),
+            ("t", pa.timestamp("ms", "UTC")),
+            ("day", pa.date32()),
+            ("tags", pa.list_(pa.string())),
+            ("s", STRUCT),
+            ("m", pa.map_(pa.string(), pa.int64())),
+            ("b", pa.binary()),
+        ],
+    )
+    row = {
+        "f": 0.5,
+        "d": Decimal("1.5"),
+        "t": DAY,
+        "day": dt.date(2024, 2, 29),
+        "tags": ["a", None],
+        "s": {"a": 1},
+        "m": [("x", 1)],
+        "b": b"\xff",
+    }
+    expected = row | {"t": DAY.replace(microsecond=123_000), "s": {"a": 1, "b": None}}
+    table = normalize([row, {}], schema)
+    assert table.to_pylist() == [expected, dict.fromkeys(schema.names)]
+
+
+def test_records_as_dicts() -> None:
+    rows = [{"key": b"k", "value": "text", "headers": [("h", b"1")], "timestamp": 5}, {"headers": [("h", None)]}]
+    table = normalize(rows, None)
+    assert table.schema == RECORD_SCHEMA
+    assert table["value"].to_pylist() == [b"text", None]
+    assert table["headers"].to_pylist() == [[{"key": "h", "value": b"1"}], [{"key": "h", "value": None}]]
+    assert table["timestamp"].cast(pa.int64()).to_pylist() == [5, None]
+    assert normalize(table.to_pylist(), None) == table
+
+
+def test_pandas_drops_its_index_and_its_nan_is_null() -> None:
+    frame = pd.DataFrame({"id": [1, 2], "x": [1.0, float("nan")]}, index=["a", "b"])
+    table = normalize(frame, pa.schema([("id", pa.int32()), ("x", pa.int64())]))
+    assert table.to_pylist() == [{"id": 1, "x": 1}, {"id": 2, "x": None}]
+
+
+def test_rows_without_any_column_still_count() -> None:
+    assert normalize([{}, {}], one(pa.string())).to_pylist() == [{"c": None}, {"c": None}]
+    with pytest.raises(SchemaMismatchError, match="'id'"):
+        normalize([{}], SCHEMA)
+
+
+def test_rows_of_an_older_schema_conform() -> None:
+    old = pa.table({"id": pa.array([1], pa.int32()), "_offset": [7]})
+    assert conform(old, SCHEMA).to_pylist() == [{"id": 1, "name": None}]
+    assert conform(old, SCHEMA).schema == stored_schema(SCHEMA)
+    assert conform(old, SCHEMA, ["name"]).to_pylist() == [{"name": None}]
+    assert conform(old, SCHEMA, ["name", "id"]).column_names == ["name", "id"]
+    # A column that became not-null for writers may be null in old rows.
+    assert conform(pa.table({"name": ["x"]}), SCHEMA)["id"].to_pylist() == [None]
+
+
+def test_conform_keeps_the_number_of_rows_without_columns() -> None:
+    assert conform(TABLE, SCHEMA, []).shape == (2, 0)
+
+
+def test_columns_longer_than_their_offsets_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txnstore.segment.casts._CHUNK_BYTES", 64)
+    texts = [f"text number {number}" for number in range(50)]
+    column = normalize(pa.table({"c": pa.array(texts, pa.large_string())}), one(pa.string()))["c"]
+    assert column.num_chunks > 5
+    assert column.to_pylist() == texts

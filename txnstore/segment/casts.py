@@ -1,0 +1,138 @@
+"""Casts of a column to the type that its topic gives it: never to another meaning, never to another magnitude.
+
+What is allowed is what an SQL database allows on assignment: a number may take a narrower type if it fits, a fraction
+is rounded to what the column can hold (a double to a float, microseconds down to milliseconds), a string is its UTF-8
+bytes, a time without a zone is UTC. A number is never a string, binary never text, a time never loses its zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from txnstore.errors import SchemaMismatchError
+from txnstore.segment.schema import TIMESTAMP, as_milliseconds
+
+#: A decimal that every 64-bit integer fits into, at the largest scale that leaves room for its 19 digits.
+_MAX_DECIMAL = 38
+_INT64_DIGITS = 19
+#: Bytes of a column that are cast at a time: strings with 64-bit offsets may be too long for 32-bit ones.
+_CHUNK_BYTES = 1 << 30
+
+
+def cast_column(column: Any, field: pa.Field) -> Any:
+    """The chunked array as one of the field's type; :class:`SchemaMismatchError` names the column."""
+    if column.type == field.type:
+        return column
+    if not is_castable(column.type, field.type):
+        raise SchemaMismatchError(
+            f"Column {field.name!r} is of type {column.type}, but the topic holds {field.type} there.",
+        )
+    try:
+        return pa.chunked_array([_cast(chunk, field.type) for chunk in _small_chunks(column)], field.type)
+    except (pa.ArrowException, OverflowError) as error:
+        raise SchemaMismatchError(f"Column {field.name!r} does not fit {field.type}: {error}") from error
+
+
+def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of the source type can mean the same in the target type (they may still not fit)."""
+    if source == target or pt.is_null(source):
+        return True
+    if pt.is_dictionary(source) or pt.is_run_end_encoded(source):
+        return is_castable(source.value_type, target)
+    if pt.is_nested(source) or pt.is_nested(target):
+        return _is_nested_castable(source, target)
+    if pt.is_integer(source):
+        return target == TIMESTAMP or _is_any(target, pt.is_integer, pt.is_floating, pt.is_decimal)
+    if pt.is_floating(source):
+        return _is_any(target, pt.is_floating, pt.is_integer)
+    if pt.is_timestamp(source) and pt.is_timestamp(target):
+        return target.tz is not None or source.tz is None
+    if _is_string(source):
+        return _is_string(target) or _is_binary(target)
+    pairs = ((pt.is_decimal, pt.is_decimal), (pt.is_date, pt.is_date), (_is_binary, _is_binary))
+    return any(before(source) and after(target) for before, after in pairs)
+
+
+def _is_nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
+    if _is_list(source) and _is_list(target):
+        return is_castable(source.value_type, target.value_type)
+    if pt.is_map(source) and pt.is_map(target):
+        return is_castable(source.key_type, target.key_type) and is_castable(source.item_type, target.item_type)
+    if not (pt.is_struct(source) and pt.is_struct(target)):
+        return False
+    names = [field.name for field in source]
+    known = {field.name: field.type for field in target}
+    return len(set(names)) == len(names) and all(
+        field.name in known and is_castable(field.type, known[field.name]) for field in source
+    )
+
+
+def _cast(array: Any, target: pa.DataType) -> Any:
+    """One array as the target type; an Arrow error says what does not fit."""
+    source = array.type
+    if pt.is_dictionary(source) or pt.is_run_end_encoded(source):
+        # Text that is repeated may outgrow 32-bit offsets once it is spelled out.
+        decoded = pc.run_end_decode(array) if pt.is_run_end_encoded(source) else array.dictionary_decode()
+        return _cast(decoded, target)
+    if target == TIMESTAMP:
+        return as_milliseconds(_to_int64(array) if pt.is_integer(source) else _whole_unit(array), "")
+    if pt.is_integer(source) and pt.is_decimal(target) and target.scale <= _MAX_DECIMAL - _INT64_DIGITS:
+        # Arrow asks for room for 19 digits, however small the numbers are.
+        return _to_int64(array).cast(pa.decimal128(_MAX_DECIMAL, target.scale)).cast(target)
+    options = pc.CastOptions(target, allow_time_truncate=True)
+    result = pc.cast(array, options=options)
+    if pt.is_floating(source) and pt.is_floating(target) and target.bit_width < source.bit_width:
+        _check_finite(array, result)
+    return result
+
+
+def _check_finite(before: Any, after: Any) -> None:
+    lost = pc.and_(pc.is_finite(before), pc.is_inf(after))
+    if pc.any(lost).as_py():
+        raise pa.ArrowInvalid(f"{before.filter(lost)[0].as_py()} is out of the range of {after.type}")
+
+
+def _to_int64(array: Any) -> Any:
+    return array.cast(pa.int64())
+
+
+def _whole_unit(array: Any) -> Any:
+    """Timestamps in milliseconds or microseconds; other units are brought to the nearer one, rounding down."""
+    if array.type.unit == "s":
+        return array.cast(pa.timestamp("ms", array.type.tz))
+    if array.type.unit == "ns":
+        bare = pc.floor_temporal(array.cast(pa.timestamp("ns")), unit="microsecond")
+        return bare.cast(pa.timestamp("us"))
+    return array
+
+
+def _small_chunks(column: Any) -> list[Any]:
+    """The chunks of the column, cut where one is larger than its target type might hold."""
+    result = []
+    for chunk in column.chunks:
+        pieces = min(max(1, -(-chunk.nbytes // _CHUNK_BYTES)), max(1, len(chunk)))
+        rows = -(-len(chunk) // pieces)
+        result += [chunk.slice(start, rows) for start in range(0, len(chunk), max(1, rows))]
+    return result
+
+
+def _is_string(data_type: pa.DataType) -> bool:
+    return _is_any(data_type, pt.is_string, pt.is_large_string, pt.is_string_view)
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    return _is_any(data_type, pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary, pt.is_binary_view)
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    # No list views: pyarrow 26 casts them to lists with too few offsets.
+    return _is_any(data_type, pt.is_list, pt.is_large_list, pt.is_fixed_size_list)
+
+
+def _is_any(data_type: pa.DataType, *tests: Callable[[pa.DataType], bool]) -> bool:
+    return any(test(data_type) for test in tests)

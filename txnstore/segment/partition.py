@@ -1,0 +1,245 @@
+"""Partitions for whole Arrow columns: Kafka's murmur2 over arrays, and tables split by partition.
+
+The hash is that of :mod:`txnstore.core.partitioner`, computed for many keys at once: numpy walks over the *words* of
+the keys, not over the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnstore.core.partitioner import MULTIPLIER, SEED, murmur2
+from txnstore.errors import SchemaMismatchError
+
+#: Keys hashed at a time: the intermediate words of one block stay in the processor's cache.
+_BLOCK = 1 << 15
+#: Up to this many keys that are longer than all others of their block are hashed one by one.
+_LONG_KEYS = 16
+#: Bytes of a table that are split at a time, so that no binary column outgrows its 32-bit offsets.
+_SPLIT_BYTES = 256 << 20
+
+_Words = npt.NDArray[np.uint32]
+_Bytes = npt.NDArray[np.uint8]
+_Int64 = npt.NDArray[np.int64]
+_Int32 = npt.NDArray[np.int32]
+
+_MULTIPLIER = np.uint32(MULTIPLIER)
+
+#: What Kafka's own serializers accept, as Arrow types: Short, Integer, Long, Float, Double.
+_NUMBERS = {
+    pa.int16(): ">i2",
+    pa.int32(): ">i4",
+    pa.int64(): ">i8",
+    pa.float32(): ">f4",
+    pa.float64(): ">f8",
+}
+
+
+def is_key_type(data_type: pa.DataType) -> bool:
+    """Whether a column of this type can be the key: :func:`key_bytes` knows its bytes."""
+    return data_type in _NUMBERS or pa.types.is_fixed_size_binary(data_type) or _is_bytes(data_type)
+
+
+def key_bytes(array: Any, column: str = "key") -> Any:
+    """The keys as Kafka's serializers write them: a binary array (or chunked array), null where the key is null.
+
+    Strings are UTF-8, numbers big-endian, binary stays as it is. Source: ``StringSerializer``, ``ShortSerializer``,
+    ``IntegerSerializer``, ``LongSerializer``, ``FloatSerializer``, ``DoubleSerializer``. Any other type:
+    :class:`SchemaMismatchError` that names the ``column``.
+    """
+    if isinstance(array, pa.ChunkedArray):
+        if not array.chunks:
+            key_bytes(pa.array([], array.type), column)
+            return pa.chunked_array([], pa.binary())
+        return pa.chunked_array([key_bytes(chunk, column) for chunk in array.chunks])
+    if pa.types.is_dictionary(array.type):
+        return key_bytes(array.cast(array.type.value_type), column)
+    if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
+        return array
+    if pa.types.is_large_string(array.type):
+        return array.cast(pa.large_binary())
+    if pa.types.is_fixed_size_binary(array.type) or _is_bytes(array.type):
+        return array.cast(pa.binary())
+    if array.type in _NUMBERS:
+        return _big_endian(array, _NUMBERS[array.type])
+    raise SchemaMismatchError(
+        f"Column {column!r} is of type {array.type}, which cannot be a key. A key is a string, binary, int16, int32, "
+        "int64, float or double.",
+    )
+
+
+def partition_array(keys: Any, partitions: int) -> _Int32:
+    """The partition of each key as Kafka's Java client chooses it; -1 where the key is null.
+
+    ``keys``: a (chunked) array of binary or strings, or of any type that :func:`key_bytes` takes.
+    """
+    hashes = [_murmur2_chunk(chunk) for chunk in _chunks(key_bytes(keys))]
+    positive = np.concatenate([h & np.uint32(0x7FFFFFFF) for h in hashes]) if hashes else np.empty(0, np.uint32)
+    chosen = (positive % np.uint32(partitions)).astype(np.int32)
+    if keys.null_count:
+        valid = keys.is_valid()
+        flat = valid.combine_chunks() if isinstance(valid, pa.ChunkedArray) else valid
+        chosen[~flat.to_numpy(zero_copy_only=False)] = -1
+    return chosen
+
+
+def murmur2_array(keys: Any) -> _Int32:
+    """The signed 32-bit murmur2 of each key; a null counts as the empty key. ``keys`` as in :func:`partition_array`."""
+    hashes = [_murmur2_chunk(chunk) for chunk in _chunks(key_bytes(keys))]
+    return np.concatenate(hashes).view(np.int32) if hashes else np.empty(0, np.int32)
+
+
+def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]], n: int) -> list[tuple[int, pa.Table]]:
+    """The rows of each partition as a table of their own, in their order; only partitions that get rows, ascending.
+
+    ``partitions`` holds a number from 0 up to ``n`` for each row. Copies the table once, some 256 MB at a time.
+    """
+    if len(partitions) != table.num_rows:
+        raise ValueError(f"{len(partitions)} partitions for {table.num_rows} rows")
+    if table.num_rows == 0:
+        return []
+    low, high = int(partitions.min()), int(partitions.max())
+    if low < 0 or high >= n:
+        raise ValueError(f"partitions from {low} to {high}, but there are {n}")
+    if low == high:
+        return [(low, table)]
+    pieces: dict[int, list[pa.Table]] = {}
+    for start, part in _slices(table):
+        numbers = partitions[start : start + part.num_rows].astype(np.min_scalar_type(n - 1))
+        order = np.argsort(numbers, kind="stable")  # A radix sort for numbers this small.
+        counts = np.bincount(numbers, minlength=n)
+        taken = part.take(pa.array(order))
+        limits = np.cumsum(counts)
+        for number in np.flatnonzero(counts):
+            rows = int(counts[number])
+            pieces.setdefault(int(number), []).append(taken.slice(int(limits[number]) - rows, rows))
+    return [(number, pa.concat_tables(pieces[number])) for number in sorted(pieces)]
+
+
+def _slices(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Runs of rows of about ``_SPLIT_BYTES`` each, with their first row."""
+    rows = max(1, int(table.num_rows * _SPLIT_BYTES / max(1, table.nbytes)))
+    for start in range(0, table.num_rows, rows):
+        yield start, table.slice(start, rows)
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    """Whether the values are strings or binary of any layout."""
+    return any(
+        test(data_type)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_string_view,
+            pa.types.is_binary_view,
+        )
+    )
+
+
+def _chunks(array: Any) -> list[Any]:
+    return list(array.chunks) if isinstance(array, pa.ChunkedArray) else [array]
+
+
+def _big_endian(array: Any, number: str) -> Any:
+    """A binary array of the numbers' bytes, most significant first."""
+    width = np.dtype(number).itemsize
+    values = np.frombuffer(array.buffers()[1], np.dtype(number).newbyteorder("="))
+    swapped = values[array.offset : array.offset + len(array)].astype(number)
+    offsets = np.arange(len(array) + 1, dtype=np.int32) * width
+    valid = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(pa.binary(), len(array), [valid, pa.py_buffer(offsets), pa.py_buffer(swapped)])
+
+
+def _murmur2_chunk(array: Any) -> _Words:
+    """The hashes of one binary or large_binary array."""
+    _, offset_buffer, data_buffer = array.buffers()
+    count = len(array)
+    if count == 0:
+        return np.empty(0, np.uint32)
+    width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
+    offsets = np.frombuffer(offset_buffer, width)[array.offset : array.offset + count + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    hashes = np.empty(count, np.uint32)
+    for start in range(0, count, _BLOCK):
+        limit = min(start + _BLOCK, count)
+        _hash_block(data, offsets[start:limit], np.diff(offsets[start : limit + 1]), hashes[start:limit])
+    return hashes
+
+
+def _hash_block(data: _Bytes, starts: _Int64, lengths: _Int64, out: _Words) -> None:
+    """Fill ``out`` with the hashes of the keys ``data[start : start + length]``."""
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if shortest == longest:
+        _hash_uniform(data[int(starts[0]) :], longest, out)
+        return
+    # The few longest keys would keep the loop over words going for themselves alone.
+    order = np.argsort(lengths.astype(np.min_scalar_type(longest)), kind="stable")
+    cut = len(order) - min(_LONG_KEYS, len(order))
+    cut = int(np.searchsorted(lengths[order], lengths[order[cut]], side="right"))
+    for row in order[cut:]:
+        at = int(starts[row])
+        out[row] = murmur2(data[at : at + int(lengths[row])].tobytes()) & 0xFFFFFFFF
+    if cut:
+        rest = order[:cut]
+        out[rest] = _hash_sorted(data, starts[rest], lengths[rest])
+
+
+def _hash_uniform(data: _Bytes, length: int, out: _Words) -> None:
+    """The hashes of keys that are all equally long and lie one behind the other."""
+    out[:] = np.uint32(SEED ^ (length & 0xFFFFFFFF))
+    scratch = np.empty_like(out)
+    for at in range(0, length & ~3, 4):
+        _mix(out, _column(data, at, length, "<u4", len(out)), scratch)
+    if length & 3:
+        for byte in range(length & 3):
+            tail = _column(data, (length & ~3) + byte, length, "u1", len(out)).astype(np.uint32)
+            out ^= tail << np.uint32(8 * byte)
+        out *= _MULTIPLIER
+    _finish(out)
+
+
+def _hash_sorted(data: _Bytes, starts: _Int64, lengths: _Int64) -> _Words:
+    """The hashes of keys in ascending order of their lengths: each word concerns a suffix of them only."""
+    h = np.uint32(SEED) ^ lengths.astype(np.uint32)
+    words = lengths >> 2
+    scratch = np.empty_like(h)
+    # Every (unaligned) position of the data as a word.
+    view: npt.NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
+    for word in range(int(words[-1])):
+        first = int(np.searchsorted(words, word, side="right"))
+        _mix(h[first:], view[starts[first:] + 4 * word], scratch[first:])
+    tails = lengths & 3
+    for byte in range(3):
+        rows = np.flatnonzero(tails > byte)
+        h[rows] ^= data[starts[rows] + (words[rows] << 2) + byte].astype(np.uint32) << np.uint32(8 * byte)
+    h[tails > 0] *= _MULTIPLIER
+    _finish(h)
+    return h
+
+
+def _column(data: _Bytes, at: int, stride: int, dtype: str, count: int) -> npt.NDArray[Any]:
+    """A contiguous copy of the values at byte ``at`` of each of ``count`` records of ``stride`` bytes."""
+    return np.ndarray((count,), dtype, data, offset=at, strides=(stride,)).copy()
+
+
+def _mix(h: _Words, k: _Words, scratch: _Words) -> None:
+    """One round of MurmurHash2, in place: the word ``k`` into the hash ``h``."""
+    np.multiply(k, _MULTIPLIER, out=k)
+    np.right_shift(k, np.uint32(24), out=scratch)
+    np.bitwise_xor(k, scratch, out=k)
+    np.multiply(k, _MULTIPLIER, out=k)
+    np.multiply(h, _MULTIPLIER, out=h)
+    np.bitwise_xor(h, k, out=h)
+
+
+def _finish(h: _Words) -> None:
+    h ^= h >> np.uint32(13)
+    h *= _MULTIPLIER
+    h ^= h >> np.uint32(15)

@@ -1,0 +1,146 @@
+"""The columns of a topic: what is stored, what a read adds, and when a row happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.errors import SchemaMismatchError
+
+#: Kafka's resolution of time.
+TIMESTAMP = pa.timestamp("ms", "UTC")
+#: Headers of a Kafka record: names may repeat, their order counts.
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+#: The columns of a topic without a schema of its own: Kafka's record.
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("timestamp", TIMESTAMP),
+    ],
+)
+
+#: The columns that every read adds. ``_offset`` and ``_timestamp`` are stored in compacted segments only.
+TOPIC_FIELD = pa.field("_topic", pa.string())
+PARTITION_FIELD = pa.field("_partition", pa.int32())
+OFFSET_FIELD = pa.field("_offset", pa.int64())
+TIMESTAMP_FIELD = pa.field("_timestamp", TIMESTAMP)
+RESERVED_FIELDS = (TOPIC_FIELD, PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD)
+
+#: The types of a column that can hold the event time; an int64 counts milliseconds since the epoch.
+_TIMESTAMP_UNITS = ("ms", "us")
+
+#: A record on its way into a table: key, value, headers, timestamp in ms. Null where Kafka allows it.
+RecordTuple = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, int | None]
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a column of a user may not have this name: it starts like a column that reads add.
+
+    Case does not count, because DuckDB and Spark do not tell ``_Offset`` and ``_offset`` apart.
+    """
+    return name.lower().startswith(tuple(field.name for field in RESERVED_FIELDS))
+
+
+@lru_cache(maxsize=256)
+def stored_schema(schema: pa.Schema | None) -> pa.Schema:
+    """The columns as segments hold them: every column nullable, no metadata. None: :data:`RECORD_SCHEMA`.
+
+    A not-null column is a rule for writers, checked when data comes in. Segments of one topic then have one schema,
+    whatever the engine that wrote them says about nulls.
+    """
+    if schema is None:
+        return RECORD_SCHEMA
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def read_schema(schema: pa.Schema | None) -> pa.Schema:
+    """The columns of a read: those of the topic, then ``_topic``, ``_partition``, ``_offset``, ``_timestamp``."""
+    return pa.schema([*stored_schema(schema), *RESERVED_FIELDS])
+
+
+def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
+    """Records as a table of :data:`RECORD_SCHEMA`; a record without a timestamp gets ``now_ms``.
+
+    :class:`SchemaMismatchError` names the part of a record that is of a wrong type.
+    """
+    if not records:
+        return RECORD_SCHEMA.empty_table()
+    keys, values, headers, timestamps = zip(*records, strict=True)
+    moments = [now_ms if timestamp is None else timestamp for timestamp in timestamps]
+    columns = []
+    for field, column in zip(RECORD_SCHEMA, (keys, values, headers, moments), strict=True):
+        if column.count(None) == len(column):
+            columns.append(pa.nulls(len(column), field.type))
+            continue
+        try:
+            columns.append(pa.array(column, field.type))
+        except (pa.ArrowException, OverflowError) as error:
+            raise SchemaMismatchError(f"The {field.name} of a record is not {field.type}: {error}") from error
+    return pa.table(columns, schema=RECORD_SCHEMA)
+
+
+def timestamps_of(table: pa.Table, column: str | None, default_ms: int) -> Any:
+    """The ``_timestamp`` of each row: a (chunked) array of ``timestamp[ms, UTC]`` without nulls.
+
+    A stored ``_timestamp`` (compacted segments) comes first, then ``column`` (the event time of the topic;
+    ``timestamp`` where it has no schema), and ``default_ms``, the batch's append time, where both have nothing.
+    """
+    if TIMESTAMP_FIELD.name in table.column_names:
+        moments = table[TIMESTAMP_FIELD.name]
+    elif column is not None and column in table.column_names:
+        moments = as_milliseconds(table[column], column)
+    else:
+        return pa.repeat(pa.scalar(default_ms, TIMESTAMP), table.num_rows)
+    return pc.fill_null(moments, pa.scalar(default_ms, TIMESTAMP)) if moments.null_count else moments
+
+
+def timestamp_range(table: pa.Table, column: str | None, default_ms: int) -> tuple[int, int]:
+    """The smallest and the largest :func:`timestamps_of` the rows in ms; ``default_ms`` twice if there are none."""
+    if table.num_rows == 0 or (column is None and TIMESTAMP_FIELD.name not in table.column_names):
+        return default_ms, default_ms
+    ends = pc.min_max(timestamps_of(table, column, default_ms).cast(pa.int64()))
+    return ends["min"].as_py(), ends["max"].as_py()
+
+
+def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:
+    """The table with ``now_ms`` where the event time is null (an int64 column counts milliseconds)."""
+    index = table.schema.get_field_index(column)
+    if not table[column].null_count:
+        return table
+    field = table.schema.field(index)
+    now = pa.scalar(now_ms, pa.timestamp("ms")).cast(pa.int64() if field.type == pa.int64() else field.type)
+    return table.set_column(index, field, pc.fill_null(table[column], now))
+
+
+def offsets_of(table: pa.Table, base_offset: int) -> Any:
+    """The ``_offset`` of each row as int64: stored ones of a compacted segment, else counted from ``base_offset``."""
+    if OFFSET_FIELD.name in table.column_names:
+        return table[OFFSET_FIELD.name]
+    return pa.arange(base_offset, base_offset + table.num_rows)
+
+
+def is_timestamp_type(data_type: pa.DataType) -> bool:
+    """Whether a column of this type can hold the event time."""
+    return data_type == pa.int64() or (pa.types.is_timestamp(data_type) and data_type.unit in _TIMESTAMP_UNITS)
+
+
+def as_milliseconds(values: Any, column: str) -> Any:
+    """The event times as ``timestamp[ms, UTC]``; finer ones are rounded down, those without a zone are UTC."""
+    data_type = values.type
+    if data_type == TIMESTAMP:
+        return values
+    if not is_timestamp_type(data_type):
+        raise SchemaMismatchError(f"Column {column!r} is of type {data_type} and cannot be the timestamp.")
+    if data_type == pa.int64():
+        return values.cast(TIMESTAMP)
+    if data_type.unit != "ms":
+        # Through the bare instants: calendar functions would ask for a time-zone database.
+        values = pc.floor_temporal(values.cast(pa.timestamp(data_type.unit)), unit="millisecond")
+    return values.cast(pa.timestamp("ms")).cast(pa.int64()).cast(TIMESTAMP)
