@@ -75,7 +75,7 @@ lock: ## Write requirements-dev.lock anew, with the newest versions that fit tog
 	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
 	'$(PYTHON)' -m venv "$$tmp/venv"; \
 	"$$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check '.[dev]'; \
-	{ sed -n '/^#/p' $(LOCK); "$$tmp/venv/bin/python" -m pip freeze | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^txnstore==' | LC_ALL=C sort -f; } > "$$tmp/lock"; \
+	{ sed -n '/^#/p' $(LOCK); "$$tmp/venv/bin/python" -m pip freeze --all | grep -E '^[A-Za-z0-9._-]+==' | grep -vE '^(pip|txnstore|wheel)==' | LC_ALL=C sort -f; } > "$$tmp/lock"; \
 	cp "$$tmp/lock" $(LOCK)
 
 .PHONY: clean

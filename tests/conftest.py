@@ -1,0 +1,34 @@
+"""Fixtures that every ring of tests uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from txnstore.storage.memory import MemoryStore
+from txnstore.testing import ManualClock
+
+_NAMES = itertools.count()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves only when the test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def memory_store_url() -> Iterator[str]:
+    """The URL of an empty store in memory that no other test shares."""
+    name = f"test-{next(_NAMES)}"
+    yield f"memory://{name}"
+    MemoryStore.forget(name)
+
+
+@pytest.fixture
+def local_store_url(tmp_path: Path) -> str:
+    """The URL of a store in a folder that does not exist yet."""
+    return (tmp_path / "store").as_uri()

@@ -1,0 +1,81 @@
+"""What is on disk is what is shipped, and importing it is light."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import txnstore
+
+ROOT = Path(__file__).parent.parent
+LINKED = ["catalog", "cli", "compactor"]
+ENGINES = {"boto3", "botocore", "duckdb", "pandas", "pyspark", "s3fs"}
+
+
+def _python(code: str, cwd: Path) -> str:
+    """What the code prints, run by a fresh interpreter in a folder that is not the project's."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _packages_on_disk() -> set[str]:
+    found = {"pyspark_txnstore"}
+    folders = [ROOT / "txnstore"]
+    while folders:
+        folder = folders.pop()  # by hand, because rglob does not follow the three links
+        if (folder / "__init__.py").exists():
+            found.add(".".join(folder.relative_to(ROOT).parts))
+            folders += [child for child in folder.iterdir() if child.is_dir()]
+    return found
+
+
+def test_every_package_on_disk_is_in_the_package_list() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert set(listed) == _packages_on_disk()
+    assert listed == sorted(listed)
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    with_code = {path.parent for path in (ROOT / "txnstore").glob("*/*.py")}
+    assert with_code
+    assert [folder for folder in with_code if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_three_folders_at_the_top_are_parts_of_txnstore(name: str) -> None:
+    assert (ROOT / "txnstore" / name).is_symlink()
+    assert (ROOT / "txnstore" / name).samefile(ROOT / name)
+    assert importlib.import_module(f"txnstore.{name}").__name__ == f"txnstore.{name}"
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_second_copy_of_their_classes_cannot_be_imported(name: str) -> None:
+    with pytest.raises(ImportError, match=f"txnstore.{name}"):
+        importlib.import_module(name)
+
+
+def test_the_version_is_written_once() -> None:
+    assert importlib.metadata.version("txnstore") == txnstore.__version__
+
+
+def test_the_types_are_shipped() -> None:
+    assert (ROOT / "txnstore" / "py.typed").exists()
+
+
+def test_spark_finds_the_data_source_package_from_any_folder(tmp_path: Path) -> None:
+    """Spark lists modules with ``pkgutil.iter_modules``, which sees folders on the path but no import hooks."""
+    names = _python("import pkgutil; print(*[m.name for m in pkgutil.iter_modules()])", tmp_path).split()
+    assert "pyspark_txnstore" in names
+
+
+def test_importing_the_library_imports_no_engine(tmp_path: Path) -> None:
+    loaded = set(_python("import sys, txnstore; print(*sys.modules)", tmp_path).split())
+    assert "txnstore" in loaded
+    assert loaded & ENGINES == set()
