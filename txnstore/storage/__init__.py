@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore, StoreCounts
-from txnstore.storage.registry import open_store, redact
+from txnstore.storage.redact import redact
+from txnstore.storage.registry import open_store
 
 __all__ = ["CountingStore", "ObjectInfo", "ObjectStore", "StoreCounts", "open_store", "redact"]

@@ -1,4 +1,4 @@
-"""The one place where errors of the file system become ours. ``s3_mapping`` is its sibling for S3."""
+"""The one place where foreign errors become ours: those of the file system here, those of S3 in ``s3_errors``."""
 
 from __future__ import annotations
 

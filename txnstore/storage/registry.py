@@ -13,13 +13,10 @@ from txnstore.errors import InvalidConfigError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.storage.redact import redact
 from txnstore.storage.retry import RetryingStore
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
-# User and password before an @. A password may hold slashes, a host may have a port, and a key may hold an @.
-_USERINFO = re.compile(r"(?<=://)(?:[^/\s@:]*:(?!\d{1,5}(?:/|$))\S*@|[^/\s]*@)")
-_QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
-
 _UNCHECKED = {
     "gs": "Google Cloud Storage", "gcs": "Google Cloud Storage", "az": "Azure Blob Storage",
     "abfs": "Azure Blob Storage", "abfss": "Azure Blob Storage", "adl": "Azure Blob Storage",
@@ -41,11 +38,6 @@ def open_store(
     none, raise :class:`~txnstore.errors.InvalidConfigError`.
     """
     return RetryingStore(_backend(os.fspath(url), dict(storage_options or {})), sleep=sleep, rng=rng)
-
-
-def redact(url: str | os.PathLike[str]) -> str:
-    """The URL without user name, password and query, fit for messages. Also cleans every URL inside a longer text."""
-    return _QUERY.sub(r"\1", _USERINFO.sub("", os.fspath(url)))
 
 
 def _backend(url: str, options: dict[str, Any]) -> ObjectStore:

@@ -1,0 +1,59 @@
+"""Fixtures with S3 servers: one process a session, a fresh bucket a test. Load as a pytest plugin."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from txnstore.testing.servers import S3Server, storage_options
+from txnstore.testing.wire import RequestLog
+
+_numbers = itertools.count()
+
+
+def fresh_bucket(server: S3Server) -> str:
+    """The ``s3://`` URL of a new, empty bucket."""
+    return server.create_bucket(f"bucket-{os.getpid()}-{next(_numbers)}")
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """ministack: the default S3 server of the tests."""
+    with S3Server("ministack") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[S3Server]:
+    """moto behind a lock."""
+    with S3Server("moto") as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket_url(s3_server: S3Server) -> str:
+    """The URL of a fresh bucket on ``s3_server``."""
+    return fresh_bucket(s3_server)
+
+
+@pytest.fixture(name="storage_options")
+def storage_options_fixture(s3_server: S3Server) -> dict[str, Any]:
+    """What opens ``s3_bucket_url``."""
+    return s3_server.storage_options
+
+
+@pytest.fixture
+def request_log(s3_server: S3Server) -> Iterator[RequestLog]:
+    """A logging proxy in front of ``s3_server``; ``logged_options`` go through it."""
+    with RequestLog(s3_server.url) as log:
+        yield log
+
+
+@pytest.fixture
+def logged_options(request_log: RequestLog) -> dict[str, Any]:
+    """Like ``storage_options``, but through ``request_log``."""
+    return storage_options(request_log.url)

@@ -1,0 +1,225 @@
+"""What an error of S3, its client library or the network means to txnstore. The S3 half of ``mapping``.
+
+Decided from the HTTP status and the error code, not from the class that s3fs chooses: that class depends on the
+server (a refused create is a FileExistsError on AWS, an ``OSError(EINVAL)`` on MinIO).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from txnstore.errors import (
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+    TxnStoreError,
+    UnknownOutcomeError,
+    UnsafeStorageError,
+)
+from txnstore.storage.redact import redact
+
+
+class Kind(Enum):
+    """What a request could have done when it failed."""
+
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said: HTTP status and S3 error code; (None, "") if there was no answer."""
+
+    status: int | None
+    code: str
+
+
+_CREDENTIALS = {
+    "InvalidAccessKeyId": "the access key is unknown there",
+    "SignatureDoesNotMatch": "the secret key is wrong",
+    "InvalidToken": "the session token is not valid",
+    "ExpiredToken": "the session token has expired",
+    "TokenRefreshRequired": "the session token has expired",
+    "InvalidSecurity": "the credentials are not valid",
+    "AuthFailure": "the credentials are not valid",
+    "NotSignedUp": "the account is not signed up for S3",
+}
+_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
+_BODY_LOST_ON_THE_WAY = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
+_BUSY_STATUS = {408, 409, 425, 429}
+
+# Classes of botocore and aiohttp by name, so that this module needs neither.
+_NEVER_SENT = {"ConnectTimeoutError", "ProxyConnectionError", "ClientConnectorError", "gaierror"}
+_NO_CREDENTIALS = {
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
+    "SSOTokenLoadError",
+    "NoAuthTokenError",
+}
+_NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "ClientError", "ResponseParserError"}
+
+
+def answer_of(error: BaseException) -> Answer:
+    """What the server answered, found in the error or in what caused it."""
+    for link in _causes(error):
+        response = getattr(link, "response", None)
+        if isinstance(response, Mapping):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            code = str(response.get("Error", {}).get("Code", ""))
+            return Answer(int(status) if status is not None else _status_of_code(code), code)
+    return Answer(None, "")
+
+
+def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secrets: Collection[str]) -> TxnStoreError:
+    """The error to raise when a request about ``url`` failed with ``error``. Never holds one of ``secrets``.
+
+    ``url`` names the object (or the store, for a list). A failed precondition (412) of a create is not an error and
+    must be handled before. The foreign error stays as the cause unless it would show a secret.
+    """
+    answer = answer_of(error)
+    problem = (
+        _from_answer(answer, kind, bucket, url)
+        if answer.status is not None
+        else _from_client(error, kind, url, secrets)
+    )
+    # A missing object is everyday news, and its whole story is in the message.
+    if not isinstance(problem, ObjectNotFoundError) and _is_clean(error, secrets):
+        problem.__cause__ = error
+    return problem
+
+
+def scrub(text: str, secrets: Collection[str]) -> str:
+    """The text without the secrets and without credentials in URLs."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return redact(text)
+
+
+def from_code(code: str, kind: Kind, bucket: str, url: str) -> TxnStoreError:
+    """The error for a code that came inside a successful answer, as in that of DeleteObjects."""
+    return _from_answer(Answer(_status_of_code(code), code), kind, bucket, url)
+
+
+def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreError:
+    status, code = answer.status or 0, answer.code
+    said = f"the server answered {status} {code}".rstrip() if status else f"the server answered {code}"
+    if code == "NoSuchBucket":
+        return StorageRefusedError(f"Cannot {kind.value} {url}: the bucket {bucket!r} does not exist. Create it first.")
+    if code in _CREDENTIALS or status == 401:
+        reason = _CREDENTIALS.get(code, "the credentials are not valid")
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: {reason} ({said}). "
+            "Check key, secret and token in storage_options or the environment."
+        )
+    if code == "RequestTimeTooSkewed":
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: the clock of this machine is wrong ({said}). Set the clock."
+        )
+    if code in _REGION or status in (301, 307):
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: the bucket is in another region ({said}). "
+            'Pass client_kwargs={"region_name": …} in storage_options.'
+        )
+    if status == 403:
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: access denied ({said}). "
+            "Give this user the right to read, write, list and delete there."
+        )
+    if status == 404 and kind is Kind.READ:
+        return ObjectNotFoundError(f"There is no object {url}.")
+    if status == 501 and kind is Kind.CREATE:
+        return UnsafeStorageError(f"Cannot create {url}: the server does not know conditional writes ({said}).")
+    if (
+        code in _BODY_LOST_ON_THE_WAY
+        or status in _BUSY_STATUS
+        or (status >= 500 and status != 501)
+        or code == "SlowDown"
+    ):
+        return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
+    if 200 <= status < 300:
+        return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
+    return StorageRefusedError(f"Cannot {kind.value} {url}: {said}.")
+
+
+def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
+    """The server did not answer: did the request leave, or could it not even be made?"""
+    links = [*_causes(error), *_wrapped(error)]
+    names = {base.__name__ for link in links for base in type(link).__mro__}
+    detail = scrub(f"{type(error).__name__}: {error}", secrets)
+    if "SSLError" in names:
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: no secure connection to the server ({detail}). Check its certificate."
+        )
+    if names & _NEVER_SENT:
+        return StorageError(f"Cannot {kind.value} {url}: cannot reach the server ({detail}).")
+    if names & _NO_CREDENTIALS:
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: no usable credentials ({detail}). "
+            "Pass key and secret in storage_options, set them in the environment, or pass anon=True."
+        )
+    if names & _NETWORK or isinstance(error, OSError):
+        return _passing(f"Cannot {kind.value} {url}: the connection broke or no answer came in time ({detail}).", kind)
+    if "BotoCoreError" in names or isinstance(error, (TypeError, ValueError, KeyError)):
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: the request cannot be made ({detail}). Check storage_options."
+        )
+    return _passing(f"Cannot {kind.value} {url}: {detail}.", kind)
+
+
+def _passing(message: str, kind: Kind) -> StorageError:
+    """The request may succeed later; a write may even have happened, or may still happen."""
+    return StorageError(message) if kind is Kind.READ else UnknownOutcomeError(message)
+
+
+def _status_of_code(code: str) -> int | None:
+    if code.isdigit():
+        return int(code)
+    return {
+        "AccessDenied": 403,
+        "InternalError": 500,
+        "ServiceUnavailable": 503,
+        "SlowDown": 503,
+        "NoSuchKey": 404,
+    }.get(code)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    # Not the context: that may be an older error, which a caller of ours was handling when it asked again.
+    link: BaseException | None = error
+    for _ in range(10):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__
+
+
+def _wrapped(error: BaseException) -> Iterator[BaseException]:
+    # botocore keeps the error of the HTTP library in kwargs["error"]. It must be asked: aiobotocore says
+    # EndpointConnectionError both when no connection came about and when one broke after the request was sent.
+    for link in _causes(error):
+        inner = getattr(link, "kwargs", {}).get("error")
+        if isinstance(inner, BaseException):
+            yield inner
+
+
+def _is_clean(error: BaseException, secrets: Collection[str]) -> bool:
+    """Whether a traceback of the error, with all that led to it, shows nothing that it should not."""
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        link = pending.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        text = str(link)
+        if scrub(text, secrets) != text:
+            return False
+        pending += [link.__cause__, link.__context__]
+    return True

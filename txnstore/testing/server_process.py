@@ -1,0 +1,89 @@
+"""The process behind :class:`~txnstore.testing.servers.S3Server`: ``python -m txnstore.testing.server_process KIND``.
+
+Prints its port on the first line, serves on 127.0.0.1, and ends when its standard input closes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def main(kind: str) -> None:
+    """Serve until the end of the standard input."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    serve = {"ministack": _serve_ministack, "moto": _serve_moto}[kind]
+    serve(port)
+
+
+def _announce(port: int) -> None:
+    print(port, flush=True)
+    # Whatever the server prints from here on has no reader, and a full pipe would stop it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _serve_ministack(port: int) -> None:
+    os.environ.update(
+        BIND_HOST="127.0.0.1",
+        GATEWAY_PORT=str(port),
+        SERVICES="s3",
+        LOG_LEVEL="ERROR",
+        DOCKER_HOST="unix:///nonexistent",
+        TMPDIR=tempfile.mkdtemp(prefix="ministack-"),
+    )
+    tempfile.tempdir = None  # ministack keeps its own small files there
+    from ministack.app import main as ministack_main
+
+    _announce(port)
+    sys.argv = ["ministack"]
+    ministack_main()
+
+
+def _serve_moto(port: int) -> None:
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    app = LockedApp(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", port, app, threaded=True, request_handler=MotoRequestHandler)
+    _announce(port)
+    server.serve_forever()
+
+
+class LockedApp:
+    """A WSGI application that answers one request at a time, so that moto's check-then-create becomes atomic.
+
+    Bodies are read before the lock is taken, so a slow client stops nobody.
+    """
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        length = environ.get("CONTENT_LENGTH")
+        if length:
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(length)))
+        with self._lock:
+            answer = self._app(environ, start_response)
+            try:
+                return list(answer)
+            finally:
+                getattr(answer, "close", lambda: None)()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,215 @@
+"""An HTTP proxy in front of an S3 server: logs every request on the wire, and breaks those that a plan chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import TracebackType
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from txnstore.testing.http import Message, body_of, read_head, read_response, status_of
+
+
+class Break(Enum):
+    """How a request is broken."""
+
+    DROP_BEFORE = "drop-before"
+    """The connection is cut; the server never sees the request."""
+    DROP_AFTER = "drop-after"
+    """The server does it; the connection is cut instead of an answer."""
+    STATUS = "status"
+    """Answered with ``status`` and an S3 error ``code``; the server never sees the request."""
+    HANG_AFTER = "hang-after"
+    """The server does it; the answer comes ``delay_s`` later (let the client time out)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireFault:
+    """What happens to one request."""
+
+    what: Break
+    status: int = 503
+    code: str = "ServiceUnavailable"
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """One request on the wire. ``kind`` is PUT, GET, HEAD, LIST, DELETE, POST; ``key`` is what follows the bucket."""
+
+    n: int
+    kind: str
+    method: str
+    bucket: str
+    key: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body_bytes: int
+    status: int | None = None
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it is a create: ``If-None-Match: *``."""
+        return self.headers.get("if-none-match") == "*"
+
+
+WirePlan = Callable[[WireRequest], "WireFault | None"]
+
+
+class RequestLog:
+    """The proxy: ``with RequestLog(server_url) as log: … Store at log.url …; log.counts()``.
+
+    Binds to 127.0.0.1 on a free port. ``plan`` decides what breaks; ``latency_s`` delays every request, so that a
+    local server feels like a remote one. Keeps connections alive on both sides.
+    """
+
+    def __init__(self, upstream_url: str, plan: WirePlan | None = None, *, latency_s: float = 0.0) -> None:
+        parts = urlsplit(upstream_url)
+        self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
+        self.plan = plan
+        self.latency_s = latency_s
+        self.port = 0
+        self._lock = threading.Lock()
+        self._requests: list[WireRequest] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The endpoint to give to clients."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def requests(self) -> Sequence[WireRequest]:
+        """Everything since the start or the last :meth:`clear`, in order of arrival."""
+        with self._lock:
+            return list(self._requests)
+
+    def clear(self) -> None:
+        """Forget the log."""
+        with self._lock:
+            self._requests.clear()
+
+    def counts(self) -> Counter[str]:
+        """How many requests of each kind: PUT, GET, HEAD, LIST, DELETE, POST."""
+        return Counter(request.kind for request in self.requests)
+
+    def start(self) -> RequestLog:
+        """Listen; returns itself."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="request-log", daemon=True)
+        self._thread.start()
+        ready.wait()
+        return self
+
+    def stop(self) -> None:
+        """Cut all connections and end."""
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            self._loop = self._thread = None
+
+    def __enter__(self) -> RequestLog:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self, ready: threading.Event) -> None:
+        loop = self._loop = asyncio.new_event_loop()
+        server = loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20))
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        try:
+            loop.run_forever()
+        finally:
+            server.close()
+            for task in (tasks := asyncio.all_tasks(loop)):
+                task.cancel()
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks))
+            loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client connection, request after request, with one connection of its own to the server."""
+        up_reader, up_writer = None, None
+        try:
+            while True:
+                message = await read_head(reader)
+                if message is None:
+                    break
+                if message.headers.get("expect", "").lower() == "100-continue":
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    message = message.without("expect")
+                body = await body_of(message, reader)
+                request = self._admit(message, len(body))
+                fault = self.plan(request) if self.plan is not None else None
+                if self.latency_s:
+                    await asyncio.sleep(self.latency_s)
+                if fault is not None and fault.what is Break.DROP_BEFORE:
+                    break
+                if fault is not None and fault.what is Break.STATUS:
+                    self._answered(request, fault.status)
+                    writer.write(_error_response(fault, head_only=request.method == "HEAD"))
+                    await writer.drain()
+                    continue
+                if up_writer is None:
+                    up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+                assert up_reader is not None
+                up_writer.write(message.raw + body)
+                await up_writer.drain()
+                response, keep = await read_response(up_reader, request.method)
+                if not keep:
+                    up_writer.close()
+                    up_writer = None
+                self._answered(request, status_of(response))
+                if fault is not None and fault.what is Break.DROP_AFTER:
+                    break
+                if fault is not None and fault.what is Break.HANG_AFTER:
+                    await asyncio.sleep(fault.delay_s)
+                writer.write(response)
+                await writer.drain()
+                if not keep:
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            for stream in (writer, up_writer):
+                if stream is not None:
+                    stream.transport.abort()
+
+    def _admit(self, message: Message, body_bytes: int) -> WireRequest:
+        method, target, _ = message.start.split(" ", 2)
+        parts = urlsplit(target)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
+        kind = method
+        if method == "GET" and not key:
+            kind = "LIST"
+        elif method == "POST" and "delete" in query:
+            kind = "DELETE"
+        with self._lock:
+            n = len(self._requests) + 1
+            request = WireRequest(n, kind, method, bucket, key, query, message.headers, body_bytes)
+            self._requests.append(request)
+        return request
+
+    def _answered(self, request: WireRequest, status: int) -> None:
+        with self._lock:
+            for index in range(len(self._requests) - 1, -1, -1):
+                if self._requests[index] is request:
+                    self._requests[index] = replace(request, status=status)
+                    return
+
+
+def _error_response(fault: WireFault, *, head_only: bool) -> bytes:
+    body = f'<?xml version="1.0"?><Error><Code>{fault.code}</Code><Message>injected</Message></Error>'.encode()
+    head = f"HTTP/1.1 {fault.status} Injected\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + (b"" if head_only else body)
