@@ -79,3 +79,17 @@ def test_importing_the_library_imports_no_engine(tmp_path: Path) -> None:
     loaded = set(_python("import sys, txnstore; print(*sys.modules)", tmp_path).split())
     assert "txnstore" in loaded
     assert loaded & ENGINES == set()
+
+
+def test_the_console_script_is_the_command_line() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="txnstore")
+    assert script.value == "txnstore.cli:main"
+    assert callable(script.load())
+
+
+def test_help_imports_no_engine(tmp_path: Path) -> None:
+    """What ``txnstore --help`` costs is what it imports."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); sys.argv = ['txnstore', '--help']"
+    *screen, modules = _python(f"{code}; from txnstore.cli import main; main()", tmp_path).splitlines()
+    assert screen[0].startswith("Usage: txnstore")
+    assert set(modules.split()) & ENGINES == set()
