@@ -25,7 +25,7 @@ def _run(*command: str, cwd: Path, path: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with both distributions, the wheel made from the sdist. Built from a copy: a build leaves things behind."""
+    """A folder with both distributions, the wheel made from the sdist. A build leaves things behind: it gets a copy."""
     tree = tmp_path_factory.mktemp("tree")
     for name in FILES:
         shutil.copy(ROOT / name, tree)
