@@ -244,14 +244,15 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     _join(draft, command)
     appended = tuple(_append_batch(draft, producer, batch) for batch in command.batches)
     txn = draft.state.transactions[txn.transactional_id]
-    if txn.state is not TxnState.ONGOING and not command.versions:
+    begun = txn.state is TxnState.ONGOING
+    if not begun and command.outcome is Outcome.COMMIT and not command.versions:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: nothing was sent, so nothing can be ended"
         raise InvalidTxnStateError(msg)
     for scope, version in command.versions:
         draft.emit(VersionRecorded(transactional_id=txn.transactional_id, scope=scope, version=version))
-    txn = draft.state.transactions[txn.transactional_id]
-    if txn.state is TxnState.ONGOING:
-        _end(draft, txn, command.outcome)
+    if begun or command.outcome is Outcome.ABORT:
+        # An abort of nothing still bumps the epoch, which a client needs whose append has an unknown end (TV2-08).
+        _end(draft, draft.state.transactions[txn.transactional_id], command.outcome)
         txn = draft.state.transactions[txn.transactional_id]
     return Ended(ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id), appended)
 

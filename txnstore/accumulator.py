@@ -1,0 +1,307 @@
+"""Where records wait: one open batch a partition, and the sealed ones that are being uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.batching import PendingBatch, RecordFuture, TablePart
+from txnstore.catalog.topics import find_topic
+from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.core.model import NewBatch, TopicPartition
+from txnstore.core.partitioner import StickyPartitioner, partition_for_key
+from txnstore.errors import (
+    InvalidConfigError,
+    RecordTooLargeError,
+    SchemaMismatchError,
+    UnknownTopicOrPartitionError,
+)
+from txnstore.segment.convert import normalize, normalize_batches
+from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
+from txnstore.uploads import upload
+
+if TYPE_CHECKING:
+    from txnstore.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A sealed batch on its way to the storage."""
+
+    batch: PendingBatch
+    size: int
+    future: Future[NewBatch]
+
+    @property
+    def new_batch(self) -> NewBatch:
+        """What was uploaded; waits for it."""
+        return self.future.result()
+
+
+class Accumulator:
+    """The buffers of a producer. Its producer's lock guards every call but :meth:`wait`."""
+
+    def __init__(self, store: Store, batch_bytes: int, buffer_bytes: int, demand: Callable[[], None]) -> None:
+        for name, value in (("batch_bytes", batch_bytes), ("buffer_bytes", buffer_bytes)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                msg = f"{name} must be a number of bytes of at least 1, not {value!r}"
+                raise InvalidConfigError(msg)
+        self._store = store
+        self._batch_bytes = min(batch_bytes, buffer_bytes)
+        self._buffer_bytes = buffer_bytes
+        self._demand = demand
+        self._sticky = StickyPartitioner(store.runtime.rng)
+        self._open: dict[TopicPartition, PendingBatch] = {}
+        self._sealed: list[Upload] = []
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is not registered yet."""
+        return bool(self._open or self._sealed)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no more should be taken in before something is registered."""
+        return self._bytes(self._open.values()) + self._sealed_bytes() >= self._buffer_bytes
+
+    # Taking in --------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | Mapping[str, Any] | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None,
+        timestamp: int | None,
+    ) -> RecordFuture:
+        """Put one record into its partition's batch."""
+        writer = self._writer(topic)
+        if writer.schema is None:
+            record, key_for_partition, size = _record(topic, value, key, headers, timestamp)
+        else:
+            record, key_for_partition, size = _row(writer, value, key, headers)
+        _check_size(writer, size)
+        tp = TopicPartition(topic, self._choose(writer, key_for_partition, partition))
+        batch = self._batch(tp, writer)
+        future = RecordFuture(batch, batch.add_record(record, size), timestamp)
+        self._seal_if_full(batch)
+        return future
+
+    def pieces(self, topic: str, data: object) -> Iterator[tuple[int, pa.Table]]:
+        """The rows as tables of the topic's stored schema, each with the number of its first row."""
+        writer = self._writer(topic)
+
+        def run() -> Iterator[tuple[int, pa.Table]]:
+            first = 0
+            for table in normalize_batches(data, writer.schema):
+                yield first, table
+                first += table.num_rows
+
+        return run()
+
+    def send_table(self, topic: str, table: pa.Table, partition: int | None, first: int) -> list[TablePart]:
+        """Put rows into their partitions' batches; ``first`` is the number of the first row in what was sent."""
+        writer = self._writer(topic)
+        _check_row_sizes(writer, table)
+        numbers = self._partitions(writer, table, partition)
+        parts: list[TablePart] = []
+        for number, rows in split_by_partition(table, numbers, writer.topic.partitions):
+            parts += self._add(TopicPartition(topic, number), writer, rows, _Places(numbers, number, first))
+        return parts
+
+    def _add(self, tp: TopicPartition, writer: TopicWriter, rows: pa.Table, places: _Places) -> Iterator[TablePart]:
+        """Cut the rows so that no batch grows far over its size."""
+        at, average = 0, max(1, rows.nbytes // max(1, rows.num_rows))
+        while at < rows.num_rows:
+            batch = self._batch(tp, writer)
+            count = min(rows.num_rows - at, max(1, (self._batch_bytes - batch.bytes) // average + 1))
+            piece = rows.slice(at, count)
+            yield TablePart(batch, batch.add_table(piece), count, places.after(at))
+            at += count
+            self._seal_if_full(batch)
+
+    def _partitions(self, writer: TopicWriter, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
+        count = writer.topic.partitions
+        column = writer.key_column
+        if partition is not None or column is None:
+            return np.full(table.num_rows, self._choose(writer, None, partition), dtype=np.int32)
+        numbers = partition_array(key_bytes(table[column], column), count)
+        without_key = numbers < 0
+        if without_key.any():
+            numbers = np.where(without_key, np.int32(self._choose(writer, None, None)), numbers)
+        return numbers
+
+    def _writer(self, topic: str) -> TopicWriter:
+        state = self._store.chain.state
+        if topic not in state.topics:
+            state = self._store.state()  # Somebody else may have created it.
+        return topic_writer(find_topic(state, topic))
+
+    def _choose(self, writer: TopicWriter, key: bytes | None, partition: int | None) -> int:
+        """The partition: the given one, the key's, or the sticky one."""
+        name, count = writer.topic.name, writer.topic.partitions
+        if partition is None:
+            return self._sticky.partition(name, count) if key is None else partition_for_key(key, count)
+        if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+            msg = f"partition must be an integer of at least 0, not {partition!r}"
+            raise UnknownTopicOrPartitionError(msg)
+        if partition >= count:
+            count = find_topic(self._store.state(), name).partitions
+        if partition >= count:
+            msg = f"topic {name!r} has {count} partitions, so there is no partition {partition}"
+            raise UnknownTopicOrPartitionError(msg)
+        return partition
+
+    def _batch(self, tp: TopicPartition, writer: TopicWriter) -> PendingBatch:
+        batch = self._open.get(tp)
+        if batch is not None and batch.writer is not writer:
+            self._seal(batch)  # The topic was altered meanwhile: a batch has one schema.
+            batch = None
+        if batch is None:
+            batch = self._open[tp] = PendingBatch(tp, writer, self._store.runtime.clock(), self._demand)
+        return batch
+
+    # Sealing and uploading --------------------------------------------------------------------------------------------
+
+    def seal(self, *, full_only: bool = False) -> None:
+        """Close open batches and start their uploads.
+
+        ``full_only``: only if little is sealed already, so that bulk loads keep filling their batches.
+        """
+        if full_only and self._sealed_bytes() * 2 >= self._buffer_bytes:
+            return
+        for batch in list(self._open.values()):
+            self._seal(batch)
+
+    def _seal_if_full(self, batch: PendingBatch) -> None:
+        if batch.bytes >= self._batch_bytes:
+            self._seal(batch)
+
+    def _seal(self, batch: PendingBatch) -> None:
+        del self._open[batch.tp]
+        self._sticky.new_batch(batch.tp.topic)
+        future = self._store.pool.submit(self._upload, batch)
+        self._sealed.append(Upload(batch, batch.bytes, future))
+
+    def _upload(self, batch: PendingBatch) -> NewBatch:
+        runtime = self._store.runtime
+        return upload(self._store.objects, runtime, batch.writer, batch.tp, batch.take_table(runtime.clock()))
+
+    def wait(self) -> tuple[list[Upload], list[BaseException]]:
+        """Wait for all uploads: the good ones in their order, and the errors of the others, whose batches failed."""
+        good, errors = [], []
+        for item in list(self._sealed):
+            error = item.future.exception()
+            if error is None:
+                good.append(item)
+            else:
+                errors.append(error)
+                item.batch.fail(error)
+                self._sealed.remove(item)
+        return good, errors
+
+    def forget(self, uploads: Sequence[Upload]) -> None:
+        """These batches are settled."""
+        settled = {id(item) for item in uploads}
+        self._sealed = [item for item in self._sealed if id(item) not in settled]
+
+    def drop(self, error: BaseException) -> None:
+        """Give everything up; uploads under way are waited for, so that none is left running."""
+        batches, self._open = list(self._open.values()), {}
+        sealed, self._sealed = self._sealed, []
+        for item in sealed:
+            item.future.exception()
+        for batch in [*batches, *(item.batch for item in sealed)]:
+            batch.fail(error)
+
+    def _sealed_bytes(self) -> int:
+        return sum(item.size for item in self._sealed)
+
+    @staticmethod
+    def _bytes(batches: Any) -> int:
+        return sum(batch.bytes for batch in batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which rows of a sent table went to one partition, worked out when somebody asks."""
+
+    numbers: npt.NDArray[np.int32]
+    number: int
+    first: int
+    skip: int = 0
+
+    def after(self, rows: int) -> _Places:
+        return _Places(self.numbers, self.number, self.first, rows)
+
+    def __call__(self, count: int) -> npt.NDArray[np.int64]:
+        rows = np.flatnonzero(self.numbers == self.number)[self.skip : self.skip + count]
+        return rows + self.first
+
+
+def _record(
+    topic: str,
+    value: object,
+    key: object,
+    headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None,
+    timestamp: int | None,
+) -> tuple[Any, bytes | None, int]:
+    """The tuple that a batch keeps, the key that chooses the partition, and the size."""
+    key, value = _bytes_or_none(topic, "key", key), _bytes_or_none(topic, "value", value)
+    pairs: list[tuple[str, bytes]] | None = None
+    size = len(key or b"") + len(value or b"")
+    if headers:
+        pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+        size += sum(len(name) + len(content or b"") for name, content in pairs)
+    return (key, value, pairs, timestamp), key, size
+
+
+def _bytes_or_none(topic: str, what: str, data: object) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    msg = f"the {what} of a record of topic {topic!r} must be bytes or None, not {type(data).__name__}: encode it first"
+    raise SchemaMismatchError(msg)
+
+
+def _row(writer: TopicWriter, value: object, key: object, headers: object) -> tuple[Any, bytes | None, int]:
+    """A row of a typed topic; checked at once, so that a wrong one fails alone and not its batch."""
+    name = writer.topic.name
+    if not isinstance(value, Mapping):
+        msg = f"topic {name!r} has a schema: send a mapping of its columns, not {type(value).__name__}"
+        raise SchemaMismatchError(msg)
+    if key is not None or headers is not None:
+        msg = f"topic {name!r} has a schema: its key is a column, and it has no headers"
+        raise SchemaMismatchError(msg)
+    row = dict(value)
+    table = normalize([row], writer.schema)
+    column = writer.topic.key
+    encoded = key_bytes(table[column], column)[0].as_py() if column is not None else None
+    return row, encoded, table.nbytes
+
+
+def _check_size(writer: TopicWriter, size: int) -> None:
+    limit = writer.config.max_message_bytes
+    if size > limit:
+        msg = f"a record of {size} bytes is over max.message.bytes ({limit}) of topic {writer.topic.name!r}"
+        raise RecordTooLargeError(msg)
+
+
+def _check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
+    """A row is too large if one of its binary or string cells is; a whole table that is small needs no look."""
+    if table.nbytes <= writer.config.max_message_bytes:
+        return
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_binary(kind):
+            longest = pc.max(pc.binary_length(column)).as_py()
+            _check_size(writer, longest or 0)

@@ -1,0 +1,44 @@
+"""The one thread of a producer: it flushes what has waited long enough."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Lingerer:
+    """Calls ``flush`` ``seconds`` after the first :meth:`wake` since the last flush. Its thread starts when needed."""
+
+    def __init__(self, seconds: float, flush: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._flush = flush
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def wake(self) -> None:
+        """Something waits to be flushed."""
+        if self._wanted.is_set():
+            return
+        with self._lock:
+            self._wanted.set()
+            if self._thread is None and not self._stopped.is_set():
+                self._thread = threading.Thread(target=self._run, name="txnstore-linger", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; the caller flushes what is left."""
+        self._stopped.set()
+        self._wanted.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            if self._stopped.wait(self._seconds):
+                return
+            self._wanted.clear()
+            self._flush()
