@@ -27,7 +27,7 @@ from txnstore.core.commands import (
 from txnstore.core.draft import Draft
 from txnstore.core.events import Event, ObjectsForgotten, SegmentsReplaced, TopicAltered, TopicCreated, TopicDeleted
 from txnstore.core.groups import commit_offsets
-from txnstore.core.model import State, Topic
+from txnstore.core.model import NO_PRODUCER, Partition, State, Topic
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,
@@ -96,24 +96,20 @@ def _topic(state: State, name: str) -> Topic:
 
 
 def _replace_segments(draft: Draft, command: ReplaceSegments) -> None:
-    """Nothing at or above the transactional high-watermark may change, and nothing that was read may be gone."""
+    """Nothing at or above the transactional high-watermark may change, and nothing that was read may be gone.
+
+    ``removed`` is a run of neighbours in the log; ``added`` lies inside the offsets of that run, in order, and is
+    empty if the run held aborted batches only.
+    """
     partition = draft.state.partition(command.tp)
     if partition is None:
         msg = f"partition {command.tp} was deleted while it was compacted"
         raise CompactionConflictError(msg)
-    for batch in command.removed:
-        found = next(iter(partition.batches.overlapping(batch.base_offset, batch.base_offset + 1)), None)
-        if found != batch:
-            msg = f"segment {batch.segment.key} of {command.tp} was replaced by somebody else"
-            raise CompactionConflictError(msg)
-        if batch.limit > partition.last_stable_offset:
-            msg = f"segment {batch.segment.key} reaches above the last stable offset of {command.tp}"
-            raise CompactionConflictError(msg)
-    ranges = [(batch.base_offset, batch.limit) for batch in command.removed]
-    for batch in command.added:
-        if not any(start <= batch.base_offset and batch.limit <= ranges[-1][1] for start, _ in ranges):
-            msg = f"segment {batch.segment.key} covers offsets that were not removed from {command.tp}"
-            raise CompactionConflictError(msg)
+    if not command.removed:
+        msg = f"a compaction of {command.tp} must remove something"
+        raise CompactionConflictError(msg)
+    _check_removed(command, partition)
+    _check_added(command)
     draft.emit(
         SegmentsReplaced(
             topic=command.tp.topic,
@@ -122,6 +118,41 @@ def _replace_segments(draft: Draft, command: ReplaceSegments) -> None:
             added=list(command.added),
         ),
     )
+
+
+def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
+    """The removed batches are exactly what the log holds between the first and the last of them, and all are stable."""
+    start, limit = command.removed[0].base_offset, command.removed[-1].limit
+    if limit > partition.last_stable_offset:
+        key = command.removed[-1].segment.key
+        msg = f"segment {key} reaches above the last stable offset {partition.last_stable_offset} of {command.tp}"
+        raise CompactionConflictError(msg)
+    present = tuple(partition.batches.overlapping(start, limit))
+    if present == command.removed:
+        return
+    gone = next((batch for batch in command.removed if batch not in present), None)
+    if gone is not None:
+        msg = f"segment {gone.segment.key} of {command.tp} was replaced by somebody else"
+    else:
+        msg = f"the segments to replace between the offsets {start} and {limit} of {command.tp} are not neighbours"
+    raise CompactionConflictError(msg)
+
+
+def _check_added(command: ReplaceSegments) -> None:
+    """The added batches are in order inside the removed range, belong to nobody, and hold no more than was there."""
+    at, limit = command.removed[0].base_offset, command.removed[-1].limit
+    for batch in command.added:
+        if not at <= batch.base_offset < batch.limit <= limit:
+            msg = f"segment {batch.segment.key} covers offsets that were not removed from {command.tp}"
+            raise CompactionConflictError(msg)
+        if batch.transactional or batch.producer_id != NO_PRODUCER:
+            msg = f"segment {batch.segment.key} is merged, so it belongs to no producer, not to {batch.producer_id}"
+            raise CompactionConflictError(msg)
+        at = batch.limit
+    before, after = (sum(batch.records for batch in batches) for batches in (command.removed, command.added))
+    if after > before:
+        msg = f"a compaction of {command.tp} cannot turn {before} records into {after}"
+        raise CompactionConflictError(msg)
 
 
 def _forget_objects(draft: Draft, command: ForgetObjects) -> None:
