@@ -13,6 +13,7 @@ from txnstore.core.model import State, Topic
 from txnstore.core.names import check_topic_name
 from txnstore.errors import InvalidConfigError, TopicExistsError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
+from txnstore.segment.schema_text import schema_from_text, schema_to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,12 +57,12 @@ def create_topic(
     check_topic_name(name)
     _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
-    settings = TopicConfig.from_mapping(config or {})
+    settings = _settings(config or {}, timestamp)
     topic = Topic(
         name=name,
         topic_id=store.runtime.new_id(),
         partitions=partitions,
-        schema=schemas.schema_to_text(schema) if schema is not None else None,
+        schema=schema_to_text(schema) if schema is not None else None,
         key=key,
         timestamp=timestamp,
         config=settings.to_mapping(),
@@ -102,12 +103,12 @@ def alter_topic(
             msg = f"topic {name!r} holds Kafka records; it cannot get a schema"
             raise InvalidConfigError(msg)
         schemas.check_topic_schema(schema, topic.key, topic.timestamp)
-        schemas.evolve_schema(schemas.schema_from_text(topic.schema), schema)
-        changes["schema"] = schemas.schema_to_text(schema)
+        schemas.evolve_schema(schema_from_text(topic.schema), schema, topic.key)
+        changes["schema"] = schema_to_text(schema)
     if config is not None:
         merged = {**topic.config, **config}
         kept = {setting: value for setting, value in merged.items() if value is not None}
-        changes["config"] = TopicConfig.from_mapping(kept).to_mapping()
+        changes["config"] = _settings(kept, topic.timestamp).to_mapping()
     altered = replace(topic, version=topic.version + 1, **changes)
     result: Topic = store.chain.submit(AlterTopic(altered, topic.version))
     return result
@@ -116,6 +117,14 @@ def alter_topic(
 def delete_topic(store: _Catalog, name: str) -> None:
     """Delete a topic."""
     store.chain.submit(DeleteTopic(name))
+
+
+def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfig:
+    settings = TopicConfig.from_mapping(config)
+    if settings.append_time and timestamp is not None:
+        msg = f"message.timestamp.type is LogAppendTime, so column {timestamp!r} cannot be the timestamp"
+        raise InvalidConfigError(msg)
+    return settings
 
 
 def _check_partitions(name: str, partitions: int) -> None:

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from txnstore.catalog.schemas import schema_from_text
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.model import Topic
 from txnstore.segment.schema import stored_schema
+from txnstore.segment.schema_text import schema_from_text
 
 
 @dataclass(frozen=True, slots=True)

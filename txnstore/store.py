@@ -26,7 +26,7 @@ from txnstore.ids import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
-from txnstore.storage.probe import probe
+from txnstore.storage.probe import probe_once
 from txnstore.storage.registry import open_store, redact
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from txnstore.scan import Scan
 
 _WORKERS = 16
-_PROBED: set[tuple[str, int]] = set()
 
 
 def create(
@@ -86,7 +85,7 @@ def create_on(
         msg = f"chains must be 1 in this release, not {chains}"
         raise InvalidConfigError(msg)
     runtime = runtime or Runtime()
-    _probe_once(objects, runtime)
+    probe_once(objects, runtime.new_id)
     data = encode(StoreDocument(store_id=runtime.new_id(), chains=chains, created_at=runtime.clock()))
     try:
         created = objects.put_if_absent(keys.STORE, data)
@@ -105,7 +104,7 @@ def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime |
     store = Store(objects, read_only=read_only, runtime=runtime)
     store._load()
     if not read_only:
-        _probe_once(objects, store.runtime)
+        probe_once(objects, store.runtime.new_id)
     return store
 
 
@@ -402,14 +401,6 @@ def _txn_state(name: str | None) -> TxnState | None:
         known = ", ".join(state.name for state in TxnState)
         msg = f"there is no transaction state {name!r}; there are {known}"
         raise InvalidConfigError(msg) from None
-
-
-def _probe_once(objects: ObjectStore, runtime: Runtime) -> None:
-    """Probe a store once in each process."""
-    probed = (objects.url, os.getpid())
-    if probed not in _PROBED:
-        probe(objects, runtime.new_id())
-        _PROBED.add(probed)
 
 
 def _read_if_there(objects: ObjectStore, key: str) -> bytes | None:

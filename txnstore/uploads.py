@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter
 from txnstore.chain import keys
-from txnstore.core.model import NewBatch, Segment, TopicPartition
+from txnstore.core.model import NewBatch, TopicPartition
 from txnstore.ids import Runtime
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import fill_timestamps, timestamp_range
@@ -26,12 +26,14 @@ def upload(
     """
     now = runtime.clock()
     column = writer.timestamp_column
+    config = writer.config
     if column is not None:
+        if config.append_time:
+            moments = table.schema.field(column)
+            table = table.set_column(table.schema.names.index(column), moments, pa.nulls(table.num_rows, moments.type))
         table = fill_timestamps(table, column, now)
     first, last = timestamp_range(table, column, now)
-    config = writer.config
     encoded = encode(table, config.segment_format, config.compression)
     key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
     objects.put(key, encoded.data)
-    segment = Segment(key, config.segment_format, encoded.size, encoded.sha256, encoded.rows)
-    return NewBatch(tp.topic, tp.partition, segment, first, last)
+    return NewBatch(tp.topic, tp.partition, encoded.segment(key), first, last)

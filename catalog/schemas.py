@@ -1,0 +1,218 @@
+"""Which schemas a topic can have, and how they may change.
+
+The types are those that Parquet, DuckDB and Spark all read back as they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from txnstore.errors import SchemaMismatchError
+from txnstore.segment.partition import is_key_type
+from txnstore.segment.schema import is_reserved, is_timestamp_type
+from txnstore.segment.schema_text import schema_from_text, schema_to_text
+
+__all__ = [
+    "check_key",
+    "check_schema",
+    "check_timestamp",
+    "check_topic_schema",
+    "evolve_schema",
+    "schema_from_text",
+    "schema_to_text",
+]
+
+#: What to use instead of a type that one of the engines does not know.
+_INSTEAD = (
+    (pt.is_unsigned_integer, "a signed integer"),
+    (pt.is_float16, "float32"),
+    (pt.is_date64, "date32"),
+    (pt.is_dictionary, "its value type: segments find repeated values by themselves"),
+    (pt.is_run_end_encoded, "its value type"),
+    (pt.is_string_view, "string"),
+    (pt.is_binary_view, "binary"),
+    (pt.is_decimal, "decimal128"),
+    (pt.is_time, "an integer or a timestamp"),
+    (pt.is_duration, "int64"),
+    (pt.is_large_list, "list"),
+    (pt.is_fixed_size_list, "list"),
+    (pt.is_list_view, "list"),
+    (pt.is_large_list_view, "list"),
+)
+
+_PLAIN = frozenset(
+    {
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.date32(),
+        pa.timestamp("ms"),
+        pa.timestamp("us"),
+        pa.timestamp("ms", "UTC"),
+        pa.timestamp("us", "UTC"),
+    },
+)
+
+#: The types that a type may become.
+_WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+    pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(),),
+    pa.float32(): (pa.float64(),),
+    pa.string(): (pa.large_string(),),
+    pa.binary(): (pa.large_binary(),),
+}
+
+_ALLOWED_CHANGES = (
+    "allowed are: new nullable columns, not null to nullable, another order, int8 to int16 to int32 to int64, float "
+    "to double, string to large_string, binary to large_binary, and a larger precision of a decimal"
+)
+
+
+def check_topic_schema(schema: pa.Schema | None, key: str | None, timestamp: str | None) -> None:
+    """Refuse a schema, key or timestamp column that no topic can have; the error names the column."""
+    if schema is None:
+        for what, column in (("key", key), ("timestamp", timestamp)):
+            if column is not None:
+                raise SchemaMismatchError(
+                    f"{what}={column!r} needs a schema: a topic without one has Kafka's key and timestamp",
+                )
+        return
+    check_schema(schema)
+    check_key(schema, key)
+    check_timestamp(schema, timestamp)
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """Refuse names and types that segments, DuckDB or Spark cannot hold: :class:`SchemaMismatchError`."""
+    if not isinstance(schema, pa.Schema):
+        raise SchemaMismatchError(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
+    if not len(schema):
+        raise SchemaMismatchError("a schema needs at least one column")
+    _check_names("", schema)
+    for field in schema:
+        if is_reserved(field.name):
+            raise SchemaMismatchError(
+                f"column {field.name!r} has a reserved name: reads add _topic, _partition, _offset and _timestamp",
+            )
+        _check_type(field.name, field.type)
+
+
+def check_key(schema: pa.Schema, key: str | None) -> None:
+    """Refuse a key column that is not there, or whose type Kafka could not use as a key."""
+    if key is None:
+        return
+    field = _field(schema, "key", key)
+    if not is_key_type(field.type):
+        raise SchemaMismatchError(
+            f"column {key!r} is of type {field.type} and cannot be the key; a key is a string, binary, int16, int32, "
+            "int64, float or double",
+        )
+
+
+def check_timestamp(schema: pa.Schema, timestamp: str | None) -> None:
+    """Refuse a timestamp column that is not there, or that holds no time."""
+    if timestamp is None:
+        return
+    field = _field(schema, "timestamp", timestamp)
+    if not is_timestamp_type(field.type):
+        raise SchemaMismatchError(
+            f"column {timestamp!r} is of type {field.type} and cannot be the timestamp; it must be a timestamp in ms "
+            "or us, or an int64 of milliseconds",
+        )
+
+
+def evolve_schema(old: pa.Schema, new: pa.Schema, key: str | None = None) -> None:
+    """Refuse a change of a topic's schema after which old segments could not be read as the new schema.
+
+    The error names the column and lists what is allowed. The type of the ``key`` column cannot change at all: its
+    bytes choose the partition, so records of one key would be spread over two.
+    """
+    for field in old:
+        if field.name not in new.names:
+            raise _refused(field.name, "cannot be dropped")
+        changed = new.field(field.name)
+        if field.nullable and not changed.nullable:
+            raise _refused(field.name, "cannot become not null, because old rows may hold a null")
+        if not _is_wider(field.type, changed.type):
+            raise _refused(field.name, f"cannot change from {field.type} to {changed.type}")
+        if field.name == key and pt.is_primitive(field.type) and field.type != changed.type:
+            raise _refused(field.name, f"is the key and cannot change from {field.type} to {changed.type}")
+    for field in new:
+        if field.name not in old.names and not field.nullable:
+            raise _refused(field.name, "is new and not null, but old rows do not have it")
+
+
+def _refused(column: str, why: str) -> SchemaMismatchError:
+    return SchemaMismatchError(f"column {column!r} {why}; {_ALLOWED_CHANGES}")
+
+
+def _is_wider(old: pa.DataType, new: pa.DataType) -> bool:
+    if old == new or new in _WIDER.get(old, ()):
+        return True
+    decimals = pt.is_decimal128(old) and pt.is_decimal128(new)
+    return bool(decimals and old.scale == new.scale and old.precision < new.precision)
+
+
+def _field(schema: pa.Schema, what: str, column: str) -> pa.Field:
+    if column not in schema.names:
+        raise SchemaMismatchError(f"the {what} column {column!r} is not in the schema, which has {schema.names}")
+    return schema.field(column)
+
+
+def _check_names(path: str, fields: Iterable[pa.Field]) -> None:
+    """Names are there, and differ in more than case: DuckDB and Spark do not tell ``a`` and ``A`` apart."""
+    seen: dict[str, str] = {}
+    for field in fields:
+        if not field.name:
+            raise SchemaMismatchError(f"column {path}'' has no name")
+        other = seen.setdefault(field.name.lower(), field.name)
+        if other is not field.name:
+            raise SchemaMismatchError(f"columns {path + other!r} and {path + field.name!r} differ in case only")
+
+
+def _check_type(path: str, data_type: pa.DataType) -> None:
+    """Refuse a type, and inside a nested type a field, that one of the engines does not know."""
+    if pt.is_struct(data_type):
+        _check_struct(path, data_type)
+    elif pt.is_map(data_type):
+        _check_type(f"{path}.key", data_type.key_type)
+        _check_nested(path, "value", data_type.item_field)
+    elif pt.is_list(data_type):
+        _check_nested(path, "item", data_type.value_field)
+    elif not (data_type in _PLAIN or pt.is_fixed_size_binary(data_type) or pt.is_decimal128(data_type)):
+        raise SchemaMismatchError(f"column {path!r} cannot be of type {data_type}; use {_instead(data_type)}")
+
+
+def _check_struct(path: str, data_type: pa.DataType) -> None:
+    if data_type.num_fields == 0:
+        raise SchemaMismatchError(f"column {path!r} is a struct without fields, which Parquet cannot hold")
+    _check_names(f"{path}.", data_type)
+    for field in data_type:
+        _check_nested(path, field.name, field)
+
+
+def _check_nested(path: str, name: str, field: pa.Field) -> None:
+    if not field.nullable:
+        raise SchemaMismatchError(
+            f"column '{path}.{name}' must be nullable: not null is checked for whole columns only"
+        )
+    _check_type(f"{path}.{name}", field.type)
+
+
+def _instead(data_type: pa.DataType) -> str:
+    """A type that every engine knows, in place of one that some do not."""
+    if pt.is_timestamp(data_type):
+        return "timestamp('us', 'UTC') or timestamp('ms', 'UTC'), or one of them without a zone"
+    return next((better for test, better in _INSTEAD if test(data_type)), "a plain, list, struct or map type")
