@@ -54,7 +54,7 @@ check: $(STAMP) ## Format, lint, types, layers, unit and protocol tests: under a
 	'$(BIN)/ruff' format --check .
 	'$(BIN)/ruff' check .
 	'$(BIN)/mypy'
-	'$(BIN)/lint-imports'
+	'$(BIN)/lint-imports' --no-logo
 	'$(BIN)/python' -m pytest -q tests/unit tests/protocol
 
 .PHONY: test

@@ -11,6 +11,8 @@ import pytest
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
+pytest_plugins = ["tests.helpers.s3_servers"]
+
 _NAMES = itertools.count()
 
 
