@@ -1,0 +1,66 @@
+"""What a reader looks up in a state before it reads anything: topics, partitions, offsets, and the slices between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txnstore.core.model import Isolation, Partition, State, Topic, TopicPartition
+from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """The bounds of a partition log: ``log_start <= last_stable <= high_watermark`` (LSO-01, LSO-11).
+
+    read_committed sees the offsets ``[log_start, last_stable)``, read_uncommitted ``[log_start, high_watermark)``.
+    """
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+
+
+def partition_offsets(state: State, topic: str, partition: int) -> PartitionOffsets:
+    """The bounds of a partition log. Raises :class:`UnknownTopicOrPartitionError`."""
+    found = find_partition(state, TopicPartition(topic, partition))
+    return PartitionOffsets(found.log_start, found.last_stable_offset, found.high_watermark)
+
+
+def find_topic(state: State, name: str) -> Topic:
+    """The topic. Raises :class:`UnknownTopicOrPartitionError`, which names topics that there are."""
+    topic = state.topics.get(name)
+    if topic is None:
+        known = ", ".join(sorted(state.topics)[:10]) or "none yet"
+        msg = f"there is no topic {name!r}; the topics are: {known}"
+        raise UnknownTopicOrPartitionError(msg)
+    return topic
+
+
+def find_partition(state: State, tp: TopicPartition) -> Partition:
+    """The partition log. Raises :class:`UnknownTopicOrPartitionError`."""
+    found = state.partition(tp)
+    if found is None:
+        topic = find_topic(state, tp.topic)
+        msg = f"topic {tp.topic!r} has no partition {tp.partition!r}: its partitions are 0 to {topic.partitions - 1}"
+        raise UnknownTopicOrPartitionError(msg)
+    return found
+
+
+def find_partitions(state: State, topic: str, numbers: Iterable[int] | None) -> list[TopicPartition]:
+    """These partitions of a topic in ascending order, each once; all of them for None."""
+    count = find_topic(state, topic).partitions
+    chosen = sorted({TopicPartition(topic, number) for number in (range(count) if numbers is None else numbers)})
+    for tp in chosen:
+        find_partition(state, tp)
+    return chosen
+
+
+def parse_isolation(value: str) -> Isolation:
+    """The isolation level of this name. Raises :class:`InvalidConfigError` (CON-01)."""
+    try:
+        return Isolation(value)
+    except ValueError:
+        known = " or ".join(repr(level.value) for level in Isolation)
+        msg = f"isolation must be {known}, not {value!r}"
+        raise InvalidConfigError(msg) from None

@@ -1,0 +1,239 @@
+"""From a slice of a plan to the rows of it: fetch the segment, check it, decode what is needed, give it its columns.
+
+Everything here is told by the chain before a byte is read: the size and the hash of the object, its rows, the offset
+of the first one. So a segment is one GET, and whatever differs from what the chain says is a
+:class:`~txnstore.errors.CorruptionError` that names the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from txnstore.catalog.schemas import schema_from_text
+from txnstore.core.model import Segment, Topic, TopicPartition
+from txnstore.core.visibility import Slice
+from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
+from txnstore.segment.codec import verify_checksum
+from txnstore.segment.convert import conform
+from txnstore.segment.pieces import SegmentFile, open_segment
+from txnstore.segment.schema import (
+    OFFSET_FIELD,
+    PARTITION_FIELD,
+    RESERVED_FIELDS,
+    TIMESTAMP_FIELD,
+    TOPIC_FIELD,
+    stored_schema,
+    timestamps_of,
+)
+from txnstore.storage.base import ObjectStore
+
+#: What pyarrow raises for bytes that are not what they should be.
+_DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
+_RESERVED = {field.name for field in RESERVED_FIELDS}
+
+
+class Projection:
+    """Which columns a read of a topic gives, in which order, and what of a segment is needed for them.
+
+    ``columns`` None: ``_topic, _partition, _offset, _timestamp``, then all columns of the topic. An unknown one is a
+    :class:`SchemaMismatchError` that names it. ``schema``: the exact Arrow schema of every table that it makes, rows
+    or not.
+    """
+
+    def __init__(self, topic: Topic, columns: Sequence[str] | None = None) -> None:
+        self.topic = topic
+        self._topic_schema = schema_from_text(topic.schema) if topic.schema is not None else None
+        everything = pa.schema([*RESERVED_FIELDS, *stored_schema(self._topic_schema)])
+        if columns is not None:
+            _check_columns(topic.name, columns, everything)
+        self.columns: tuple[str, ...] = tuple(everything.names if columns is None else columns)
+        self.schema = pa.schema([everything.field(name) for name in self.columns])
+        self._stored = [name for name in self.columns if name not in _RESERVED]
+        self._append_time = topic.config.get("message.timestamp.type") == "LogAppendTime"
+        self._time_column = None if self._append_time else _time_column(topic)
+        self._constants: dict[str | int, Any] = {}
+
+    def needs(self, segment: Segment) -> list[str]:
+        """The columns to decode."""
+        names = list(self._stored)
+        if TIMESTAMP_FIELD.name in self.columns:
+            if segment.explicit_offsets:
+                names.append(TIMESTAMP_FIELD.name)
+            if self._time_column is not None and self._time_column not in names:
+                names.append(self._time_column)
+        if segment.explicit_offsets:
+            names.append(OFFSET_FIELD.name)
+        return names
+
+    def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
+        """Decoded rows with the columns of the read; ``first_offset`` is that of the first row if none are stored."""
+        stored = conform(table, self._topic_schema, self._stored)
+        arrays = [
+            self._reserved(name, table, part, first_offset) if name in _RESERVED else stored.column(name)
+            for name in self.columns
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def _reserved(self, name: str, table: pa.Table, part: Slice, first_offset: int) -> Any:
+        rows = table.num_rows
+        if name == TOPIC_FIELD.name:
+            return self._constant(part.tp.topic, TOPIC_FIELD.type, rows)
+        if name == PARTITION_FIELD.name:
+            return self._constant(part.tp.partition, PARTITION_FIELD.type, rows)
+        if name == OFFSET_FIELD.name:
+            if part.batch.segment.explicit_offsets:
+                return table.column(name)
+            return pa.array(np.arange(first_offset, first_offset + rows, dtype=np.int64))
+        default = part.batch.appended_at if self._append_time else part.batch.max_timestamp
+        return timestamps_of(table, self._time_column, default)
+
+    def _constant(self, key: str | int, data_type: pa.DataType, rows: int) -> Any:
+        """``rows`` times the value ``key``: a slice of the longest such column that was made so far."""
+        longest = self._constants.get(key)
+        if longest is None or len(longest) < rows:
+            longest = self._constants[key] = pa.repeat(pa.scalar(key, data_type), rows)
+        return longest.slice(0, rows)
+
+    def timestamp_range(self, part: Slice) -> tuple[int, int]:
+        """Bounds of ``_timestamp`` in a slice in ms, both inclusive, known without reading it."""
+        batch = part.batch
+        if self._append_time and not batch.segment.explicit_offsets:
+            return batch.appended_at, batch.appended_at
+        return batch.min_timestamp, batch.max_timestamp
+
+
+def _time_column(topic: Topic) -> str | None:
+    return "timestamp" if topic.schema is None else topic.timestamp
+
+
+def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> None:
+    if isinstance(columns, str):
+        msg = f"columns must be a list of names, not the string {columns!r}"
+        raise SchemaMismatchError(msg)
+    for number, name in enumerate(columns):
+        if name not in schema.names:
+            msg = f"topic {topic!r} has no column {name!r}; it has {', '.join(schema.names)}"
+            raise SchemaMismatchError(msg)
+        if name in columns[:number]:
+            msg = f"column {name!r} is asked for twice"
+            raise SchemaMismatchError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The rows ``[first_row, first_row + rows)`` of a piece of a segment; ``offset`` is that of the first of them."""
+
+    number: int
+    first_row: int
+    rows: int
+    offset: int
+
+
+class OpenSlice:
+    """A slice whose segment is here and was checked: read it piece by piece, in any thread."""
+
+    def __init__(self, part: Slice, projection: Projection, file: SegmentFile) -> None:
+        self.part = part
+        self._projection = projection
+        self._file = file
+        self._pieces = list(_pieces(part, file))
+
+    def __len__(self) -> int:
+        """How many pieces hold rows of the slice."""
+        return len(self._pieces)
+
+    def read(self, number: int) -> pa.Table:
+        """The rows of one piece, in offset order."""
+        piece, segment = self._pieces[number], self.part.batch.segment
+        try:
+            table = self._file.read(piece.number, self._projection.needs(segment))
+            table = table.slice(piece.first_row, piece.rows)
+            if segment.explicit_offsets:
+                table = _cut(table, self.part.start, self.part.limit)
+            return self._projection.fit(table, self.part, piece.offset)
+        except _DAMAGE as error:
+            raise _unreadable(segment, error) from error
+
+
+def open_slice(objects: ObjectStore, part: Slice, projection: Projection) -> OpenSlice:
+    """Fetch and check the segment of a slice: one GET."""
+    segment = part.batch.segment
+    data = fetch(objects, part.tp, segment)
+    try:
+        file = open_segment(data, segment.format)
+    except _DAMAGE as error:
+        raise _unreadable(segment, error) from error
+    if sum(file.rows) != segment.rows:
+        msg = f"segment {segment.key} holds {sum(file.rows)} rows; the chain says {segment.rows}"
+        raise CorruptionError(msg)
+    if segment.explicit_offsets and OFFSET_FIELD.name not in file.columns:
+        msg = f"segment {segment.key} has no column {OFFSET_FIELD.name}; the chain says that it has"
+        raise CorruptionError(msg)
+    return OpenSlice(part, projection, file)
+
+
+def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.Table:
+    """All rows of a slice: one GET."""
+    opened = open_slice(objects, part, projection)
+    tables = [opened.read(number) for number in range(len(opened))]
+    return pa.concat_tables(tables) if tables else projection.schema.empty_table()
+
+
+def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
+    """The bytes of a segment, checked against what the chain says of it."""
+    try:
+        data = objects.get(segment.key)
+    except ObjectNotFoundError as error:
+        msg = (
+            f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this reads "
+            "an old snapshot, a vacuum may have removed what only that snapshot named"
+        )
+        raise CorruptionError(msg) from error
+    verify_checksum(f"segment {segment.key} of {tp}", data, segment.sha256, segment.size)
+    return data
+
+
+def is_missing(error: CorruptionError) -> bool:
+    """Whether the segment is not there at all: a reader whose plan is old makes a new one first."""
+    return isinstance(error.__cause__, ObjectNotFoundError)
+
+
+def _unreadable(segment: Segment, error: Exception) -> CorruptionError:
+    return CorruptionError(f"segment {segment.key} cannot be decoded as {segment.format}: {error}")
+
+
+def _pieces(part: Slice, file: SegmentFile) -> list[_Piece]:
+    """The pieces of a segment that hold rows of the slice."""
+    batch = part.batch
+    first, limit = batch.first_row, batch.first_row + batch.records
+    if not batch.segment.explicit_offsets:
+        limit = first + part.limit - batch.base_offset
+        first += part.start - batch.base_offset
+    result, at = [], 0
+    for number, rows in enumerate(file.rows):
+        start, end = max(first, at), min(limit, at + rows)
+        if start < end and _may_hold(file, number, part):
+            offset = batch.base_offset + start - batch.first_row
+            result.append(_Piece(number, start - at, end - start, offset))
+        at += rows
+    return result
+
+
+def _may_hold(file: SegmentFile, piece: int, part: Slice) -> bool:
+    """Whether a piece of a merged segment may hold one of the slice's offsets."""
+    if part.whole or not part.batch.segment.explicit_offsets:
+        return True
+    known = file.offset_range(piece)
+    return known is None or (known[0] < part.limit and known[1] >= part.start)
+
+
+def _cut(table: pa.Table, start: int, limit: int) -> pa.Table:
+    """The rows whose stored offsets lie in ``[start, limit)``. Offsets ascend."""
+    offsets = table.column(OFFSET_FIELD.name).to_numpy()
+    first, last = np.searchsorted(offsets, [start, limit])
+    return table.slice(int(first), int(last - first))

@@ -1,0 +1,225 @@
+"""Scans: the records of a topic, or a part of them, as one Arrow stream of one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from txnstore.core.model import State, TopicPartition
+from txnstore.core.visibility import Slice, visible
+from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
+from txnstore.plan import find_partition, find_partitions, find_topic, parse_isolation
+from txnstore.readahead import read_ahead
+from txnstore.reader import Projection
+from txnstore.snapshot import Snapshot
+from txnstore.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    import duckdb
+
+#: An offset for all partitions, or one for each of some.
+Bound = int | Mapping[int, int] | None
+
+
+class Reads(Protocol):
+    """What a scan needs of a store."""
+
+    @property
+    def objects(self) -> ObjectStore: ...
+
+    @property
+    def pool(self) -> Executor: ...
+
+    def snapshot(self) -> Snapshot: ...
+
+
+class Scan:
+    """A part of a topic in one snapshot, ordered by partition, then offset. Making it reads no data.
+
+    ``isolation``: ``"read_committed"`` or ``"read_uncommitted"``. ``partitions``: their numbers; None: all.
+    ``start`` and ``end``: an offset for all partitions or a mapping of partition to offset, ``end`` exclusive; they
+    are cut to the log. ``columns``: exactly these, in this order; None: ``_topic, _partition, _offset, _timestamp``,
+    then all columns of the topic. ``filter``: a ``pyarrow.compute`` expression over any columns of the read.
+    ``snapshot``: what to read; None: the store as it is now. It can be read as often as needed, with the same result.
+
+    It speaks the Arrow C stream protocol, so ``pa.table(scan)``, ``polars.from_arrow(scan)`` and DuckDB take it as it
+    is. Segments are fetched and decoded in parallel ahead of the reader, within a bounded window.
+    """
+
+    def __init__(
+        self,
+        store: Reads,
+        topic: str,
+        isolation: str = "read_committed",
+        partitions: Iterable[int] | None = None,
+        start: Bound = None,
+        end: Bound = None,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 - the name that pyarrow and the public contract give it
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        self._isolation = parse_isolation(isolation)
+        self.snapshot = snapshot if snapshot is not None else store.snapshot()
+        self._store = store
+        state = self.snapshot.state
+        self.topic = find_topic(state, topic)
+        self._partitions = find_partitions(state, topic, partitions)
+        self._start = _offsets(state, topic, "start", start)
+        self._end = _offsets(state, topic, "end", end)
+        self._check_bounds()
+        self._projection = Projection(self.topic, columns)
+        self._filter = filter
+        self._reading = self._projection
+        if filter is not None:
+            names = _with_filtered(Projection(self.topic).schema, self._projection.columns, filter)
+            self._reading = Projection(self.topic, names)
+
+    def _check_bounds(self) -> None:
+        for tp in self._partitions:
+            start, end = self._start.get(tp), self._end.get(tp)
+            if start is not None and end is not None and start > end:
+                msg = f"a scan of {tp} cannot start at offset {start} and end at {end}, before it"
+                raise OffsetOutOfRangeError(msg)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of all results, rows or not."""
+        return self._projection.schema
+
+    def plan(self) -> list[Slice]:
+        """The slices of segments to read, in order: decided from the chain alone. Aborted data is in none.
+
+        Slices that the filter rules out by their offsets or timestamps are left out.
+        """
+        slices = [part for tp in self._partitions for part in self._visible(self.snapshot.state, tp)]
+        return slices if self._filter is None else _prune(slices, self._filter, self._projection)
+
+    def _visible(self, state: State, tp: TopicPartition) -> list[Slice]:
+        return visible(tp, find_partition(state, tp), self._isolation, self._start.get(tp), self._end.get(tp))
+
+    def to_tables(self) -> Iterator[pa.Table]:
+        """The result piece by piece: at most one row group of one segment each. Memory stays bounded."""
+        for table in read_ahead(self._store.objects, self._store.pool, self.plan(), self._reading):
+            if self._filter is None:
+                yield table
+                continue
+            found = table.filter(self._filter)
+            if found.num_rows:
+                yield found.select(self._projection.columns)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The result as a stream of record batches; segments are fetched while it is read."""
+        batches = (batch for table in self.to_tables() for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def to_table(self) -> pa.Table:
+        """The whole result in memory."""
+        return pa.concat_tables([self.schema.empty_table(), *self.to_tables()])
+
+    def to_pandas(self, **options: Any) -> Any:
+        """The whole result as a pandas DataFrame; ``options`` go to ``pyarrow.Table.to_pandas``."""
+        _engine("pandas")
+        return self.to_table().to_pandas(**options)
+
+    def to_polars(self) -> Any:
+        """The whole result as a polars DataFrame."""
+        return _engine("polars").from_arrow(self.to_table())
+
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection, name: str | None = None) -> duckdb.DuckDBPyRelation:
+        """A relation of ``con`` that streams the scan whenever it is evaluated; with a ``name``, a view, too."""
+        if name is None:
+            return con.from_arrow(self)
+        con.register(name, self)
+        return con.table(name)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The result for anything that speaks the Arrow C stream protocol; each call begins a new stream."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"<txnstore.Scan of {self.topic.name!r}, {self._isolation}, {self.snapshot!r}>"
+
+
+def _offsets(state: State, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
+    """A bound as an offset for each partition that has one."""
+    if bound is None:
+        return {}
+    given = bound if isinstance(bound, Mapping) else dict.fromkeys(range(state.topics[topic].partitions), bound)
+    result = {}
+    for number, offset in given.items():
+        tp = TopicPartition(topic, number)
+        find_partition(state, tp)
+        if isinstance(offset, bool) or not isinstance(offset, int):
+            msg = f"{which} of {tp} must be an offset, not {offset!r}"
+            raise InvalidConfigError(msg)
+        if offset < 0:
+            msg = f"{which} of {tp} must be an offset of at least 0, not {offset}"
+            raise OffsetOutOfRangeError(msg)
+        result[tp] = offset
+    return result
+
+
+def _with_filtered(schema: pa.Schema, columns: Sequence[str], expression: Any) -> list[str]:
+    """The columns of the result, then those that only the filter needs. Checks the filter against the schema.
+
+    Arrow does not tell which columns an expression names, but it refuses to bind one to a schema that lacks them.
+    """
+    try:
+        schema.empty_table().filter(expression)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        msg = f"the filter does not fit the columns of the topic: {error}"
+        raise SchemaMismatchError(msg) from error
+    return [*columns, *(name for name in schema.names if name not in columns and _names(expression, name, schema))]
+
+
+def _names(expression: Any, column: str, schema: pa.Schema) -> bool:
+    without = schema.remove(schema.get_field_index(column))
+    try:
+        without.empty_table().filter(expression)
+    except pa.ArrowException:
+        return True
+    return False
+
+
+def _prune(slices: list[Slice], expression: Any, projection: Projection) -> list[Slice]:
+    """The slices in which the filter may hold, by what the chain knows of their offsets and timestamps.
+
+    Arrow itself simplifies the filter with these guarantees; no file is touched.
+    """
+    import pyarrow.dataset as ds
+    from pyarrow import fs
+
+    everything = Projection(projection.topic).schema
+    moment = everything.field("_timestamp").type
+    offset, partition, timestamp = ds.field("_offset"), ds.field("_partition"), ds.field("_timestamp")
+    guarantees = []
+    for part in slices:
+        first, last = (pa.scalar(value, moment) for value in projection.timestamp_range(part))
+        guarantees.append(
+            (partition == pa.scalar(part.tp.partition, pa.int32()))
+            & (offset >= part.start)
+            & (offset < part.limit)
+            & (timestamp >= first)
+            & (timestamp <= last),
+        )
+    dataset = ds.FileSystemDataset.from_paths(
+        [str(number) for number in range(len(slices))],
+        schema=everything,
+        format=ds.ParquetFileFormat(),
+        filesystem=fs.LocalFileSystem(),
+        partitions=guarantees,
+    )
+    return [slices[int(fragment.path)] for fragment in dataset.get_fragments(filter=expression)]
+
+
+def _engine(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        msg = f"{name} is not installed: install it, or use to_table() or to_reader()"
+        raise InvalidConfigError(msg) from error
