@@ -18,6 +18,7 @@
     │   ├── UnstableOffsetCommitError      retriable  an open transaction holds offsets of this partition
     │   ├── IllegalGenerationError         abortable
     │   ├── FencedInstanceError            abortable
+    │   ├── ConsumerClosedError            fatal      use after close
     │   └── OffsetMetadataTooLargeError    caller
     ├── CatalogError
     │   ├── UnknownTopicOrPartitionError   caller
@@ -35,7 +36,7 @@
     │   ├── UnsafeStorageError             fatal      the store lets a name be created twice
     │   └── CorruptionError                fatal      names the object and what was expected
     └── StorageError                       retriable  nothing happened: the storage refused or is away
-        ├── StorageRefusedError            caller     it will refuse again: credentials, permissions, no bucket, a full disk
+        ├── StorageRefusedError            caller     it will refuse again: credentials, no bucket, a full disk
         ├── ObjectNotFoundError            internal   a GET or a stat of a key that is not there
         └── UnknownOutcomeError            retriable  nobody could tell in time whether it happened
 
@@ -165,6 +166,13 @@ class FencedInstanceError(GroupError):
     """Another consumer with the same static member id has taken over."""
 
     abortable = True
+
+
+class ConsumerClosedError(GroupError):
+    """The consumer was closed."""
+
+    fatal = True
+    advice = "Create a new consumer."
 
 
 class OffsetMetadataTooLargeError(GroupError):
