@@ -174,12 +174,14 @@ def _field(schema: pa.Schema, what: str, column: str) -> pa.Field:
 def _check_names(path: str, fields: Iterable[pa.Field]) -> None:
     """Names are there, and differ in more than case: DuckDB and Spark do not tell ``a`` and ``A`` apart."""
     seen: dict[str, str] = {}
-    for field in fields:
-        if not field.name:
+    for name in [field.name for field in fields]:
+        if not name:
             raise SchemaMismatchError(f"column {path}'' has no name")
-        other = seen.setdefault(field.name.lower(), field.name)
-        if other is not field.name:
-            raise SchemaMismatchError(f"columns {path + other!r} and {path + field.name!r} differ in case only")
+        if name.lower() in seen:
+            other = seen[name.lower()]
+            same = "is there twice" if other == name else f"differs from {path + other!r} in case only"
+            raise SchemaMismatchError(f"column {path + name!r} {same}")
+        seen[name.lower()] = name
 
 
 def _check_type(path: str, data_type: pa.DataType) -> None:

@@ -62,7 +62,7 @@ class PendingBatch:
         """Add a record (or a row of a typed topic, as a dict); returns its row number."""
         if not self._pieces or not isinstance(self._pieces[-1], list):
             self._pieces.append([])
-        self._pieces[-1].append(record)  # type: ignore[union-attr]  # the line above made it a list
+        self._pieces[-1].append(record)
         self.rows += 1
         self.bytes += size + RECORD_OVERHEAD
         return self.rows - 1
@@ -128,7 +128,7 @@ class PendingBatch:
                 raise TimeoutError(msg)
         if self._error is not None:
             raise self._error
-        assert self._appended is not None  # noqa: S101 - settled without an error means appended
+        assert self._appended is not None
         return self._appended
 
     def when_settled(self, callback: Callable[[], None]) -> None:
@@ -197,7 +197,7 @@ class _SendFuture(Generic[T]):
                     return
             try:
                 callback(self)
-            except Exception:  # a callback must not break the send of others
+            except Exception:  # noqa: BLE001 - a callback must not break the send of others
                 _LOG.exception("a done callback failed")
 
         if left == 0:

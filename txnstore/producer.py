@@ -1,8 +1,8 @@
 """Producers: records in, batches out, transactions around them.
 
 The path of a record: ``send`` puts it into its partition's open batch; a full batch is sealed and uploaded by a thread
-of the pool; ``flush`` registers uploaded batches with one entry; ``commit_transaction`` registers the last ones with the
-decision itself. The protocol's rules are the chain's; here is only what a client must keep: state, sequences, futures.
+of the pool; ``flush`` registers uploaded batches with one entry; ``commit_transaction`` registers the last ones with
+the decision itself. The protocol's rules are the chain's; here is only what a client must keep: state, sequences, futures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from txnstore.accumulator import Accumulator, Upload
 from txnstore.batching import RecordFuture, TableFuture
@@ -95,7 +95,7 @@ class Producer:
         *,
         batch_bytes: int = 16 * 1024 * 1024,
         buffer_bytes: int = 64 * 1024 * 1024,
-        linger: float | None | str = "default",
+        linger: float | str | None = "default",
     ) -> None:
         if transactional_id is not None:
             check_id("transactional_id", transactional_id)
@@ -185,7 +185,9 @@ class Producer:
         if self._lingerer is not None and self._accumulator.waiting:
             self._lingerer.wake()
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata) -> None:
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
+    ) -> None:
         """Commit consumed positions (the *next* offsets to read) of a group with the transaction."""
         with self._lock:
             self._check_in_transaction("send offsets")
@@ -377,13 +379,13 @@ class Producer:
             self._pending = None
 
     def _finish(self, pending: _Pending | None) -> None:
-        assert pending is not None  # noqa: S101 - an end that is not decided is pending
+        assert pending is not None
         try:
             ended = self._submit(pending)
         except UnknownOutcomeError:
             self._state = _State.ENDING
             raise
-        assert ended is not None  # noqa: S101 - EndTxn is answered with Ended
+        assert ended is not None
         self._begin_session(ended.producer)
 
     def _begin_session(self, identity: ProducerIdentity) -> None:
@@ -412,7 +414,7 @@ class Producer:
             msg = "the producer is closed"
             raise ProducerClosedError(msg)
         if self._state is _State.FATAL_ERROR:
-            assert self._error is not None  # noqa: S101 - _fail has set it
+            assert self._error is not None
             raise self._error
 
     def _check_send(self) -> None:
@@ -449,7 +451,7 @@ class Producer:
                 self._state = _State.CLOSED
                 self._accumulator.drop(ProducerClosedError("the producer was closed before this record was written"))
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -502,7 +504,7 @@ class TransactionScope:
             error.add_note(f"the transaction could not be aborted either: {second}")
 
 
-def _linger(linger: float | None | str, transactional_id: str | None) -> float | None:
+def _linger(linger: float | str | None, transactional_id: str | None) -> float | None:
     if linger == "default":
         return 0.1 if transactional_id is None else None
     if linger is None:

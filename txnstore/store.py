@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode, encode
@@ -27,11 +27,12 @@ from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
-from txnstore.storage.registry import open_store, redact
+from txnstore.storage.redact import redact
+from txnstore.storage.registry import open_store
 
 if TYPE_CHECKING:
-    import duckdb
     import pyarrow as pa
+    from duckdb import DuckDBPyConnection
 
     from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
     from txnstore.consumer import Consumer, PartitionOffsets
@@ -102,7 +103,7 @@ def create_on(
 def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Store:
     """Open a store on an object store of one's own."""
     store = Store(objects, read_only=read_only, runtime=runtime)
-    store._load()
+    store.load()
     if not read_only:
         probe_once(objects, store.runtime.new_id)
     return store
@@ -156,8 +157,8 @@ class Store:
         """The id that the store got when it was created."""
         self._own_process()
         if self._document is None:
-            self._load()
-        assert self._document is not None  # noqa: S101 - _load has set it
+            self.load()
+        assert self._document is not None
         return self._document.store_id
 
     @property
@@ -165,7 +166,7 @@ class Store:
         """The manifest chain; read again in a process that inherited or unpickled this object."""
         self._own_process()
         with self._lock:
-            return self._chain or self._load()
+            return self._chain or self.load()
 
     @property
     def pool(self) -> ThreadPoolExecutor:
@@ -181,7 +182,7 @@ class Store:
         if self._pid != os.getpid():
             self._reset()
 
-    def _load(self) -> Chain:
+    def load(self) -> Chain:
         """Read the identity and the hint at once, then the chain."""
         identity = self.pool.submit(_read_if_there, self.objects, keys.STORE)
         hint = _read_if_there(self.objects, keys.latest(0))
@@ -279,7 +280,12 @@ class Store:
 
     # Producing and reading --------------------------------------------------------------------------------------------
 
-    def producer(self, transactional_id: str | None = None, transaction_timeout: float = 60.0, **options: Any) -> Producer:
+    def producer(
+        self,
+        transactional_id: str | None = None,
+        transaction_timeout: float = 60.0,
+        **options: Any,
+    ) -> Producer:
         """A producer: idempotent, or transactional if it has an id; then its predecessor is fenced and recovered.
 
         ``options``: see :class:`~txnstore.producer.Producer`.
@@ -329,13 +335,13 @@ class Store:
 
         return run(self, query, isolation, snapshot)
 
-    def duckdb(self, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> duckdb.DuckDBPyConnection:
+    def duckdb(self, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> DuckDBPyConnection:
         """A DuckDB connection with a view a topic, and the schema ``txn`` for inspection, all of one snapshot."""
         from txnstore.sql import connect
 
         return connect(self, isolation, snapshot)
 
-    def refresh(self, connection: duckdb.DuckDBPyConnection) -> Snapshot:
+    def refresh(self, connection: DuckDBPyConnection) -> Snapshot:
         """Move all views of a connection of :meth:`duckdb` to the newest snapshot."""
         from txnstore.sql import refresh
 
@@ -370,7 +376,7 @@ class Store:
         self._reset()
         self.objects.close()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -388,7 +394,7 @@ class Store:
         return _unpickle, (self.objects, self.read_only)
 
 
-def _unpickle(objects: ObjectStore, read_only: bool) -> Store:  # noqa: FBT001 - called by pickle
+def _unpickle(objects: ObjectStore, read_only: bool) -> Store:
     return Store(objects, read_only=read_only)
 
 
@@ -408,4 +414,3 @@ def _read_if_there(objects: ObjectStore, key: str) -> bytes | None:
         return objects.get(key)
     except ObjectNotFoundError:
         return None
-

@@ -40,6 +40,23 @@ def checkpoint_sequence(key: str) -> int | None:
     return None
 
 
+def checkpoint_of(key: str) -> int | None:
+    """The sequence number of the checkpoint that ``key`` is a part of, if it is a part of one."""
+    parts = key.split("/")
+    if len(parts) == 5 and parts[2] == "checkpoints" and parts[3].isdigit():
+        return int(parts[3])
+    return None
+
+
+def entry_sequence(key: str) -> int | None:
+    """The sequence number of the entry ``key``, if it is one."""
+    folder, _, name = key.rpartition("/")
+    digits, _, suffix = name.partition(".")
+    if folder.endswith("/entries") and suffix == "json" and len(digits) == _DIGITS and digits.isdigit():
+        return int(digits)
+    return None
+
+
 def latest(chain: int) -> str:
     """The hint to a chain's newest checkpoint."""
     return f"chains/{chain:04d}/latest.json"
@@ -48,3 +65,14 @@ def latest(chain: int) -> str:
 def segment(topic: str, partition: int, name: str, fmt: str) -> str:
     """A segment of a partition; ``name`` is unique, ``fmt`` is ``parquet`` or ``arrow``."""
     return f"{TOPICS}{topic}/{partition}/{name}.{fmt}"
+
+
+def is_segment(key: str) -> bool:
+    """Whether ``key`` is built like that of a segment, so that this library may have written it."""
+    parts = key.split("/")
+    return (
+        len(parts) == 4
+        and parts[0] + "/" == TOPICS
+        and parts[2].isdigit()
+        and parts[3].rpartition(".")[2] in ("parquet", "arrow")
+    )

@@ -6,7 +6,7 @@ combining). There is no background thread and no fixed tick. Memory changes only
 The slot protocol, for the entry after the last one we know:
 
     created           -> fold it, answer everybody in it
-    exists or unknown -> read the slot: ours (same entry id)? answered. Somebody else's? fold it, decide again, next slot
+    exists or unknown -> read the slot: ours? answered. Somebody else's? fold it, decide again, next slot
     nothing there     -> the same bytes again at the same slot: an unknown PUT may still arrive, but only with them
 
 So a slot is never given up before it is decided, and an error alone never decides anything.
@@ -28,7 +28,14 @@ from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.evolve import begin_entry, evolve
 from txnstore.core.model import State
-from txnstore.errors import CorruptionError, ObjectNotFoundError, ReadOnlyError, StorageError, TxnStoreError, UnknownOutcomeError
+from txnstore.errors import (
+    CorruptionError,
+    ObjectNotFoundError,
+    ReadOnlyError,
+    StorageError,
+    TxnStoreError,
+    UnknownOutcomeError,
+)
 from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectStore
 

@@ -111,14 +111,19 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
 
 
 def _without_offsets(group: Group, gone: set[TopicPartition]) -> Group:
-    offsets = Map({tp: value for tp, value in group.offsets.items() if tp not in gone})
-    pending = Map(
-        {
-            producer_id: Map({tp: value for tp, value in values.items() if tp not in gone})
-            for producer_id, values in group.pending.items()
-        },
-    )
-    return replace(group, offsets=offsets, pending=pending)
+    pending = group.pending
+    for producer_id, values in group.pending.items():
+        pending = pending.insert(producer_id, _without(values, gone))
+    return replace(group, offsets=_without(group.offsets, gone), pending=pending)
+
+
+def _without(
+    offsets: Map[TopicPartition, CommittedOffset],
+    gone: set[TopicPartition],
+) -> Map[TopicPartition, CommittedOffset]:
+    for tp in gone:
+        offsets = offsets.discard(tp)
+    return offsets
 
 
 # Producers and transactions -------------------------------------------------------------------------------------------

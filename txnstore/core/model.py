@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from rpds import HashTrieMap as Map
+from rpds import HashTrieMap
 
 from txnstore.core.batches import BatchList
+
+#: A persistent map: changing it gives a new one that shares what did not change.
+Map = HashTrieMap
 
 #: Batches a producer's window remembers in each partition (Kafka: ``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
 WINDOW = 5

@@ -19,19 +19,19 @@ def check_topic_name(name: str) -> str:
     folder below ``topics/``, so the rule also keeps every key inside the store.
     """
     if not isinstance(name, str):
-        raise InvalidTopicError(f"A topic name is a string, not {type(name).__name__}.")
+        raise InvalidTopicError(f"a topic name is a string, not {type(name).__name__}")
     if not name:
-        raise InvalidTopicError("A topic name must not be empty.")
+        raise InvalidTopicError("a topic name must not be empty")
     if name in {".", ".."}:
-        raise InvalidTopicError(f"A topic cannot be named {name!r}.")
+        raise InvalidTopicError(f"a topic cannot be named {name!r}")
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidTopicError(
-            f"The topic name {name[:40]!r}… has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed.",
+            f"the topic name {name[:40]!r}… has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed",
         )
     if found := _ILLEGAL.search(name):
         raise InvalidTopicError(
-            f"The topic name {name!r} holds {found.group()!r}; only letters a-z and A-Z, digits, '.', '_' and '-' "
-            "are allowed.",
+            f"the topic name {name!r} holds {found.group()!r}; only letters a-z and A-Z, digits, '.', '_' and '-' "
+            "are allowed",
         )
     return name
 
@@ -44,13 +44,13 @@ def check_id(kind: str, value: str) -> str:
     printable is our rule, because they stand in entries, logs and tables.
     """
     if not isinstance(value, str):
-        raise InvalidConfigError(f"{kind} is a string, not {type(value).__name__}.")
+        raise InvalidConfigError(f"{kind} is a string, not {type(value).__name__}")
     if not value:
-        raise InvalidConfigError(f"{kind} must not be empty.")
+        raise InvalidConfigError(f"{kind} must not be empty")
     if len(value) > MAX_NAME_LENGTH:
         raise InvalidConfigError(
-            f"{kind} {value[:40]!r}… has {len(value)} characters; at most {MAX_NAME_LENGTH} are allowed.",
+            f"{kind} {value[:40]!r}… has {len(value)} characters; at most {MAX_NAME_LENGTH} are allowed",
         )
     if not value.isprintable():
-        raise InvalidConfigError(f"{kind} {value!r} holds a character that cannot be printed.")
+        raise InvalidConfigError(f"{kind} {value!r} holds a character that cannot be printed")
     return value

@@ -65,9 +65,7 @@ class aborted_batches:  # noqa: N801 - it is used as a function that remembers i
     def __call__(self, batch: Batch) -> bool:
         if not batch.transactional:
             return False
-        return any(
-            first <= batch.base_offset <= last for first, last in self._ranges.get(batch.producer_id, ())
-        )
+        return any(first <= batch.base_offset <= last for first, last in self._ranges.get(batch.producer_id, ()))
 
 
 def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation, offset: int) -> None:
