@@ -86,7 +86,7 @@ def test_no_records_are_an_empty_table() -> None:
     ],
 )
 def test_a_wrong_part_of_a_record_is_named(record: Any, part: str) -> None:
-    with pytest.raises(SchemaMismatchError, match=f"The {part} of a record"):
+    with pytest.raises(SchemaMismatchError, match=f"the {part} of a record"):
         records_to_table([(b"k", b"v", None, None), record], NOW)
 
 

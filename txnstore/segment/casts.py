@@ -30,12 +30,12 @@ def cast_column(column: Any, field: pa.Field) -> Any:
         return column
     if not is_castable(column.type, field.type):
         raise SchemaMismatchError(
-            f"Column {field.name!r} is of type {column.type}, but the topic holds {field.type} there.",
+            f"column {field.name!r} is of type {column.type}, but the topic holds {field.type} there",
         )
     try:
         return pa.chunked_array([_cast(chunk, field.type) for chunk in _small_chunks(column)], field.type)
     except (pa.ArrowException, OverflowError) as error:
-        raise SchemaMismatchError(f"Column {field.name!r} does not fit {field.type}: {error}") from error
+        raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
 
 
 def is_castable(source: pa.DataType, target: pa.DataType) -> bool:

@@ -51,8 +51,8 @@ def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Tab
             yield empty
     else:
         raise SchemaMismatchError(
-            f"Cannot read rows from {type(data).__name__}. Pass a pyarrow Table, RecordBatch or RecordBatchReader, an "
-            "object with __arrow_c_stream__, a pandas DataFrame or a list of dicts.",
+            f"cannot read rows from {type(data).__name__}; pass a pyarrow Table, RecordBatch or RecordBatchReader, an "
+            "object with __arrow_c_stream__, a pandas DataFrame or a list of dicts",
         )
 
 
@@ -84,9 +84,9 @@ def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if field.nullable:
             continue
         if field.name not in table.column_names:
-            raise SchemaMismatchError(f"Column {field.name!r} is missing, but the topic says that it is not null.")
+            raise SchemaMismatchError(f"column {field.name!r} is missing, but the topic says that it is not null")
         if result[field.name].null_count:
-            raise SchemaMismatchError(f"Column {field.name!r} holds a null, but the topic says that it is not null.")
+            raise SchemaMismatchError(f"column {field.name!r} holds a null, but the topic says that it is not null")
     return result
 
 
@@ -103,9 +103,9 @@ def _check_columns(names: Sequence[object], schema: pa.Schema) -> None:
     for name in names:
         if name not in schema.names:
             known = ", ".join(schema.names)
-            raise SchemaMismatchError(f"The topic has no column {name!r}. It has: {known}.")
+            raise SchemaMismatchError(f"the topic has no column {name!r}; it has {known}")
         if name in seen:
-            raise SchemaMismatchError(f"Column {name!r} is there twice.")
+            raise SchemaMismatchError(f"column {name!r} is there twice")
         seen.add(name)
 
 
@@ -116,7 +116,7 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     names: dict[object, None] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise SchemaMismatchError(f"Row {number} is of type {type(row).__name__}; a row is a dict.")
+            raise SchemaMismatchError(f"row {number} is of type {type(row).__name__}; a row is a dict")
         names.update(dict.fromkeys(row))
     _check_columns(list(names), schema)
     if not names:
@@ -144,7 +144,7 @@ def _array(values: Any, field: pa.Field) -> Any:
             return pa.array(values, field.type, from_pandas=pandas)
         return pa.array(values, from_pandas=pandas)
     except (pa.ArrowException, OverflowError) as error:
-        raise SchemaMismatchError(f"Column {field.name!r} does not fit {field.type}: {error}") from error
+        raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
 
 
 def _is_pandas(data: object) -> bool:

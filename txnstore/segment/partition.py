@@ -68,8 +68,8 @@ def key_bytes(array: Any, column: str = "key") -> Any:
     if array.type in _NUMBERS:
         return _big_endian(array, _NUMBERS[array.type])
     raise SchemaMismatchError(
-        f"Column {column!r} is of type {array.type}, which cannot be a key. A key is a string, binary, int16, int32, "
-        "int64, float or double.",
+        f"column {column!r} is of type {array.type}, which cannot be a key; a key is a string, binary, int16, int32, "
+        "int64, float or double",
     )
 
 

@@ -82,7 +82,7 @@ def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
         try:
             columns.append(pa.array(column, field.type))
         except (pa.ArrowException, OverflowError) as error:
-            raise SchemaMismatchError(f"The {field.name} of a record is not {field.type}: {error}") from error
+            raise SchemaMismatchError(f"the {field.name} of a record is not {field.type}: {error}") from error
     return pa.table(columns, schema=RECORD_SCHEMA)
 
 
@@ -137,7 +137,7 @@ def as_milliseconds(values: Any, column: str) -> Any:
     if data_type == TIMESTAMP:
         return values
     if not is_timestamp_type(data_type):
-        raise SchemaMismatchError(f"Column {column!r} is of type {data_type} and cannot be the timestamp.")
+        raise SchemaMismatchError(f"column {column!r} is of type {data_type} and cannot be the timestamp")
     if data_type == pa.int64():
         return values.cast(TIMESTAMP)
     if data_type.unit != "ms":

@@ -1,0 +1,146 @@
+"""Settings of a topic have Kafka's names, defaults and ranges, and a bad one is named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from txnstore.catalog.settings import SETTINGS, TopicConfig
+from txnstore.errors import InvalidConfigError
+
+#: Kafka's defaults (conformance, section 28), and our two.
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "delete.retention.ms": "86400000",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "min.cleanable.dirty.ratio": "0.5",
+    "message.timestamp.type": "CreateTime",
+    "max.message.bytes": "1048588",
+    "segment.bytes": "1073741824",
+    "segment.format": "parquet",
+    "compression.type": "zstd",
+}
+
+
+def test_defaults_are_kafkas() -> None:
+    """CFG-01: the table of section 28 as a golden file; the effective settings can be printed."""
+    assert TopicConfig().effective() == DEFAULTS
+    assert TopicConfig.from_mapping({}) == TopicConfig()
+
+
+def test_every_setting_is_a_field_with_its_default() -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(TopicConfig) if field.name != "explicit"}
+    assert fields == {setting.attribute: setting.default for setting in SETTINGS}
+
+
+def test_only_what_was_set_is_stored() -> None:
+    config = TopicConfig.from_mapping({"retention.ms": 1000, "cleanup.policy": "delete, compact"})
+    assert config.to_mapping() == {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
+    assert config.retention_ms == 1000
+    assert config.delete_retention_ms == 86_400_000
+    assert TopicConfig.from_mapping(config.to_mapping()) == config
+    assert config.effective() == DEFAULTS | config.to_mapping()
+
+
+def test_a_default_that_was_set_stays_set() -> None:
+    assert TopicConfig.from_mapping({"retention.bytes": -1}).to_mapping() == {"retention.bytes": "-1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("retention.ms", "-1", "-1"),
+        ("retention.ms", "+5", "5"),
+        ("retention.ms", 2**63 - 1, str(2**63 - 1)),
+        ("min.cleanable.dirty.ratio", "0.25", "0.25"),
+        ("min.cleanable.dirty.ratio", 1, "1.0"),
+        ("cleanup.policy", ["delete", "compact"], "compact,delete"),
+        ("cleanup.policy", "compact", "compact"),
+        ("message.timestamp.type", "LogAppendTime", "LogAppendTime"),
+        ("segment.format", "arrow", "arrow"),
+        ("compression.type", "uncompressed", "uncompressed"),
+    ],
+)
+def test_values_have_one_text_form(name: str, value: object, text: str) -> None:
+    assert TopicConfig.from_mapping({name: value}).to_mapping() == {name: text}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", -2),
+        ("retention.ms", 2**63),
+        ("retention.ms", "1_000"),
+        ("retention.ms", "7d"),
+        ("retention.ms", 1.5),
+        ("retention.ms", True),
+        ("retention.ms", None),
+        ("retention.ms", ""),
+        ("retention.bytes", "-2"),
+        ("delete.retention.ms", -1),
+        ("min.compaction.lag.ms", -1),
+        ("max.compaction.lag.ms", 0),
+        ("max.message.bytes", -1),
+        ("max.message.bytes", 2**31),
+        ("segment.bytes", 13),
+        ("min.cleanable.dirty.ratio", 1.01),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "half"),
+        ("min.cleanable.dirty.ratio", True),
+        ("min.cleanable.dirty.ratio", None),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "compact;delete"),
+        ("cleanup.policy", "none"),
+        ("cleanup.policy", []),
+        ("cleanup.policy", [1]),
+        ("cleanup.policy", 1),
+        ("message.timestamp.type", "createtime"),
+        ("segment.format", "orc"),
+        ("compression.type", "brotli"),
+    ],
+)
+def test_a_bad_value_names_the_setting(name: str, value: object) -> None:
+    with pytest.raises(InvalidConfigError) as raised:
+        TopicConfig.from_mapping({name: value})
+    assert str(raised.value).startswith(f"{name} must be ")
+    assert repr(value) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("retention.m", "did you mean retention.ms"),
+        ("cleanup_policy", "did you mean cleanup.policy"),
+        ("compression", "did you mean compression.type"),
+        ("color", "there are cleanup.policy, retention.ms"),
+        ("segment.ms", "means nothing in txnstore"),
+        ("min.insync.replicas", "means nothing in txnstore"),
+        (5, "there is no topic setting 5"),
+    ],
+)
+def test_an_unknown_setting_gets_a_hint(name: str, says: str) -> None:
+    with pytest.raises(InvalidConfigError, match=says):
+        TopicConfig.from_mapping({name: "1"})
+
+
+def test_settings_that_contradict_each_other() -> None:
+    with pytest.raises(InvalidConfigError, match=r"min\.compaction\.lag\.ms \(5\) must not exceed"):
+        TopicConfig.from_mapping({"min.compaction.lag.ms": 5, "max.compaction.lag.ms": 4})
+    with pytest.raises(InvalidConfigError, match=r"compression\.type 'gzip' does not go with arrow"):
+        TopicConfig.from_mapping({"segment.format": "arrow", "compression.type": "gzip"})
+
+
+def test_what_the_settings_mean() -> None:
+    both = TopicConfig.from_mapping({"cleanup.policy": "compact,delete", "message.timestamp.type": "LogAppendTime"})
+    assert (both.compacts, both.deletes, both.append_time) == (True, True, True)
+    plain = TopicConfig()
+    assert (plain.compacts, plain.deletes, plain.append_time) == (False, True, False)
+
+
+@pytest.mark.parametrize(("given", "codec"), [("producer", "zstd"), ("uncompressed", "none"), ("lz4", "lz4")])
+def test_compression_for_the_codec(given: str, codec: str) -> None:
+    assert TopicConfig.from_mapping({"compression.type": given}).compression == codec

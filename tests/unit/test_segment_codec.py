@@ -1,0 +1,267 @@
+"""A table survives its way through the bytes of a segment, and damaged bytes are refused by name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import random
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from txnstore.core.model import Segment
+from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.segment.codec import (
+    COMPRESSIONS,
+    SegmentWriter,
+    check_format,
+    decode,
+    decode_pieces,
+    encode,
+    verify_checksum,
+)
+from txnstore.segment.schema import RECORD_SCHEMA, records_to_table
+
+FORMATS = sorted(COMPRESSIONS)
+PAIRS = [(fmt, compression) for fmt in FORMATS for compression in COMPRESSIONS[fmt]]
+
+#: One column of each type that a topic's schema may have, with a null in each.
+ALL_TYPES = pa.table(
+    {
+        "b": pa.array([True, None, False]),
+        "i8": pa.array([1, None, -128], pa.int8()),
+        "i16": pa.array([1, None, -(2**15)], pa.int16()),
+        "i32": pa.array([1, None, -(2**31)], pa.int32()),
+        "i64": pa.array([1, None, -(2**63)], pa.int64()),
+        "f": pa.array([0.5, None, float("inf")], pa.float32()),
+        "d": pa.array([0.1, None, -0.0], pa.float64()),
+        "s": pa.array(["ä", None, ""], pa.string()),
+        "ls": pa.array(["ä", None, ""], pa.large_string()),
+        "bin": pa.array([b"\xff", None, b""], pa.binary()),
+        "lbin": pa.array([b"\xff", None, b""], pa.large_binary()),
+        "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+        "day": pa.array([dt.date(1969, 1, 1), None, dt.date(2024, 2, 29)], pa.date32()),
+        "ms": pa.array([-1, None, 2**40], pa.timestamp("ms", "UTC")),
+        "us": pa.array([-1, None, 2**50], pa.timestamp("us", "UTC")),
+        "local": pa.array([-1, None, 2**50], pa.timestamp("us")),
+        "dec": pa.array([Decimal("1.50"), None, Decimal("-99999999.99")], pa.decimal128(10, 2)),
+        "list": pa.array([[1, None], None, []], pa.list_(pa.int64())),
+        "struct": pa.array([{"x": 1, "y": "a"}, None, {}], pa.struct([("x", pa.int32()), ("y", pa.string())])),
+        "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        "a.b": pa.array([1, None, 2]),
+    },
+)
+
+
+def numbers(rows: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(rows), pa.int64()), "text": [f"row {n}" for n in range(rows)]})
+
+
+@pytest.mark.parametrize(("fmt", "compression"), PAIRS)
+def test_every_type_comes_back(fmt: str, compression: str) -> None:
+    encoded = encode(ALL_TYPES, fmt, compression)
+    table = decode(encoded.data, fmt)
+    assert table.schema == ALL_TYPES.schema
+    assert table.equals(ALL_TYPES)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_records_come_back(fmt: str) -> None:
+    table = records_to_table([(b"k", b"v", [("h", b"1"), ("h", None)], 5), (None, None, None, None)], 7)
+    assert decode(encode(table, fmt).data, fmt).equals(table)
+    assert decode(encode(table, fmt).data, fmt).schema == RECORD_SCHEMA
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_chain_gets_a_description_of_the_bytes(fmt: str) -> None:
+    encoded = encode(numbers(10), fmt)
+    sha256 = hashlib.sha256(encoded.data).hexdigest()
+    assert (encoded.rows, encoded.size, encoded.sha256) == (10, len(encoded.data), sha256)
+    assert encoded.segment("a/b", explicit_offsets=True) == Segment("a/b", fmt, encoded.size, sha256, 10, True)
+    assert "data" not in repr(encoded)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 40), st.integers(0, 40))
+def test_any_run_of_rows(fmt: str, total: int, group: int, a: int, b: int) -> None:
+    table = numbers(total)
+    start, limit = (min(bound, total) for bound in sorted((a, b)))
+    encoded = encode(table, fmt, row_group_rows=group)
+    assert decode(encoded.data, fmt, first_row=start, rows=limit - start).equals(table.slice(start, limit - start))
+    assert decode(encoded.data, fmt, first_row=start).equals(table.slice(start))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_columns_in_the_order_asked_for_and_only_those_that_exist(fmt: str) -> None:
+    data = encode(ALL_TYPES, fmt).data
+    assert decode(data, fmt, ["s", "younger", "i8"]).equals(ALL_TYPES.select(["s", "i8"]))
+    assert decode(data, fmt, ["a.b", "list"]).equals(ALL_TYPES.select(["a.b", "list"]))
+    assert decode(data, fmt, []).shape == (3, 0)
+    assert decode(data, fmt, ["younger"], 1, 2).shape == (2, 0)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_pieces_are_row_groups_and_only_the_wanted_ones(fmt: str) -> None:
+    data = encode(numbers(10), fmt, row_group_rows=4).data
+    pieces = [piece["n"].to_pylist() for piece in decode_pieces(data, fmt, first_row=3, rows=3)]
+    assert pieces == [[3], [4, 5]]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_no_rows(fmt: str) -> None:
+    empty = ALL_TYPES.schema.empty_table()
+    encoded = encode(empty, fmt)
+    assert encoded.rows == 0
+    assert decode(encoded.data, fmt).equals(empty)
+    assert decode(encoded.data, fmt, ["s"]).schema.names == ["s"]
+    assert decode(encode(numbers(3), fmt).data, fmt, first_row=3).equals(numbers(3).slice(3))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_segment_with_too_few_rows_is_damaged(fmt: str) -> None:
+    data = encode(numbers(10), fmt).data
+    with pytest.raises(CorruptionError, match=r"topics/t/0/x holds 10 rows; expected at least 11"):
+        decode(data, fmt, first_row=5, rows=6, key="topics/t/0/x")
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("damage", ["empty", "half", "tail", "head", "noise", "footer"])
+def test_damaged_bytes_name_the_object(fmt: str, damage: str) -> None:
+    data = encode(numbers(1000), fmt).data
+    size = len(data)
+    damaged = {
+        "empty": b"",
+        "half": data[: size // 2],
+        "tail": data[:-1],
+        "head": data[1:],
+        "noise": random.Random(1).randbytes(size),
+        "footer": data[:-40] + b"\xff" * 30 + data[-10:],
+    }[damage]
+    with pytest.raises(CorruptionError, match=rf"topics/t/0/x cannot be read as {fmt}"):
+        decode(damaged, fmt, key="topics/t/0/x")
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_writer_gives_what_encode_gives(fmt: str) -> None:
+    table = numbers(1000)
+    with SegmentWriter(table.schema, fmt, row_group_rows=64) as writer:
+        for start in range(0, 1000, 30):
+            writer.append(table.slice(start, 30))
+        written = writer.finish()
+    assert written.rows == 1000
+    assert decode(written.data, fmt).equals(table)
+    assert [piece.num_rows for piece in decode_pieces(written.data, fmt)] == [64] * 15 + [40]
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_writer_takes_batches_and_tells_its_size(fmt: str) -> None:
+    [batch] = numbers(1000).to_batches()
+    with SegmentWriter(batch.schema, fmt, row_group_rows=100) as writer:
+        assert writer.size == 0
+        writer.append(batch)
+        grown = writer.size
+        assert grown > 1000
+        writer.append(batch)
+        assert writer.size > grown
+        assert writer.rows == 2000
+        assert writer.finish().size >= writer.size
+
+
+def test_the_writer_keeps_no_more_than_a_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txnstore.segment.codec._ROW_GROUP_BYTES", 10_000)
+    wide = pa.table({"value": pa.array([b"x" * 1000] * 5, pa.binary())})
+    with SegmentWriter(wide.schema) as writer:
+        for _ in range(20):
+            writer.append(wide)
+            assert writer._pending_bytes <= 20_000
+        data = writer.finish().data
+    assert decode(data, "parquet").equals(pa.concat_tables([wide] * 20))
+    groups = pq.ParquetFile(pa.BufferReader(data)).metadata
+    assert max(groups.row_group(number).num_rows for number in range(groups.num_row_groups)) <= 10
+
+
+def test_a_writer_that_is_not_finished_leaves_nothing() -> None:
+    with SegmentWriter(numbers(1).schema) as writer:
+        writer.append(numbers(1))
+    with pytest.raises(ValueError, match="closed"):
+        writer.finish()
+
+
+def column_of(data: bytes, name: str) -> Any:
+    metadata = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0)
+    [column] = [
+        metadata.column(number)
+        for number in range(metadata.num_columns)
+        if metadata.column(number).path_in_schema == name
+    ]
+    return column
+
+
+def test_parquet_encodings_follow_the_values() -> None:
+    rows = 5000
+    table = pa.table(
+        {
+            "_offset": pa.array(range(0, 3 * rows, 3), pa.int64()),
+            "at": pa.array(range(rows), pa.timestamp("ms", "UTC")),
+            "country": [("de", "fr", "us")[n % 3] for n in range(rows)],
+            "unique": [f"id-{n}" for n in range(rows)],
+            "payload": pa.array([b"x" * 100] * rows, pa.binary()),
+        },
+    )
+    data = encode(table).data
+    assert "DELTA_BINARY_PACKED" in column_of(data, "_offset").encodings
+    assert column_of(data, "_offset").total_compressed_size < 500
+    assert "DELTA_BINARY_PACKED" in column_of(data, "at").encodings
+    assert "RLE_DICTIONARY" in column_of(data, "country").encodings
+    assert "RLE_DICTIONARY" not in column_of(data, "unique").encodings
+    assert "RLE_DICTIONARY" not in column_of(data, "payload").encodings
+    assert column_of(data, "_offset").statistics.max == 3 * rows - 3
+    assert column_of(data, "country").statistics.min == "de"
+    assert column_of(data, "payload").statistics is None
+    assert column_of(data, "_offset").compression == "ZSTD"
+    # Statistics and dictionaries never cost a small batch anything it does not use.
+    assert "RLE_DICTIONARY" not in column_of(encode(table.slice(0, 100)).data, "country").encodings
+
+
+def test_duckdb_reads_parquet_segments(tmp_path: Any) -> None:
+    path = tmp_path / "segment.parquet"
+    path.write_bytes(encode(ALL_TYPES).data)
+    with duckdb.connect() as con:
+        rows = con.sql(f"select i8, i64, s, dec, list, struct from read_parquet('{path}')").fetchall()
+    assert rows[0] == (1, 1, "ä", Decimal("1.50"), [1, None], {"x": 1, "y": "a"})
+    assert rows[1] == (None,) * 6
+
+
+@pytest.mark.parametrize(
+    ("fmt", "compression", "says"),
+    [
+        ("orc", "zstd", "segment.format 'orc'"),
+        ("arrow", "gzip", "compression.type 'gzip' does not go with arrow"),
+        ("arrow", "snappy", "compression.type 'snappy'"),
+        ("parquet", "brotli", "compression.type 'brotli'"),
+    ],
+)
+def test_formats_that_there_are_not(fmt: str, compression: str, says: str) -> None:
+    with pytest.raises(InvalidConfigError, match=says):
+        check_format(fmt, compression)
+    with pytest.raises(InvalidConfigError, match=says):
+        encode(numbers(1), fmt, compression)
+
+
+def test_checksums() -> None:
+    encoded = encode(numbers(10))
+    data, sha256, size = encoded.data, encoded.sha256, encoded.size
+    verify_checksum("x/y", data, sha256, size)
+    with pytest.raises(CorruptionError, match=r"x/y is truncated: it has .* bytes; expected"):
+        verify_checksum("x/y", data[:-1], sha256, size)
+    with pytest.raises(CorruptionError, match="x/y is longer than it was written"):
+        verify_checksum("x/y", data + b"0", sha256, size)
+    with pytest.raises(CorruptionError, match=f"x/y was altered: .*expected {sha256}"):
+        verify_checksum("x/y", bytes([data[0] ^ 1]) + data[1:], sha256, size)
