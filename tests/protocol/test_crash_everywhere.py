@@ -1,0 +1,81 @@
+"""A crash, or a fault, at every single storage request of every operation (END-01, OBJ-02, OBJ-06, API-08)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.helpers.job import Ledger, check_result, run_job
+from txnstore.ids import Runtime
+from txnstore.storage.memory import MemoryStore
+from txnstore.storage.retry import RetryingStore
+from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, script, seeded
+
+
+def _runtime(clock: ManualClock, seed: int = 0) -> Runtime:
+    return Runtime(clock=clock, sleep=lambda _: None, rng=random.Random(seed))
+
+
+def _retrying(objects: FaultStore) -> RetryingStore:
+    return RetryingStore(objects, sleep=lambda _: None, rng=random.Random(0))
+
+
+def _requests_of_the_job() -> int:
+    """How many requests the job makes when nothing goes wrong."""
+    clock = ManualClock()
+    faults = FaultStore(MemoryStore(clock=clock))
+    ledger = Ledger()
+    run_job(_retrying(faults), _runtime(clock), ledger)
+    check_result(faults.inner, _runtime(clock), ledger, finished=True)
+    return len(faults.requests)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_request_loses_nothing_and_doubles_nothing(*, after: bool) -> None:
+    """Kill the job at its n-th request, for every n; look; start it again; look again."""
+    crashes = 0
+    for n in range(1, _requests_of_the_job() + 1):
+        clock = ManualClock()
+        inner, ledger = MemoryStore(clock=clock), Ledger()
+        try:
+            run_job(_retrying(FaultStore(inner, crash_at(n, after=after))), _runtime(clock, n), ledger)
+        except SimulatedCrash:
+            crashes += 1
+        if _exists(inner):
+            check_result(inner, _runtime(clock, -n), ledger, finished=False)
+        run_job(inner, _runtime(clock, 1000 + n), ledger)
+        check_result(inner, _runtime(clock, -n), ledger, finished=True)
+    assert crashes > 40
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412, Fault.UNAVAILABLE_503, Fault.ERROR_BEFORE],
+    ids=lambda fault: fault.value,
+)
+def test_a_fault_at_any_request_is_survived_without_a_restart(fault: Fault) -> None:
+    """Each request fails once; a late duplicate arrives when everything is over."""
+    for n in range(1, _requests_of_the_job() + 1):
+        clock = ManualClock()
+        inner, ledger = MemoryStore(clock=clock), Ledger()
+        faults = FaultStore(inner, script({n: fault}), sleep=lambda _: None)
+        run_job(_retrying(faults), _runtime(clock, n), ledger)
+        check_result(inner, _runtime(clock, -n), ledger, finished=True)
+        faults.release()
+        check_result(inner, _runtime(clock, -n), ledger, finished=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_faults_at_once_are_survived(seed: int) -> None:
+    """A quarter of all writes fails one way or another; the job may have to be started again."""
+    clock = ManualClock()
+    inner, ledger = MemoryStore(clock=clock), Ledger()
+    faults = FaultStore(inner, seeded(seed, 0.25, operations={"put_if_absent", "put"}), sleep=lambda _: None)
+    run_job(_retrying(faults), _runtime(clock, seed), ledger)
+    faults.release()
+    check_result(inner, _runtime(clock, -seed), ledger, finished=True)
+
+
+def _exists(objects: MemoryStore) -> bool:
+    return any(item.key == "store.json" for item in objects.list(""))
