@@ -1,6 +1,17 @@
-"""The compactor: merges small committed segments into large ones, and removes what nothing names."""
+"""The compactor: merges small committed segments into large ones, removes what nothing names, verifies a store."""
 
 from __future__ import annotations
+
+from txnstore.compactor.compaction import CompactionProgress, CompactionReport, PartitionCompaction, compact
+from txnstore.compactor.plan import MergePlan, plan_merges
+from txnstore.compactor.vacuum import VacuumReport, vacuum
+from txnstore.compactor.verify import VerifyReport, verify
+from txnstore.compactor.violation import Violation
+
+__all__ = [
+    "CompactionProgress", "CompactionReport", "MergePlan", "PartitionCompaction", "VacuumReport", "VerifyReport",
+    "Violation", "compact", "plan_merges", "vacuum", "verify",
+]  # fmt: skip
 
 if __name__ != "txnstore.compactor":
     raise ImportError("this folder is the package 'txnstore.compactor': import it by that name")

@@ -1,0 +1,205 @@
+"""Compacting a store: plan, merge, replace, run by run; appends and readers are never in the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from txnstore.catalog.topics import find_topic
+from txnstore.catalog.writing import topic_writer
+from txnstore.compactor.merge import merge
+from txnstore.compactor.plan import MergePlan, plan_merges
+from txnstore.core.commands import ReplaceSegments
+from txnstore.core.model import Batch, Partition, Topic, TopicPartition
+from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError, ReadOnlyError
+from txnstore.reader import is_missing
+
+if TYPE_CHECKING:
+    from txnstore.store import Store
+
+_LOG = logging.getLogger(__name__)
+
+#: A merged segment is no larger than this, in bytes, whatever ``segment.bytes`` says: its bytes are held in memory.
+MAX_TARGET_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCompaction:
+    """What a compaction did to one partition; with ``dry_run``, what it would do (then no bytes after are known).
+
+    ``segments_*`` and ``bytes_*`` are those of the whole partition; ``records`` were rewritten in ``merges`` merged
+    segments; ``aborted`` batches were dropped unread; ``conflicts`` replacements came too late and changed nothing.
+    """
+
+    tp: TopicPartition
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    merges: int = 0
+    records: int = 0
+    aborted: int = 0
+    conflicts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionReport:
+    """What a compaction did, a partition at a time; only partitions in which there was something to do are listed."""
+
+    partitions: tuple[PartitionCompaction, ...]
+    dry_run: bool = False
+
+    @property
+    def merges(self) -> int:
+        """The merged segments."""
+        return sum(item.merges for item in self.partitions)
+
+    @property
+    def records(self) -> int:
+        """The records in them."""
+        return sum(item.records for item in self.partitions)
+
+    @property
+    def segments_before(self) -> int:
+        """The segments of the listed partitions before."""
+        return sum(item.segments_before for item in self.partitions)
+
+    @property
+    def segments_after(self) -> int:
+        """The segments of the listed partitions after."""
+        return sum(item.segments_after for item in self.partitions)
+
+    @property
+    def bytes_before(self) -> int:
+        """The bytes of those before."""
+        return sum(item.bytes_before for item in self.partitions)
+
+    @property
+    def bytes_after(self) -> int:
+        """The bytes of those after. The replaced objects are there until a vacuum removes them."""
+        return sum(item.bytes_after for item in self.partitions)
+
+    @property
+    def aborted(self) -> int:
+        """The aborted batches that were dropped."""
+        return sum(item.aborted for item in self.partitions)
+
+    @property
+    def conflicts(self) -> int:
+        """The replacements that came too late, because somebody else compacted or deleted the same segments."""
+        return sum(item.conflicts for item in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionProgress:
+    """How far a compaction is: ``done`` of ``total`` source bytes; ``tp`` is the partition of the run that ended."""
+
+    tp: TopicPartition
+    done: int
+    total: int
+
+
+Progress = Callable[[CompactionProgress], None]
+
+
+def compact(
+    store: Store,
+    topic: str | None = None,
+    *,
+    target_bytes: int | None = None,
+    min_segments: int = 2,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> CompactionReport:
+    """Merge small committed segments of one topic, or of all, and drop aborted data.
+
+    ``target_bytes``: how large merged segments may become; the topic's ``segment.bytes`` by default, 128 MiB at most.
+    ``min_segments``: how many neighbours are worth a merge. ``dry_run``: only tell what would be done.
+
+    Nothing at or above a partition's last stable offset is touched. Each merge is one entry of the chain: readers see
+    the old segments or the new one. Readers with an older snapshot keep reading the replaced objects, which stay until
+    a vacuum. A merge that loses to another compaction is counted in ``conflicts``, its upload is left to the vacuum.
+    """
+    if store.read_only and not dry_run:
+        msg = f"the store {store.url} was opened read_only, so it cannot be compacted"
+        raise ReadOnlyError(msg)
+    _check_count("target_bytes", target_bytes, 1)
+    _check_count("min_segments", min_segments, 1)
+    state = store.state()
+    topics = [find_topic(state, topic)] if topic is not None else state.sorted_topics()
+    work = [
+        (found, tp, partition, plan_merges(tp, partition, _target(found, target_bytes), min_segments))
+        for found in topics
+        for tp, partition in state.partitions_of(found.name)
+    ]
+    total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
+    report, done = [], 0
+    for found, tp, partition, plans in work:
+        result = _before(tp, partition)
+        for plan in plans:
+            result = _planned(result, plan) if dry_run else _carry_out(store, found, result, plan)
+            done += plan.removed_bytes
+            if progress is not None:
+                progress(CompactionProgress(tp, done, total))
+        if plans:
+            report.append(result)
+    return CompactionReport(tuple(report), dry_run)
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        msg = f"{name} must be an integer of at least {least}, not {value!r}"
+        raise InvalidConfigError(msg)
+
+
+def _target(topic: Topic, target_bytes: int | None) -> int:
+    wanted = target_bytes if target_bytes is not None else topic_writer(topic).config.segment_bytes
+    return min(wanted, MAX_TARGET_BYTES)
+
+
+def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
+    sizes = [batch.segment.size for batch in partition.batches]
+    return PartitionCompaction(tp, len(sizes), len(sizes), sum(sizes), sum(sizes))
+
+
+def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
+    """The result of a plan that is not carried out: the merged segment is taken to be as large as its sources."""
+    return _counted(result, plan, 1 if plan.sources else 0, plan.source_bytes)
+
+
+def _carry_out(store: Store, topic: Topic, result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
+    """Upload the merged segment, then put it in its place with one entry."""
+    try:
+        added = _merged(store, topic, plan)
+        store.chain.submit(ReplaceSegments(plan.tp, plan.removed, added))
+    except (CompactionConflictError, CorruptionError) as error:
+        if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(store, plan)):
+            raise
+        _LOG.info("compaction came too late", extra={"partition": str(plan.tp), "reason": str(error)})
+        return replace(result, conflicts=result.conflicts + 1)
+    return _counted(result, plan, len(added), sum(batch.segment.size for batch in added))
+
+
+def _merged(store: Store, topic: Topic, plan: MergePlan) -> tuple[Batch, ...]:
+    if not plan.sources:
+        return ()
+    return (merge(store.objects, store.pool, store.runtime, topic, plan),)
+
+
+def _overtaken(store: Store, plan: MergePlan) -> bool:
+    """Whether the log does not hold the batches of the plan any more, so that a vacuum may have taken a source away."""
+    partition = store.state().partition(plan.tp)
+    return partition is None or tuple(partition.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
+
+
+def _counted(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:
+    return replace(
+        result,
+        segments_after=result.segments_after - len(plan.removed) + merges,
+        bytes_after=result.bytes_after - plan.removed_bytes + size,
+        merges=result.merges + merges,
+        records=result.records + plan.records,
+        aborted=result.aborted + plan.aborted,
+    )

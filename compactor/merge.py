@@ -1,0 +1,95 @@
+"""Carrying out a planned merge: source segments in, one merged segment up, described for the chain."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.catalog.writing import topic_writer
+from txnstore.chain import keys
+from txnstore.compactor.plan import MergePlan
+from txnstore.core.model import Batch, Topic
+from txnstore.errors import CorruptionError
+from txnstore.ids import Runtime
+from txnstore.readahead import read_ahead
+from txnstore.reader import Projection
+from txnstore.segment.codec import EncodedSegment, SegmentWriter
+from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.storage.base import ObjectStore
+
+
+def merge(objects: ObjectStore, pool: Executor, runtime: Runtime, topic: Topic, plan: MergePlan) -> Batch:
+    """Upload the records of a plan's sources as one segment, and return the batch that may take their place.
+
+    One GET a source, ahead and in parallel, then one PUT under a name that nobody else uses. In memory are the merged
+    bytes, one row group and what is read ahead. The segment holds ``_offset`` and ``_timestamp`` of each record, then
+    the columns of the topic as its schema is now; the offsets are those that the records always had (CMP-01).
+    A source that is not what the chain says is a :class:`CorruptionError` that names it; then nothing is uploaded.
+    """
+    config = topic_writer(topic).config
+    encoded, first, last = _encode(objects, pool, topic, plan, config.segment_format, config.compression)
+    key = keys.segment(plan.tp.topic, plan.tp.partition, runtime.new_id(), config.segment_format)
+    objects.put(key, encoded.data)
+    return Batch(
+        base_offset=plan.base_offset,
+        limit=plan.limit,
+        records=encoded.rows,
+        segment=encoded.segment(key, explicit_offsets=True),
+        min_timestamp=first,
+        max_timestamp=last,
+        appended_at=max(source.batch.appended_at for source in plan.sources),
+    )
+
+
+def _encode(
+    objects: ObjectStore,
+    pool: Executor,
+    topic: Topic,
+    plan: MergePlan,
+    fmt: str,
+    compression: str,
+) -> tuple[EncodedSegment, int, int]:
+    """The merged segment with its smallest and its largest timestamp in ms."""
+    projection = _projection(topic)
+    ranges: list[tuple[int, int]] = []
+    with SegmentWriter(projection.schema, fmt, compression) as writer:
+        at = plan.base_offset - 1
+        for table in read_ahead(objects, pool, [*plan.sources], projection):
+            if not table.num_rows:
+                continue
+            at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
+            ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
+            writer.append(table)
+        encoded = writer.finish()
+    if encoded.rows != plan.records or encoded.rows == 0:
+        msg = (
+            f"the segments of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} hold {encoded.rows} "
+            f"records; {plan.records} were expected"
+        )
+        raise CorruptionError(msg)
+    return encoded, min(first for first, _ in ranges), max(last for _, last in ranges)
+
+
+def _projection(topic: Topic) -> Projection:
+    """``_offset`` and ``_timestamp``, then all columns of the topic."""
+    return Projection(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
+
+
+def _check_order(plan: MergePlan, offsets: pa.ChunkedArray, before: int) -> int:
+    """The last of ``offsets``, which must ascend from after ``before`` and stay inside the plan."""
+    values = offsets.to_numpy()
+    first, last = int(values[0]), int(values[-1])
+    if first <= before or last >= plan.limit or (values[1:] <= values[:-1]).any():
+        msg = (
+            f"a segment of {plan.tp} holds the offsets {first} to {last} out of order; they must ascend after {before} "
+            f"and stay below {plan.limit}"
+        )
+        raise CorruptionError(msg)
+    return last
+
+
+def _range(timestamps: pa.ChunkedArray) -> tuple[int, int]:
+    ends = pc.min_max(timestamps.cast(pa.int64()))
+    return ends["min"].as_py(), ends["max"].as_py()

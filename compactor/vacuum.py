@@ -1,0 +1,186 @@
+"""Deleting what nothing names any more, late enough that nobody can still need it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from txnstore.chain import checkpoint, keys
+from txnstore.core.commands import ForgetObjects
+from txnstore.core.model import State
+from txnstore.errors import InvalidConfigError, ObjectNotFoundError, ReadOnlyError
+from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.probe import PROBE_FOLDER
+
+if TYPE_CHECKING:
+    from txnstore.store import Store
+
+#: The grace period unless the caller says otherwise, in seconds.
+DEFAULT_GRACE = 24 * 60 * 60
+#: Complete checkpoints that are kept, whatever their age.
+KEPT_CHECKPOINTS = 2
+#: Objects deleted, then forgotten by the chain, at a time.
+_CHUNK = 1_000
+#: A writer needs no longer than this for one file of a local store, so no vacuum sweeps younger ones.
+_SWEEP_MS = 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumReport:
+    """What a vacuum deleted; with ``dry_run``, what it would delete.
+
+    ``deleted`` are the keys and ``bytes`` their size together; ``kept_young`` counts what nothing names, but whose
+    grace period is not over; ``referenced`` the segments in use; ``swept`` temporary files of crashed local writers.
+    """
+
+    deleted: tuple[str, ...] = field(repr=False)
+    bytes: int
+    kept_young: int
+    referenced: int
+    swept: int = 0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The garbage that was found, what will be garbage soon, and what is in use."""
+
+    garbage: list[ObjectInfo]
+    young: int
+    referenced: int
+
+
+def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = False) -> VacuumReport:
+    """Delete segments, old checkpoints and leftovers of probes that nothing names, after a grace period.
+
+    ``older_than``: the grace period in seconds; 24 hours by default, 0 is allowed when nobody else uses the store.
+    ``dry_run``: only tell what would be deleted.
+
+    A segment goes if the newest state does not name it and it was written at least the grace period ago, by the
+    storage's own clock. If a compaction or the deletion of its topic has dropped it, that must be as long ago, too: so
+    a reader whose snapshot is younger than the grace period finds all that it names (RET-09). Entries of the chain are
+    never deleted. What does not look like an object of this library is left alone.
+
+    Two assumptions about time remain. A reader must not use a snapshot longer than the grace period. And a segment
+    must be named by an entry within the grace period after its upload began: nobody else can know of the uploads of a
+    transaction that is still open, only that they are young (RET-10). A writer that may have been suspended for longer
+    must upload again instead of committing.
+    """
+    grace_ms = _grace_ms(older_than)
+    if store.read_only and not dry_run:
+        msg = f"the store {store.url} was opened read_only, so nothing in it can be deleted"
+        raise ReadOnlyError(msg)
+    # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
+    # state is read: a segment that was registered in between is then known to be in use.
+    now = store.objects.now_ms()
+    segments = [item for item in store.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
+    others = _old_checkpoints(store.objects, store.chain.number)
+    others += store.objects.list(f"{PROBE_FOLDER}/")
+    state = store.state()
+    choice = _choose(state, segments, others, now - grace_ms)
+    gone = _already_gone(state, segments, now - grace_ms)
+    swept = 0
+    if not dry_run:
+        _delete(store, choice.garbage, state)
+        _forget(store, gone)
+        swept = _sweep(store.objects, max(grace_ms, _SWEEP_MS))
+    return VacuumReport(
+        deleted=tuple(item.key for item in choice.garbage),
+        bytes=sum(item.size for item in choice.garbage),
+        kept_young=choice.young,
+        referenced=choice.referenced,
+        swept=swept,
+        dry_run=dry_run,
+    )
+
+
+def _grace_ms(older_than: float | None) -> int:
+    if older_than is None:
+        return DEFAULT_GRACE * 1000
+    number = isinstance(older_than, int | float) and not isinstance(older_than, bool)
+    if not number or not math.isfinite(older_than) or older_than < 0:
+        msg = f"older_than must be a number of seconds, 0 or more, not {older_than!r}"
+        raise InvalidConfigError(msg)
+    return math.ceil(older_than * 1000)
+
+
+def named_keys(state: State) -> set[str]:
+    """The keys of all segments that a state names."""
+    return {batch.segment.key for partition in state.partitions.values() for batch in partition.batches}
+
+
+def _choose(state: State, segments: Iterable[ObjectInfo], others: Iterable[ObjectInfo], before: int) -> _Choice:
+    """Sort the objects; ``before`` is the time, in ms, at which the grace period began."""
+    named = named_keys(state)
+    garbage: list[ObjectInfo] = []
+    young = referenced = 0
+    for item in segments:
+        if item.key in named:
+            referenced += 1
+        elif max(item.modified_ms, state.dropped.get(item.key, 0)) <= before:
+            garbage.append(item)
+        else:
+            young += 1
+    for item in others:
+        if item.modified_ms <= before:
+            garbage.append(item)
+        else:
+            young += 1
+    return _Choice(garbage, young, referenced)
+
+
+def _already_gone(state: State, segments: Iterable[ObjectInfo], before: int) -> list[str]:
+    """Dropped segments that a vacuum deleted which could not note it any more."""
+    there = {item.key for item in segments}
+    return sorted(key for key, dropped in state.dropped.items() if key not in there and dropped <= before)
+
+
+def _old_checkpoints(objects: ObjectStore, chain: int) -> list[ObjectInfo]:
+    """The objects of all checkpoints below the newest complete ones and below the one that is hinted to.
+
+    Heads come first, so that a checkpoint is never found complete with its batches gone for long.
+    """
+    found = objects.list(keys.checkpoints(chain))
+    complete = sorted(sequence for item in found if (sequence := keys.checkpoint_sequence(item.key)) is not None)
+    if len(complete) <= KEPT_CHECKPOINTS:
+        return []
+    oldest, hinted = complete[-KEPT_CHECKPOINTS], _hinted(objects, chain)
+    old = []
+    for item in found:
+        sequence = keys.checkpoint_of(item.key)
+        if sequence is not None and sequence < oldest and sequence != hinted:
+            old.append(item)
+    return sorted(old, key=lambda item: keys.checkpoint_sequence(item.key) is None)
+
+
+def _hinted(objects: ObjectStore, chain: int) -> int:
+    try:
+        hint = objects.get(keys.latest(chain))
+    except ObjectNotFoundError:
+        return 0
+    return checkpoint.hinted(chain, hint)
+
+
+def _delete(store: Store, garbage: Sequence[ObjectInfo], state: State) -> None:
+    """Delete, then note in the chain which dropped objects are gone; a crash between leaves the note to the next."""
+    for start in range(0, len(garbage), _CHUNK):
+        chunk = [item.key for item in garbage[start : start + _CHUNK]]
+        store.objects.delete(chunk)
+        _forget(store, [key for key in chunk if key in state.dropped])
+
+
+def _forget(store: Store, dropped: Sequence[str]) -> None:
+    for start in range(0, len(dropped), _CHUNK):
+        store.chain.submit(ForgetObjects(tuple(dropped[start : start + _CHUNK])))
+
+
+def _sweep(objects: object, older_than_ms: int) -> int:
+    """Sweep the temporary files of a local store, which may be inside wrappers; other stores have none."""
+    while objects is not None:
+        sweep = getattr(objects, "sweep", None)
+        if sweep is not None:
+            return int(sweep(older_than_ms))
+        objects = getattr(objects, "inner", None)
+    return 0
