@@ -110,7 +110,7 @@ class Accumulator:
     def send_table(self, topic: str, table: pa.Table, partition: int | None, first: int) -> list[TablePart]:
         """Put rows into their partitions' batches; ``first`` is the number of the first row in what was sent."""
         writer = self._writer(topic)
-        _check_row_sizes(writer, table)
+        check_row_sizes(writer, table)
         numbers = self._partitions(writer, table, partition)
         parts: list[TablePart] = []
         for number, rows in split_by_partition(table, numbers, writer.topic.partitions):
@@ -296,7 +296,7 @@ def _check_size(writer: TopicWriter, size: int) -> None:
         raise RecordTooLargeError(msg)
 
 
-def _check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
+def check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
     """A row is too large if one of its binary or string cells is; a whole table that is small needs no look."""
     if table.nbytes <= writer.config.max_message_bytes:
         return
