@@ -265,3 +265,23 @@ def test_checksums() -> None:
         verify_checksum("x/y", data + b"0", sha256, size)
     with pytest.raises(CorruptionError, match=f"x/y was altered: .*expected {sha256}"):
         verify_checksum("x/y", bytes([data[0] ^ 1]) + data[1:], sha256, size)
+
+
+def test_a_slice_of_a_large_table_is_a_small_segment() -> None:
+    rows = 100_000
+    table = pa.table([pa.nulls(rows, field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
+    for fmt in FORMATS:
+        part = table.slice(5, 10)
+        encoded = encode(part, fmt, "none")
+        assert encoded.size < 5_000
+        assert decode(encoded.data, fmt).equals(part)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_rows_of_another_schema_are_refused(fmt: str) -> None:
+    table = numbers(100)
+    with SegmentWriter(table.schema, fmt, row_group_rows=10) as writer:
+        writer.append(table)
+        with pytest.raises(ValueError, match="the segment has n: int64"):
+            writer.append(pa.table({"other": [1]}))
+        assert decode(writer.finish().data, fmt).equals(table)

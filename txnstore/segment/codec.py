@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from types import TracebackType
@@ -173,6 +174,8 @@ class SegmentWriter:
     def append(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows, which must have the schema of the writer."""
         table = pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows
+        if table.schema != self._schema:
+            raise ValueError(f"rows of schema {table.schema}; the segment has {self._schema}")
         self._pending.append(table)
         self._pending_rows += table.num_rows
         self._pending_bytes += table.nbytes
@@ -191,6 +194,10 @@ class SegmentWriter:
     def close(self) -> None:
         """Forget everything that was written, unless it was finished."""
         self._pending.clear()
+        if self._writer is not None:
+            # First the writer: it would still want to write its footer when it is collected.
+            with suppress(*_DAMAGE):
+                self._writer.close()
         self._sink.close()
 
     def __enter__(self) -> Self:
@@ -210,21 +217,27 @@ class SegmentWriter:
     def _flush(self, whole_groups: bool) -> None:
         """Write what is pending, but for the rows that do not fill a row group if only whole ones are wanted."""
         rows = self._group_rows()
-        table = pa.concat_tables([self._schema.empty_table(), *self._pending])
-        limit = table.num_rows - table.num_rows % rows if whole_groups else table.num_rows
+        pending = self._pending or [self._schema.empty_table()]
+        table = pending[0] if len(pending) == 1 else pa.concat_tables(pending)
+        rest = table.num_rows % rows if whole_groups else 0
+        self._pending = [table.slice(table.num_rows - rest)] if rest else []
+        self._pending_rows = rest
+        self._pending_bytes = self._pending[0].nbytes if rest else 0
+        if rest:
+            table = table.slice(0, table.num_rows - rest)
         if self._writer is None:
             self._writer = self._open(table)
         if self._format == "parquet":
-            self._writer.write_table(table.slice(0, limit), row_group_size=rows)
+            self._writer.write_table(table, row_group_size=rows)
         else:
-            # At least one batch, so that a segment without rows has a piece with its columns, too.
-            for start in range(0, max(1, limit), rows):
-                group = table.slice(start, min(rows, limit - start)).combine_chunks()
-                for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
-                    self._writer.write_batch(batch)
-        rest = table.slice(limit)
-        self._pending = [rest] if rest.num_rows else []
-        self._pending_rows, self._pending_bytes = rest.num_rows, rest.nbytes
+            self._write_batches(table, rows)
+
+    def _write_batches(self, table: pa.Table, rows: int) -> None:
+        """Write the rows as record batches; at least one, so that no rows are a piece with its columns, too."""
+        for start in range(0, max(1, table.num_rows), rows):
+            group = _compact(table.slice(start, rows))
+            for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
+                self._writer.write_batch(batch)
 
     def _open(self, first: pa.Table) -> Any:
         level = _ZSTD_LEVEL if self._compression == "zstd" else None
@@ -259,6 +272,19 @@ def _parquet_encodings(table: pa.Table) -> dict[str, Any]:
         "use_dictionary": dictionaries or False,
         "write_statistics": statistics or False,
     }
+
+
+def _compact(table: pa.Table) -> pa.Table:
+    """The rows in one chunk a column, without what lies around a slice of a nested column.
+
+    Arrow IPC cuts plain columns to their slice, but writes the children of nested ones as a whole.
+    """
+    table = table.combine_chunks()
+    for index, column in enumerate(table.columns):
+        if pt.is_nested(column.type):
+            whole = column.take(pa.arange(0, table.num_rows))
+            table = table.set_column(index, table.schema.field(index), whole)
+    return table
 
 
 def _is_variable(data_type: pa.DataType) -> bool:
