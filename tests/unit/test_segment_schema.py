@@ -16,8 +16,6 @@ from txnstore.segment.schema import (
     fill_timestamps,
     is_reserved,
     is_timestamp_type,
-    offsets_of,
-    read_schema,
     records_to_table,
     stored_schema,
     timestamp_range,
@@ -36,13 +34,6 @@ def test_the_record_schema_is_kafkas_record() -> None:
     assert RECORD_SCHEMA.names == ["key", "value", "headers", "timestamp"]
     assert RECORD_SCHEMA.types == [pa.binary(), pa.binary(), HEADERS, pa.timestamp("ms", "UTC")]
     assert all(field.nullable for field in RECORD_SCHEMA)
-
-
-def test_a_read_adds_the_reserved_columns() -> None:
-    schema = read_schema(pa.schema([pa.field("id", pa.int64(), nullable=False)]))
-    assert schema.names == ["id", "_topic", "_partition", "_offset", "_timestamp"]
-    assert schema.types == [pa.int64(), pa.string(), pa.int32(), pa.int64(), TIMESTAMP]
-    assert read_schema(None).names[:4] == RECORD_SCHEMA.names
 
 
 def test_stored_columns_are_nullable_and_bare() -> None:
@@ -148,10 +139,3 @@ def test_missing_event_times_are_filled(data_type: pa.DataType) -> None:
     assert ms(as_milliseconds(filled["at"], "at"))[1] == NOW
     assert filled["at"][0] == table["at"][0]
     assert fill_timestamps(filled, "at", 1) is filled
-
-
-def test_offsets_are_counted_or_stored() -> None:
-    table = pa.table({"id": ["a", "b", "c"]})
-    assert offsets_of(table, 40).to_pylist() == [40, 41, 42]
-    assert offsets_of(table, 40).type == pa.int64()
-    assert offsets_of(table.append_column("_offset", pa.array([3, 5, 9])), 40).to_pylist() == [3, 5, 9]

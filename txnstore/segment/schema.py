@@ -60,11 +60,6 @@ def stored_schema(schema: pa.Schema | None) -> pa.Schema:
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
-def read_schema(schema: pa.Schema | None) -> pa.Schema:
-    """The columns of a read: those of the topic, then ``_topic``, ``_partition``, ``_offset``, ``_timestamp``."""
-    return pa.schema([*stored_schema(schema), *RESERVED_FIELDS])
-
-
 def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
     """Records as a table of :data:`RECORD_SCHEMA`; a record without a timestamp gets ``now_ms``.
 
@@ -117,13 +112,6 @@ def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:
     field = table.schema.field(index)
     now = pa.scalar(now_ms, pa.timestamp("ms")).cast(pa.int64() if field.type == pa.int64() else field.type)
     return table.set_column(index, field, pc.fill_null(table[column], now))
-
-
-def offsets_of(table: pa.Table, base_offset: int) -> Any:
-    """The ``_offset`` of each row as int64: stored ones of a compacted segment, else counted from ``base_offset``."""
-    if OFFSET_FIELD.name in table.column_names:
-        return table[OFFSET_FIELD.name]
-    return pa.arange(base_offset, base_offset + table.num_rows)
 
 
 def is_timestamp_type(data_type: pa.DataType) -> bool:
