@@ -34,6 +34,14 @@ class Fetched:
     opened: OpenSlice
     only: pa.Table | None
 
+    def tables(self) -> Iterator[pa.Table]:
+        """The pieces in order, each decoded when it is asked for."""
+        if self.only is not None:
+            yield self.only
+            return
+        for number in range(len(self.opened)):
+            yield self.opened.read(number)
+
 
 def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
     """Fetch a slice; decode it at once if it is one piece."""

@@ -42,7 +42,7 @@ class Projection:
 
     ``columns`` None: ``_topic, _partition, _offset, _timestamp``, then all columns of the topic. An unknown one is a
     :class:`SchemaMismatchError` that names it. ``schema``: the exact Arrow schema of every table that it makes, rows
-    or not.
+    or not. ``time_column``: the column that ``_timestamp`` comes from, if there is one.
     """
 
     def __init__(self, topic: Topic, columns: Sequence[str] | None = None) -> None:
@@ -55,7 +55,7 @@ class Projection:
         self.schema = pa.schema([everything.field(name) for name in self.columns])
         self._stored = [name for name in self.columns if name not in _RESERVED]
         self._append_time = topic.config.get("message.timestamp.type") == "LogAppendTime"
-        self._time_column = None if self._append_time else _time_column(topic)
+        self.time_column = None if self._append_time else _time_column(topic)
         self._constants: dict[str | int, Any] = {}
 
     def needs(self, segment: Segment) -> list[str]:
@@ -64,8 +64,8 @@ class Projection:
         if TIMESTAMP_FIELD.name in self.columns:
             if segment.explicit_offsets:
                 names.append(TIMESTAMP_FIELD.name)
-            if self._time_column is not None and self._time_column not in names:
-                names.append(self._time_column)
+            if self.time_column is not None and self.time_column not in names:
+                names.append(self.time_column)
         if segment.explicit_offsets:
             names.append(OFFSET_FIELD.name)
         return names
@@ -89,8 +89,11 @@ class Projection:
             if part.batch.segment.explicit_offsets:
                 return table.column(name)
             return pa.array(np.arange(first_offset, first_offset + rows, dtype=np.int64))
-        default = part.batch.appended_at if self._append_time else part.batch.max_timestamp
-        return timestamps_of(table, self._time_column, default)
+        return timestamps_of(table, self.time_column, self.default_timestamp(part))
+
+    def default_timestamp(self, part: Slice) -> int:
+        """The ``_timestamp`` in ms of a row that holds no time of its own."""
+        return part.batch.appended_at if self._append_time else part.batch.max_timestamp
 
     def _constant(self, key: str | int, data_type: pa.DataType, rows: int) -> Any:
         """``rows`` times the value ``key``: a slice of the longest such column that was made so far."""

@@ -1,0 +1,362 @@
+"""Consumers: positions in partitions, records from there on, and the positions of a group.
+
+A consumer reads the chain only when it has nothing left to hand out: one GET tells whether there is something new. What
+it hands out was decided before it was fetched, so aborted records are never downloaded and undecided ones never wait in
+its memory (CON-12).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Self, overload
+
+import pyarrow as pa
+
+from txnstore.core.commands import CommitOffsets, TxnOffsets
+from txnstore.core.events import GroupOffset
+from txnstore.core.groups import committed
+from txnstore.core.model import OffsetAndMetadata, State, TopicPartition
+from txnstore.core.names import check_id
+from txnstore.core.visibility import read_limit
+from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.fetcher import Taken
+from txnstore.lookup import OffsetAndTimestamp, offset_for_time
+from txnstore.plan import PartitionOffsets, find_partition, find_topic, parse_isolation, partition_offsets
+from txnstore.polling import Poller, Reads
+from txnstore.positions import Assignment, GroupMetadata, Positions, Reset, parse_reset
+from txnstore.record import Record, records_of
+
+__all__ = ["Consumer", "GroupMetadata", "OffsetAndTimestamp", "PartitionOffsets", "Record", "partition_offsets"]
+
+_ALL_ROWS = 2**63 - 1
+
+#: One partition or several.
+Partitions = TopicPartition | Iterable[TopicPartition]
+
+
+class Consumer:
+    """Reads partitions from a position on, in offset order, each record once. For one thread at a time.
+
+    ``topics``: all partitions of them, also those that come later; None: nothing until :meth:`assign`.
+    ``group``: begin at its committed offsets, and commit to it. In this release a consumer owns all partitions that it
+    is given; it shares them with nobody. ``isolation``: ``"read_committed"`` or ``"read_uncommitted"``.
+    ``auto_offset_reset``: where to begin if nothing is committed, or if the offset is gone: ``"earliest"``,
+    ``"latest"`` or ``"none"`` (an error).
+    ``enable_auto_commit``: commit what earlier polls returned, every ``auto_commit_interval`` seconds at a poll, and at
+    the end. Leave it off where the offsets go into transactions: :meth:`group_metadata` refuses then (OFF-19).
+    ``max_poll_records``: what :meth:`poll` returns at most. ``poll_interval``: the longest pause between two looks at
+    an idle chain, in seconds; each look is one GET.
+
+    A transaction may come in several polls (CON-10), offsets have gaps where markers, aborted and compacted records
+    were (CON-09): compare ``position`` with ``end_offsets`` to see whether all is read, never count.
+    """
+
+    def __init__(
+        self,
+        store: Reads,
+        topics: Sequence[str] | str | None = None,
+        group: str | None = None,
+        *,
+        isolation: str = "read_committed",
+        auto_offset_reset: str = "earliest",
+        enable_auto_commit: bool = False,
+        auto_commit_interval: float = 5.0,
+        max_poll_records: int = 500,
+        poll_interval: float = 0.5,
+    ) -> None:
+        self.group = check_id("group.id", group) if group is not None else None
+        self.isolation = parse_isolation(isolation)
+        self._positions = Positions(self.isolation, self.group, parse_reset(auto_offset_reset))
+        self._store = store
+        if enable_auto_commit:
+            self._group("commit by itself")
+        self._auto_commit = enable_auto_commit
+        self._auto_commit_interval = _positive("auto_commit_interval", auto_commit_interval)
+        self._max_poll_records = int(_positive("max_poll_records", max_poll_records))
+        self._poller = Poller(store, self._positions, _positive("poll_interval", poll_interval))
+        self._committed_at = store.runtime.clock()
+        self._pid = os.getpid()
+        self._closed = False
+        if topics is not None:
+            self.subscribe(topics)
+
+    # Which partitions -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Sequence[str] | str) -> None:
+        """Read all partitions of these topics, instead of what was assigned before. One GET.
+
+        Partitions that a topic gets later are read from their beginning.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        self._positions.subscribe(self._head(), names)
+
+    def assign(self, partitions: Partitions) -> None:
+        """Read exactly these partitions. Those that were assigned before keep their positions."""
+        tps = _flat(partitions)
+        self._open()
+        try:
+            self._positions.assign(self._store.chain.state, tps)
+        except UnknownTopicOrPartitionError:
+            self._positions.assign(self._store.chain.refresh(), tps)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that it reads, in order."""
+        return sorted(self._positions.assigned)
+
+    # Records ----------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
+        """The next records, up to ``max_records`` (``max_poll_records``); none if there are none within ``timeout``.
+
+        What was fetched already, or can be planned from what is known, comes without a look at the chain. Otherwise
+        that is one GET, repeated until ``timeout`` seconds are over. Raises
+        :class:`~txnstore.errors.UnstableOffsetCommitError` if an open transaction holds an offset of the group at
+        which to begin, and :class:`~txnstore.errors.OffsetOutOfRangeError` if ``auto_offset_reset`` is ``"none"``.
+        After an error the positions are where they were, so no record is skipped.
+        """
+        rows = self._max_poll_records if max_records is None else int(_positive("max_records", max_records))
+        self._open()
+        with self._poller.all_or_nothing():
+            taken = self._poll(timeout, rows)
+            return [
+                record for part in taken for record in records_of(part.table, part.projection.topic, part.tp.partition)
+            ]
+
+    def poll_table(self, timeout: float = 0.0, max_records: int | None = None) -> pa.Table:
+        """The same as a table with the columns of a scan; without ``max_records`` as much as there is, up to 64 MB.
+
+        Topics of different columns come in different polls.
+        """
+        rows = _ALL_ROWS if max_records is None else int(_positive("max_records", max_records))
+        self._open()
+        with self._poller.all_or_nothing():
+            taken = self._poll(timeout, rows, one_schema=True)
+            if taken:
+                return pa.concat_tables([part.table for part in taken])
+            first = next(iter(self._positions.assigned))
+            return self._positions.projection(find_topic(self._store.chain.state, first.topic)).schema.empty_table()
+
+    def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
+        if not self._positions.assigned:
+            msg = "this consumer reads nothing: give it topics, or call assign() or subscribe()"
+            raise InvalidConfigError(msg)
+        self._commit_by_itself()
+        return self._poller.poll(timeout, rows, one_schema=one_schema)
+
+    # Positions --------------------------------------------------------------------------------------------------------
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that a poll returns, or a higher one if that was compacted away."""
+        part = self._assigned(partition)
+        if part.flow is None:
+            self._positions.locate(self._head(), part)
+        assert part.flow is not None  # locate has found it
+        return part.flow.position
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at this offset. If it is outside the log, the next poll goes where ``auto_offset_reset`` says."""
+        part = self._assigned(partition)
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            msg = f"cannot seek to {offset!r} in {part.tp}: an offset is an integer of at least 0"
+            raise InvalidConfigError(msg)
+        part.move(offset)
+        part.origin = offset
+
+    def seek_to_beginning(self, *partitions: Partitions) -> None:
+        """Go to the first record of these partitions (all by default) at the next poll."""
+        for part in self._these(partitions):
+            part.move(Reset.EARLIEST)
+
+    def seek_to_end(self, *partitions: Partitions) -> None:
+        """Go to the end of these partitions (all by default) at the next poll: to the LSO if committed (CON-14)."""
+        for part in self._these(partitions):
+            part.move(Reset.LATEST)
+
+    def rewind_to_committed(self) -> None:
+        """Go back to the group's committed offset in every partition, after a transaction was aborted (OFF-20).
+
+        A partition without one goes back to where this consumer began in it, or was last sought to. What was fetched
+        is dropped; the offsets are looked up at the next poll, which waits for the stable ones.
+        """
+        self._group("rewind")
+        for part in self._these(()):
+            part.move(None)
+
+    def pause(self, *partitions: Partitions) -> None:
+        """Return nothing from these partitions (all by default) until they are resumed. Positions stay."""
+        for part in self._these(partitions):
+            part.paused = True
+
+    def resume(self, *partitions: Partitions) -> None:
+        """Go on with partitions (all by default) that were paused."""
+        for part in self._these(partitions):
+            part.paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {tp for tp, part in self._positions.assigned.items() if part.paused}
+
+    def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
+        """The first offset of the log, of these partitions or of all assigned ones."""
+        state = self._head()
+        return {tp: find_partition(state, tp).log_start for tp in self._named(partitions)}
+
+    def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
+        """The offset at which reading ends now: the LSO for read_committed, else the high watermark (LSO-11)."""
+        state = self._head()
+        return {tp: read_limit(find_partition(state, tp), self.isolation) for tp in self._named(partitions)}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each time (milliseconds), or None if no record that is visible is that late."""
+        state = self._head()
+        return {
+            tp: offset_for_time(self._store.objects, state, tp, self.isolation, timestamp)
+            for tp, timestamp in ((TopicPartition(*key), value) for key, value in times.items())
+        }
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets each assigned partition is behind its end (LSO-13). One GET."""
+        state = self._head()
+        return {
+            tp: max(
+                0, read_limit(find_partition(state, tp), self.isolation) - self._positions.locate(state, part).position
+            )
+            for tp, part in sorted(self._positions.assigned.items())
+        }
+
+    # The group --------------------------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """Commit the positions, or these offsets, to the group: always the *next* offset to read (OFF-19). One PUT."""
+        self._open()
+        group = self._group("commit")
+        if offsets is None:
+            offsets = {part.tp: part.flow.position for part in self._positions.assigned.values() if part.flow}
+        items = tuple(_group_offset(TopicPartition(*tp), value) for tp, value in offsets.items())
+        if items:
+            self._store.chain.submit(CommitOffsets(TxnOffsets(group, items)))
+        self._committed_at = self._store.runtime.clock()
+
+    @overload
+    def committed(self, partition: TopicPartition, *, metadata: Literal[False] = False) -> int | None: ...
+
+    @overload
+    def committed(self, partition: TopicPartition, *, metadata: Literal[True]) -> OffsetAndMetadata | None: ...
+
+    def committed(self, partition: TopicPartition, *, metadata: bool = False) -> int | OffsetAndMetadata | None:
+        """The group's committed offset, or None; with ``metadata`` as :class:`OffsetAndMetadata` (OFF-15).
+
+        Raises :class:`~txnstore.errors.UnstableOffsetCommitError` while an open transaction holds one (OFF-09).
+        """
+        group, tp = self._group("look up its offsets"), TopicPartition(*partition)
+        state = self._head()
+        find_partition(state, tp)
+        value = committed(state, group, tp)
+        return value if metadata or value is None else value.offset
+
+    def group_metadata(self) -> GroupMetadata:
+        """What ``send_offsets`` of a producer needs to commit this consumer's offsets in a transaction."""
+        group = self._group("take part in a transaction")
+        if self._auto_commit:
+            msg = (
+                f"offsets of group {group!r} cannot go into transactions while enable_auto_commit is on: what an "
+                "aborted transaction had read would be committed"
+            )
+            raise InvalidConfigError(msg)
+        return GroupMetadata(group)
+
+    def _commit_by_itself(self) -> None:
+        passed = self._store.runtime.clock() - self._committed_at
+        if self._auto_commit and passed >= self._auto_commit_interval * 1000:
+            self.commit()
+
+    def _group(self, what: str) -> str:
+        if self.group is None:
+            msg = f"a consumer without a group cannot {what}: create it with group=..."
+            raise InvalidConfigError(msg)
+        return self.group
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._closed:
+            msg = "this consumer is closed"
+            raise ConsumerClosedError(msg)
+        if self._pid != os.getpid():
+            # What was asked for before a fork arrives in the parent only.
+            self._pid = os.getpid()
+            for part in self._positions.assigned.values():
+                if part.flow is not None:
+                    part.move(part.flow.position)
+
+    def _head(self) -> State:
+        self._open()
+        return self._store.chain.refresh()
+
+    def _assigned(self, partition: TopicPartition) -> Assignment:
+        self._open()
+        tp = TopicPartition(*partition)
+        if tp not in self._positions.assigned:
+            known = ", ".join(map(str, self.assignment())) or "no partition"
+            msg = f"this consumer does not read {tp}; it reads {known}"
+            raise InvalidConfigError(msg)
+        return self._positions.assigned[tp]
+
+    def _named(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
+        return [tp for item in partitions for tp in _flat(item)] or self.assignment()
+
+    def _these(self, partitions: Iterable[Partitions]) -> list[Assignment]:
+        self._open()
+        return [self._assigned(tp) for tp in self._named(partitions)]
+
+    # Life -------------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit if it commits by itself, drop what was fetched, refuse further use."""
+        if self._closed:
+            return
+        try:
+            if self._auto_commit:
+                self.commit()
+        finally:
+            for part in self._positions.assigned.values():
+                part.move(None)
+            self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _flat(partitions: Partitions) -> list[TopicPartition]:
+    """One partition, given as a pair, or several."""
+    if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
+        return [TopicPartition(*partitions)]
+    return [TopicPartition(*tp) for tp in partitions]
+
+
+def _group_offset(tp: TopicPartition, value: int | OffsetAndMetadata) -> GroupOffset:
+    position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    return GroupOffset(
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=position.offset,
+        metadata=position.metadata,
+        leader_epoch=position.leader_epoch,
+    )
+
+
+def _positive(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        msg = f"{name} must be a number above 0, not {value!r}"
+        raise InvalidConfigError(msg)
+    return value

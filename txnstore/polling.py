@@ -1,0 +1,114 @@
+"""The loop of a poll: hand out what is there, look at the chain when nothing is, wait a little, look again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Protocol
+
+from txnstore.chain.log import Chain
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError
+from txnstore.fetcher import Taken, drain
+from txnstore.ids import Runtime
+from txnstore.positions import Positions
+from txnstore.reader import is_missing
+from txnstore.storage.base import ObjectStore
+
+#: The first pause between two looks at an idle chain, in seconds; it doubles up to the longest one.
+_FIRST_PAUSE = 0.01
+#: What one poll hands out at most, beyond the first piece.
+_MAX_POLL_BYTES = 64 << 20
+
+
+class Reads(Protocol):
+    """What a consumer needs of a store."""
+
+    @property
+    def objects(self) -> ObjectStore: ...
+
+    @property
+    def pool(self) -> Executor: ...
+
+    @property
+    def chain(self) -> Chain: ...
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+
+class Poller:
+    """Gets rows for positions. ``longest_pause``: between two looks at an idle chain, in seconds."""
+
+    def __init__(self, store: Reads, positions: Positions, longest_pause: float) -> None:
+        self._store = store
+        self._positions = positions
+        self._longest_pause = longest_pause
+        self._pause = min(_FIRST_PAUSE, longest_pause)
+        self._turns: list[TopicPartition] = []
+
+    def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
+        """Up to so many rows; none if there are none within ``timeout`` seconds.
+
+        Rows that are known come without a look at the chain, unless a position has to be found that only its head can
+        tell. ``timeout`` 0: one look at most.
+        """
+        chain, runtime = self._store.chain, self._store.runtime
+        deadline, waited = runtime.clock() + timeout * 1000, 0.0
+        state, fresh, planned_again = chain.state, False, False
+        if self._positions.needs_head(state):
+            state, fresh = chain.refresh(), True
+        while True:
+            unstable = self._positions.update(state)
+            try:
+                taken = self._take(rows, one_schema=one_schema)
+            except CorruptionError as error:
+                # A compaction has replaced, and a vacuum removed, a segment of an old plan: the head names another.
+                if planned_again or not is_missing(error):
+                    raise
+                state, fresh, planned_again = chain.refresh(), True, True
+                continue
+            if taken:
+                self._pause = min(_FIRST_PAUSE, self._longest_pause)
+                return taken
+            if fresh:
+                # The clock may be set back while this waits, so what was slept counts as well.
+                left = min((deadline - runtime.clock()) / 1000, timeout - waited)
+                if left <= 0:
+                    if unstable is not None:
+                        raise unstable
+                    return []
+                pause = min(self._pause, left)
+                runtime.sleep(pause)
+                waited += pause
+                self._pause = min(self._pause * 2, self._longest_pause)
+            state, fresh = chain.refresh(), True
+
+    def _take(self, rows: int, *, one_schema: bool) -> list[Taken]:
+        """Rows of the partitions that are not paused; who waited longest has the first turn."""
+        assigned = self._positions.assigned
+        turns = dict.fromkeys([tp for tp in self._turns if tp in assigned] + list(assigned))
+        parts = (assigned[tp] for tp in turns)
+        flows = deque(part.flow for part in parts if part.flow is not None and not part.paused)
+        taken = drain(flows, self._store.objects, self._store.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema)
+        self._turns = [flow.tp for flow in flows]
+        return taken
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Put the positions back if what was polled cannot be handed out after all: no record is skipped."""
+        before = [
+            (part, part.want, part.flow, part.flow.position if part.flow is not None else 0)
+            for part in self._positions.assigned.values()
+        ]
+        try:
+            yield
+        except BaseException:
+            for part, want, flow, position in before:
+                if flow is None:
+                    part.move(want)
+                elif part.flow is flow and flow.position != position:
+                    flow.seek(position)
+            raise
