@@ -1,0 +1,226 @@
+"""The options of ``format("txnstore")``: checked once, on the driver, before anything is read or written.
+
+Spark hands over text, with the names in lower case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.names import check_id
+from txnstore.errors import InvalidConfigError
+from txnstore.plan import parse_isolation
+
+_READ = (
+    "path", "topic", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "isolation",
+)  # fmt: skip
+_WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope")
+#: Options of streaming queries, which this release does not have: named, so that the error can say so.
+_STREAMING = ("maxOffsetsPerTrigger", "group", "checkpointLocation", "queryName")
+#: One view may be read and inserted into with one set of options, so each side accepts the other's.
+_KNOWN = {name.lower(): name for name in (*_READ, *_WRITE)}
+_STORAGE = "storage."
+#: Kafka's numbers for the ends of a partition in JSON offsets.
+EARLIEST, LATEST = -2, -1
+
+#: Where a read begins or ends: an offset for some partitions, or for a whole end ``earliest`` or ``latest``.
+Offsets = str | Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A store: its URL, and what fsspec needs to open it (which may be secret)."""
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read: offsets are half-open, timestamps in milliseconds; ``columns`` None means all."""
+
+    location: Location
+    topics: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    partitions: tuple[int, ...] | None = None
+    start: Offsets = "earliest"
+    end: Offsets = "latest"
+    start_ms: int | None = None
+    end_ms: int | None = None
+    isolation: Isolation = Isolation.READ_COMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write; ``topic`` None: each row names its own in ``_topic``. ``versions``: (scope, version) pairs."""
+
+    location: Location
+    topic: str | None
+    transactional_id: str | None = None
+    versions: tuple[tuple[str, int], ...] = ()
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a read. Raises :class:`InvalidConfigError`, which names the option."""
+    given = _checked(options)
+    topics = tuple(_names("topic", given.get("topic", "")))
+    if not topics:
+        msg = 'which topic is to be read? Give the option "topic" (several: separated by commas)'
+        raise InvalidConfigError(msg)
+    for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+        if offsets in given and timestamp in given:
+            msg = f"give {offsets} or {timestamp}, not both"
+            raise InvalidConfigError(msg)
+    columns, partitions = given.get("columns"), given.get("partitions")
+    if columns is not None and not columns.strip():
+        msg = "the option columns names no column"
+        raise InvalidConfigError(msg)
+    return ReadOptions(
+        location=_location(given),
+        topics=topics,
+        columns=None if columns is None else tuple(_names("columns", columns)),
+        partitions=None if partitions is None else _integers("partitions", partitions),
+        start=_offsets("startingOffsets", given.get("startingOffsets", "earliest"), topics),
+        end=_offsets("endingOffsets", given.get("endingOffsets", "latest"), topics),
+        start_ms=_optional_integer(given, "startingTimestamp"),
+        end_ms=_optional_integer(given, "endingTimestamp"),
+        isolation=parse_isolation(given.get("isolation", Isolation.READ_COMMITTED.value)),
+    )
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a write. Raises :class:`InvalidConfigError`, which names the option."""
+    given = _checked(options)
+    transactional_id = given.get("transactionalId")
+    version = _optional_integer(given, "txnVersion")
+    if transactional_id is not None:
+        check_id("transactionalId", transactional_id)
+    if version is not None and version < 0:
+        msg = f"txnVersion must be at least 0, not {version}"
+        raise InvalidConfigError(msg)
+    if version is not None and transactional_id is None:
+        msg = "txnVersion needs a transactionalId: the version is remembered under it"
+        raise InvalidConfigError(msg)
+    if version is None and "txnScope" in given:
+        msg = "txnScope needs a txnVersion: it names what the version counts"
+        raise InvalidConfigError(msg)
+    versions = () if version is None else ((given.get("txnScope", ""), version),)
+    return WriteOptions(_location(given), given.get("topic"), transactional_id, versions)
+
+
+def refuse_streaming() -> InvalidConfigError:
+    """The error of a streaming query."""
+    msg = "txnstore has no streaming source or sink in this release: use spark.read and df.write"
+    return InvalidConfigError(msg)
+
+
+def _checked(options: Mapping[str, str]) -> dict[str, str]:
+    """The options under the names that the documentation gives them; an unknown one is refused."""
+    given: dict[str, str] = {}
+    for key in options:
+        if key.lower().startswith(_STORAGE):
+            given[key] = options[key]
+            continue
+        name = _KNOWN.get(key.lower())
+        if name is None:
+            raise _unknown(key)
+        given[name] = options[key]
+    return given
+
+
+def _unknown(key: str) -> InvalidConfigError:
+    if key.lower() in [name.lower() for name in _STREAMING]:
+        return InvalidConfigError(f"the option {key} belongs to streaming queries, which this release does not have")
+    close = difflib.get_close_matches(key.lower(), _KNOWN, n=1, cutoff=0.6)
+    known = ", ".join(sorted({*_READ, *_WRITE})) + f", {_STORAGE}*"
+    hint = f"did you mean {_KNOWN[close[0]]}? " if close else ""
+    return InvalidConfigError(f"there is no option {key!r}; {hint}The options are {known}")
+
+
+def _location(given: Mapping[str, str]) -> Location:
+    url = given.get("path", "")
+    if not url:
+        msg = 'where is the store? Give its URL: load("s3://…") or save("s3://…")'
+        raise InvalidConfigError(msg)
+    if url.startswith("memory://"):
+        msg = f"{url} lives in the memory of one process, and Spark has many: use a folder or s3://"
+        raise InvalidConfigError(msg)
+    storage = {key[len(_STORAGE) :]: _value(key, given[key]) for key in given if key.lower().startswith(_STORAGE)}
+    return Location(url, storage)
+
+
+def _value(key: str, text: str) -> Any:
+    """An option for fsspec: JSON where it can be nothing else (true, false, an object or a list), else the text."""
+    if text in ("true", "false") or text.startswith(("{", "[")):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            msg = f"the option {key} is not valid JSON at character {getattr(error, 'pos', 0)}"
+            raise InvalidConfigError(msg) from None
+    return text
+
+
+def _names(option: str, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    if "" in names:
+        msg = f"the option {option} holds an empty name: {text!r}"
+        raise InvalidConfigError(msg)
+    if len(set(names)) < len(names):
+        msg = f"the option {option} names something twice: {text!r}"
+        raise InvalidConfigError(msg)
+    return names
+
+
+def _integer(option: str, text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        msg = f"the option {option} must hold integers, not {text.strip()!r}"
+        raise InvalidConfigError(msg) from None
+
+
+def _integers(option: str, text: str) -> tuple[int, ...]:
+    return tuple(_integer(option, part) for part in text.split(","))
+
+
+def _optional_integer(given: Mapping[str, str], option: str) -> int | None:
+    return _integer(option, given[option]) if option in given else None
+
+
+def _offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
+    """``earliest``, ``latest``, or JSON as in Spark's Kafka source; one topic's name may be left out."""
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return word
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        msg = f'{option} must be earliest, latest or JSON like {{"topic":{{"0":23,"1":-2}}}}, not {text!r}'
+        raise InvalidConfigError(msg)
+    if parsed and not any(isinstance(value, dict) for value in parsed.values()):
+        if len(topics) > 1:
+            msg = f"{option} must name the topic of its offsets, because the read has several"
+            raise InvalidConfigError(msg)
+        parsed = {topics[0]: parsed}
+    result: dict[TopicPartition, int] = {}
+    for topic, offsets in parsed.items():
+        if topic not in topics:
+            msg = f"{option} names the topic {topic!r}, which is not read"
+            raise InvalidConfigError(msg)
+        if not isinstance(offsets, dict):
+            msg = f"{option} must hold offsets by partition for topic {topic!r}, not {offsets!r}"
+            raise InvalidConfigError(msg)
+        for partition, offset in offsets.items():
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+                msg = f"{option} of {topic}-{partition} must be an offset, -2 (earliest) or -1 (latest), not {offset!r}"
+                raise InvalidConfigError(msg)
+            result[TopicPartition(topic, _integer(option, partition))] = offset
+    return result

@@ -1,0 +1,117 @@
+"""What a read will read, decided on the driver: slices of one snapshot, in groups of a size for a task.
+
+Tasks then need no chain, only the segments that their slices name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from txnstore.core.model import State, Topic, TopicPartition
+from txnstore.core.visibility import Slice, check_offset, visible
+from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
+from txnstore.lookup import offset_for_time
+from txnstore.plan import find_partition, find_partitions, find_topic
+from txnstore.reader import Projection
+from txnstore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+
+if TYPE_CHECKING:
+    from txnstore.store import Store
+
+#: Bytes of segments for one task: smaller for small reads, so that all cores get some.
+_MAX_TASK_BYTES, _MIN_TASK_BYTES = 64 << 20, 4 << 20
+_TASKS_AT_LEAST = 16
+#: What opening one more object is worth, in bytes read.
+_OPEN_COST = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The slices of one task, all of one topic, in order of partition and offset."""
+
+    topic: Topic
+    slices: tuple[Slice, ...]
+
+
+def projection_schema(state: State, options: ReadOptions) -> pa.Schema:
+    """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
+    first, *others = [find_topic(state, name) for name in options.topics]
+    schema = Projection(first, options.columns).schema
+    for topic in others:
+        if not Projection(topic, options.columns).schema.equals(schema):
+            msg = f"topics {first.name!r} and {topic.name!r} have different columns, so one read cannot give both"
+            raise SchemaMismatchError(msg)
+    return schema
+
+
+def plan(store: Store, state: State, options: ReadOptions) -> list[Group]:
+    """The groups of slices to read, one a task."""
+    found = [(find_topic(state, name), list(_slices(store, state, name, options))) for name in options.topics]
+    total = sum(_cost(part) for _, slices in found for part in slices)
+    target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
+    return [Group(topic, run) for topic, slices in found for run in group(slices, target)]
+
+
+def group(slices: Iterable[Slice], target: int) -> Iterator[tuple[Slice, ...]]:
+    """Neighbours together, up to ``target`` bytes a group; a larger segment is a group of its own."""
+    run: list[Slice] = []
+    size = 0
+    for part in slices:
+        if run and size + _cost(part) > target:
+            yield tuple(run)
+            run, size = [], 0
+        run.append(part)
+        size += _cost(part)
+    if run:
+        yield tuple(run)
+
+
+def _cost(part: Slice) -> int:
+    return part.batch.segment.size + _OPEN_COST
+
+
+def _slices(store: Store, state: State, topic: str, options: ReadOptions) -> Iterator[Slice]:
+    tps = find_partitions(state, topic, options.partitions)
+    for offsets in (options.start, options.end):
+        _check_partitions(state, offsets)
+    # Only a bound in time has to look into a segment, mostly one a partition: so for all partitions at once.
+    found = store.pool.map(lambda tp: _partition(store, state, tp, options), tps)
+    yield from (part for slices in found for part in slices)
+
+
+def _partition(store: Store, state: State, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
+    partition = find_partition(state, tp)
+    earliest, latest = partition.log_start, partition.high_watermark
+
+    def bound(offsets: Offsets, moment: int | None, default: int) -> int:
+        if moment is not None:
+            found = offset_for_time(store.objects, state, tp, options.isolation, moment)
+            return found.offset if found is not None else latest
+        offset = _resolve(offsets, tp, earliest, latest, default)
+        check_offset(tp, partition, options.isolation, offset)
+        return offset
+
+    start, end = bound(options.start, options.start_ms, earliest), bound(options.end, options.end_ms, latest)
+    if start > end and options.start_ms is None and options.end_ms is None:
+        msg = f"a read of {tp} cannot start at offset {start} and end at {end}, before it"
+        raise OffsetOutOfRangeError(msg)
+    return visible(tp, partition, options.isolation, start, end)
+
+
+def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, default: int) -> int:
+    """The offset meant for a partition; ``default`` if none is given for it."""
+    if isinstance(offsets, str):
+        return earliest if offsets == "earliest" else latest
+    offset = offsets.get(tp, default)
+    return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
+
+
+def _check_partitions(state: State, offsets: Offsets) -> None:
+    """Offsets for a partition that is not there are a mistake, not something to pass over."""
+    if not isinstance(offsets, str):
+        for tp in sorted(offsets):
+            find_partition(state, tp)

@@ -1,0 +1,97 @@
+"""The batch reader: planned once on the driver, executed by tasks that only fetch segments.
+
+It has no ``pushFilters`` on purpose: up to Spark 4.3 the filters of one query leak into the others that share a
+DataFrame, and their results are silently wrong. Ranges and columns are options, which belong to one ``load()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from txnstore.errors import InvalidConfigError, SchemaMismatchError
+from txnstore.readahead import read_ahead
+from txnstore.reader import Projection
+from txnstore.spark import types
+from txnstore.spark.options import ReadOptions
+from txnstore.spark.planning import Group, plan, projection_schema
+from txnstore.spark.stores import open_location, open_objects
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: Threads of a task: enough to fetch the next segments while one is decoded.
+_THREADS = 4
+
+
+class SlicesPartition(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(None)
+        self.group = group
+
+
+class TxnStoreReader(DataSourceReader):
+    """Reads the slices of one snapshot: the plan is pinned when Spark plans the DataFrame, and stays."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        with open_location(options.location, read_only=True) as store:
+            state = store.state(refresh=False)
+            wanted = projection_schema(state, options)
+            self._schema = _target(types.spark_schema(wanted), schema, options)
+            # Only what Spark will take is decoded, whatever the read was asked for before.
+            options = replace(options, columns=tuple(self._schema.names))
+            self._groups = plan(store, state, options)
+            # The tasks may have another working directory: the store knows its absolute URL.
+            self._location = replace(options.location, url=store.url)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A task gets its own group from Spark; the whole plan stays on the driver."""
+        return {**self.__dict__, "_groups": []}
+
+    def partitions(self) -> list[InputPartition]:
+        """One a group of slices."""
+        return [SlicesPartition(group) for group in self._groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a group of slices, as record batches of exactly the schema that Spark expects."""
+        if not isinstance(partition, SlicesPartition):
+            return  # Spark runs one task even where there is nothing to read.
+        group = partition.group
+        projection = Projection(group.topic, self._schema.names)
+        objects = open_objects(self._location)
+        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="txnstore-read")
+        try:
+            yield from types.to_batches(read_ahead(objects, pool, group.slices, projection), self._schema)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            objects.close()
+
+
+def _target(full: pa.Schema, schema: StructType, options: ReadOptions) -> pa.Schema:
+    """The Arrow schema to deliver: what Spark asks for, if the topic has it."""
+    fields = []
+    for field in schema.fields:
+        if field.name not in full.names:
+            msg = f"topic {options.topics[0]!r} has no column {field.name!r} to read; it has {', '.join(full.names)}"
+            raise SchemaMismatchError(msg)
+        arrow = full.field(field.name)
+        name, asked = types.type_name(arrow.type), field.dataType.simpleString()
+        if asked != name:
+            msg = f"column {field.name!r} is of type {name}; the schema of the read says {asked}"
+            raise SchemaMismatchError(msg)
+        nested = field.dataType.json()
+        if any(f'"{rule}":false' in nested for rule in ("nullable", "containsNull", "valueContainsNull")):
+            msg = f"column {field.name!r} may hold nulls inside; the schema of the read must allow them"
+            raise SchemaMismatchError(msg)
+        fields.append(pa.field(field.name, arrow.type, nullable=field.nullable))
+    if options.columns is not None and [field.name for field in fields] != list(options.columns):
+        msg = f"give the option columns or a schema, not both: {', '.join(options.columns)} is not the schema's choice"
+        raise InvalidConfigError(msg)
+    return pa.schema(fields)

@@ -1,0 +1,132 @@
+"""Arrow types as Spark wants them, and their names in Spark's SQL.
+
+Spark accepts exactly one Arrow type for each type of its own, compares schemas to the letter (names of list elements,
+nullability), and fails the read otherwise. So the mapping is written down here, and every batch is rebuilt with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from txnstore.errors import SchemaMismatchError
+
+#: Rows of a record batch that goes to Spark (measured: flat between 64k and 128k rows), and a bound for wide rows.
+BATCH_ROWS = 128 * 1024
+_BATCH_BYTES = 32 << 20
+
+_SAME = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.null(): "void",
+}
+_SHORTER = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+def spark_schema(schema: pa.Schema) -> pa.Schema:
+    """The Arrow schema that Spark expects for these columns of a topic: all nullable, times in microseconds."""
+    return pa.schema([pa.field(field.name, _spark_type(field.type, field.name)) for field in schema])
+
+
+def ddl(schema: pa.Schema) -> str:
+    """The columns of a :func:`spark_schema` as Spark's SQL writes them."""
+    return ", ".join(f"{quoted(field.name)} {type_name(field.type, quote=True)}" for field in schema)
+
+
+def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
+    """The name of a type of a :func:`spark_schema`, as ``DataType.simpleString`` gives it.
+
+    ``quote``: the names of struct fields in backquotes, as DDL needs them.
+    """
+    if data_type in _SAME:
+        return _SAME[data_type]
+    if pt.is_decimal(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if pt.is_map(data_type):
+        return f"map<{type_name(data_type.key_type, quote=quote)},{type_name(data_type.item_type, quote=quote)}>"
+    if pt.is_list(data_type):
+        return f"array<{type_name(data_type.value_type, quote=quote)}>"
+    fields = [
+        f"{quoted(field.name) if quote else field.name}:{type_name(field.type, quote=quote)}" for field in data_type
+    ]
+    return f"struct<{','.join(fields)}>"
+
+
+def to_batches(tables: Iterator[pa.Table], target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows as record batches of the schema that Spark expects: small tables joined, large ones cut."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
+        size += table.nbytes
+        if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
+            yield from _cut(waiting, rows, size, target)
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield from _cut(waiting, rows, size, target)
+
+
+def _cut(tables: list[pa.Table], rows: int, size: int, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    table = pa.concat_tables(tables)
+    count = min(BATCH_ROWS, max(1, rows * _BATCH_BYTES // max(1, size)))
+    for first in range(0, rows, count):
+        yield _batch(table.slice(first, count), target)
+
+
+def _batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for field in target:
+        column = table.column(field.name)
+        if column.type != field.type:
+            column = pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
+        if not field.nullable and column.null_count:
+            msg = f"column {field.name!r} holds nulls; the schema given to the read says that it is not null"
+            raise SchemaMismatchError(msg)
+        arrays.append(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
+    exact = [_exact(array, field) for array, field in zip(arrays, target, strict=True)]
+    return pa.RecordBatch.from_arrays(exact, schema=target)
+
+
+def _exact(array: pa.Array, field: pa.Field) -> pa.Array:
+    """The array with the very type of the field: equal types may still differ in the names of list elements."""
+    return array if array.type.equals(field.type, check_metadata=True) else array.cast(field.type)
+
+
+def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
+    """The catalog lets in only what Spark can hold, so what is left for an error is a store that knows more types."""
+    if data_type in _SAME or pt.is_decimal128(data_type):
+        return data_type
+    if data_type in _SHORTER:
+        return _SHORTER[data_type]
+    if pt.is_fixed_size_binary(data_type):
+        return pa.binary()
+    if pt.is_timestamp(data_type):
+        return pa.timestamp("us", "UTC" if data_type.tz is not None else None)
+    if pt.is_map(data_type):
+        key, item = _spark_type(data_type.key_type, column), _spark_type(data_type.item_type, column)
+        return pa.map_(pa.field("key", key, nullable=False), pa.field("value", item))
+    if pt.is_list(data_type):
+        return pa.list_(pa.field("element", _spark_type(data_type.value_type, column)))
+    if pt.is_struct(data_type):
+        return pa.struct([pa.field(field.name, _spark_type(field.type, column)) for field in data_type])
+    msg = f"column {column!r} is of type {data_type}, which Spark has no type for; leave it out with the option columns"
+    raise SchemaMismatchError(msg)
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark's SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
