@@ -29,7 +29,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[S3Server]:
-    """moto behind a lock."""
+    """Moto, behind a lock."""
     with S3Server("moto") as server:
         yield server
 

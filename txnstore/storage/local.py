@@ -39,7 +39,13 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        return f"file://{self.root}"
+        # A file URL is percent-encoded. Only this one character must be, for the URL to lead back here.
+        return f"file://{self.root.replace('%', '%25')}"
+
+    @property
+    def identity(self) -> str:
+        """The folder: all that tells one local store from another."""
+        return self.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         path = self._path(key)

@@ -34,7 +34,7 @@ class MemoryStore:
     def __init__(self, name: str | None = None, *, clock: Callable[[], int] = system_clock_ms) -> None:
         self.name = name
         self._clock = clock
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._lock = ForkLock()
         self._objects: dict[str, tuple[bytes, int]] = {}
         self._keys: list[str] = []  # sorted; kept beside the dict so that a list of a long chain costs a bisection
@@ -44,7 +44,7 @@ class MemoryStore:
         """The store of ``memory://name`` in this process, made at the first call."""
         with cls._lock_of_names:
             store = cls._by_name.get(name)
-            if store is None or store._pid != os.getpid():
+            if store is None or store.pid != os.getpid():
                 store = cls._by_name[name] = cls(name)
             return store
 
@@ -113,7 +113,7 @@ class MemoryStore:
     def __reduce__(self) -> tuple[Callable[[str, int], MemoryStore], tuple[str, int]]:
         if self.name is None:
             raise StorageRefusedError("A MemoryStore without a name cannot be pickled: open memory://name instead.")
-        return (_unpickle, (self.name, self._pid))
+        return (_unpickle, (self.name, self.pid))
 
     def _find(self, key: str) -> tuple[bytes, int]:
         self._check_process()
@@ -133,9 +133,9 @@ class MemoryStore:
         return ObjectInfo(key, len(data), modified_ms)
 
     def _check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise StorageRefusedError(
-                f"{self.url} lives in the memory of process {self._pid} and cannot be used in process {os.getpid()}. "
+                f"{self.url} lives in the memory of process {self.pid} and cannot be used in process {os.getpid()}. "
                 "Use a local folder or an object store to share data between processes."
             )
 

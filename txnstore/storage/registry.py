@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from txnstore.errors import InvalidConfigError
 from txnstore.storage.base import ObjectStore
@@ -32,7 +33,7 @@ def open_store(
 ) -> ObjectStore:
     """The object store at ``url``, with retries around it. No request is made yet.
 
-    ``url``: a path, ``file://…``, ``memory://name``, ``s3://bucket/prefix`` (``s3a://`` means the same).
+    ``url``: a path, ``file:///path`` (percent-encoded), ``memory://name``, ``s3://bucket/prefix`` (or ``s3a://``).
     ``storage_options`` go to fsspec's ``S3FileSystem`` as they are: ``key``, ``secret``, ``token``, ``endpoint_url``,
     ``anon``, ``profile``, ``client_kwargs``, ``config_kwargs``, …. Any other URL, and options for a store that has
     none, raise :class:`~txnstore.errors.InvalidConfigError`.
@@ -70,7 +71,7 @@ def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
 def _path_of_file_url(url: str, rest: str) -> str:
     host, slash, path = rest.partition("/")
     if host in ("localhost", "") and slash:
-        return slash + path
+        return unquote(slash + path)
     raise InvalidConfigError(
         f"{redact(url)!r} is not the URL of a folder: write file:///absolute/path or a plain path."
     )

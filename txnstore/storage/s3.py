@@ -4,6 +4,8 @@ s3fs by itself repeats writes, caches listings, and recognises a refused create 
 and caches are off, a call here is one request (``call_s3``), and errors are judged by their HTTP status.
 """
 
+# ruff: noqa: SLF001 - s3fs's coroutines have an underscore; only they can read a streamed body on the I/O thread.
+
 from __future__ import annotations
 
 import copy
@@ -19,6 +21,7 @@ from txnstore.storage.forklock import ForkLock
 from txnstore.storage.names import check_key, check_prefix, check_range
 from txnstore.storage.redact import redact
 from txnstore.storage.s3_errors import Kind, answer_of, from_code, map_s3_error, scrub
+from txnstore.storage.s3_session import single_attempt_session
 
 MIB = 1 << 20
 MULTIPART_FROM_BYTES = 64 * MIB
@@ -37,8 +40,6 @@ class S3Store:
     the store may be used after a fork; it pickles with its options, and shows them nowhere else.
 
     One call is one request, except for lists and deletes of more than 1,000 keys and a ``put`` of more than 64 MiB.
-    The HTTP library sends a request once more when a *reused* connection turns out to be dead; so a create may be
-    answered False because of its own first half, which the protocol allows.
     Modification times have the resolution of S3, one second.
     """
 
@@ -56,6 +57,14 @@ class S3Store:
     @property
     def url(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+
+    @property
+    def identity(self) -> str:
+        """What tells this store from one of the same URL at another endpoint."""
+        client = self._options.get("client_kwargs") or {}
+        return (
+            f"{self.url} at {self._options.get('endpoint_url') or client.get('endpoint_url') or 'the default endpoint'}"
+        )
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         full = self._full(key)
@@ -176,7 +185,7 @@ class S3Store:
         try:
             answer: T = sync(client.loop, request, client)
             return answer
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - every foreign error is mapped
             url = f"{self.url}/{key}" if key else self.url
             problem: TxnStoreError = map_s3_error(error, kind, self.bucket, url, self._secrets)
         # Raised outside of the handler: else the foreign error, which may show a secret, would hang on as the context.
@@ -198,14 +207,19 @@ class S3Store:
         except ImportError:
             raise InvalidConfigError("s3:// URLs need the package s3fs: install txnstore[s3].") from None
         options = copy.deepcopy(self._options)
-        config = {"max_pool_connections": 64, **options.pop("config_kwargs", {}), "retries": {"total_max_attempts": 1}}
+        config = {
+            "max_pool_connections": 64,
+            "http_session_cls": single_attempt_session(),
+            **options.pop("config_kwargs", {}),
+            "retries": {"total_max_attempts": 1},
+        }
         fixed = {"use_listings_cache": False, "skip_instance_cache": True, "asynchronous": False, "loop": None}
         try:
             client = s3fs.S3FileSystem(**{**options, **fixed}, config_kwargs=config)
             client.retries = 1
             client.connect()
             return client
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the options made it raise
             message = scrub(f"{type(error).__name__}: {error}", self._secrets)
         raise InvalidConfigError(f"Cannot make a client for {self.url}: {message}. Check storage_options.")
 
@@ -219,7 +233,8 @@ def _check_endpoint(options: Mapping[str, Any]) -> None:
     for endpoint in (options.get("endpoint_url"), client.get("endpoint_url")):
         if endpoint and redact(endpoint) != endpoint:
             raise InvalidConfigError(
-                f"The endpoint_url {redact(endpoint)} holds credentials or a query. Pass key and secret as storage_options."
+                f"The endpoint_url {redact(endpoint)} holds credentials or a query. "
+                "Pass key and secret as storage_options."
             )
 
 

@@ -84,6 +84,7 @@ def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secret
     must be handled before. The foreign error stays as the cause unless it would show a secret.
     """
     answer = answer_of(error)
+    answer = Answer(answer.status, scrub(answer.code, secrets))
     problem = (
         _from_answer(answer, kind, bucket, url)
         if answer.status is not None
@@ -149,7 +150,7 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
 
 
 def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
-    """The server did not answer: did the request leave, or could it not even be made?"""
+    """The error where the server did not answer; it may have been sent or not even made."""
     links = [*_causes(error), *_wrapped(error)]
     names = {base.__name__ for link in links for base in type(link).__mro__}
     detail = scrub(f"{type(error).__name__}: {error}", secrets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txnstore.testing.clock import ManualClock
+from txnstore.testing.contract import StorageContract
 from txnstore.testing.faults import (
     PASSING_FAULTS,
     Fault,
@@ -16,8 +17,26 @@ from txnstore.testing.faults import (
     script,
     seeded,
 )
+from txnstore.testing.servers import S3Server
+from txnstore.testing.wire import Break, RequestLog, WireFault, WireRequest
 
 __all__ = [
-    "PASSING_FAULTS", "Fault", "FaultStore", "ManualClock", "Plan", "Request", "SimulatedCrash",
-    "crash_at", "no_faults", "on", "script", "seeded",
-]  # fmt: skip
+    "PASSING_FAULTS",
+    "Break",
+    "Fault",
+    "FaultStore",
+    "ManualClock",
+    "Plan",
+    "Request",
+    "RequestLog",
+    "S3Server",
+    "SimulatedCrash",
+    "StorageContract",
+    "WireFault",
+    "WireRequest",
+    "crash_at",
+    "no_faults",
+    "on",
+    "script",
+    "seeded",
+]

@@ -149,6 +149,11 @@ class FaultStore:
         return self.inner.url
 
     @property
+    def identity(self) -> str | None:
+        """That of the store below: faults do not make it another store."""
+        return getattr(self.inner, "identity", None)
+
+    @property
     def requests(self) -> Sequence[Request]:
         """Everything that was asked so far, in order, with its fault."""
         with self._lock:

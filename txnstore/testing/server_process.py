@@ -26,7 +26,8 @@ def main(kind: str) -> None:
 
 
 def _announce(port: int) -> None:
-    print(port, flush=True)
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
     # Whatever the server prints from here on has no reader, and a full pipe would stop it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import txnstore.errors
 
@@ -40,7 +40,7 @@ class S3Server:
         """What to pass to open a store there; a copy each time."""
         return storage_options(self.url)
 
-    def start(self) -> S3Server:
+    def start(self) -> Self:
         """Start and wait until it answers; returns itself."""
         package_root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
         paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -86,7 +86,7 @@ class S3Server:
             raise RuntimeError(f"The S3 server {self.kind} did not create the bucket {name!r}.")
         return f"s3://{name}"
 
-    def __enter__(self) -> S3Server:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
+from typing import Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from txnstore.testing.http import Message, body_of, read_head, read_response, status_of
@@ -98,7 +99,7 @@ class RequestLog:
         """How many requests of each kind: PUT, GET, HEAD, LIST, DELETE, POST."""
         return Counter(request.kind for request in self.requests)
 
-    def start(self) -> RequestLog:
+    def start(self) -> Self:
         """Listen; returns itself."""
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="request-log", daemon=True)
@@ -114,7 +115,7 @@ class RequestLog:
             thread.join()
             self._loop = self._thread = None
 
-    def __enter__(self) -> RequestLog:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -135,44 +136,32 @@ class RequestLog:
                 task.cancel()
             if tasks:
                 loop.run_until_complete(asyncio.wait(tasks))
+            # The sockets of cut connections are closed in the next turns of the loop.
+            for _ in range(3):
+                loop.run_until_complete(asyncio.sleep(0))
             loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client connection, request after request, with one connection of its own to the server."""
-        up_reader, up_writer = None, None
+        server = _Upstream(*self._upstream)
         try:
-            while True:
-                message = await read_head(reader)
-                if message is None:
-                    break
-                if message.headers.get("expect", "").lower() == "100-continue":
-                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                    message = message.without("expect")
-                body = await body_of(message, reader)
+            while (received := await _receive(reader, writer)) is not None:
+                message, body = received
                 request = self._admit(message, len(body))
                 fault = self.plan(request) if self.plan is not None else None
                 if self.latency_s:
                     await asyncio.sleep(self.latency_s)
-                if fault is not None and fault.what is Break.DROP_BEFORE:
+                what = None if fault is None else fault.what
+                if what is Break.DROP_BEFORE:
                     break
-                if fault is not None and fault.what is Break.STATUS:
-                    self._answered(request, fault.status)
-                    writer.write(_error_response(fault, head_only=request.method == "HEAD"))
-                    await writer.drain()
-                    continue
-                if up_writer is None:
-                    up_reader, up_writer = await asyncio.open_connection(*self._upstream)
-                assert up_reader is not None
-                up_writer.write(message.raw + body)
-                await up_writer.drain()
-                response, keep = await read_response(up_reader, request.method)
-                if not keep:
-                    up_writer.close()
-                    up_writer = None
+                if fault is not None and what is Break.STATUS:
+                    response, keep = _error_response(fault, head_only=request.method == "HEAD"), True
+                else:
+                    response, keep = await server.ask(message.raw + body, request.method)
                 self._answered(request, status_of(response))
-                if fault is not None and fault.what is Break.DROP_AFTER:
+                if what is Break.DROP_AFTER:
                     break
-                if fault is not None and fault.what is Break.HANG_AFTER:
+                if fault is not None and what is Break.HANG_AFTER:
                     await asyncio.sleep(fault.delay_s)
                 writer.write(response)
                 await writer.drain()
@@ -181,9 +170,8 @@ class RequestLog:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            for stream in (writer, up_writer):
-                if stream is not None:
-                    stream.transport.abort()
+            server.close()
+            writer.transport.abort()
 
     def _admit(self, message: Message, body_bytes: int) -> WireRequest:
         method, target, _ = message.start.split(" ", 2)
@@ -207,6 +195,42 @@ class RequestLog:
                 if self._requests[index] is request:
                     self._requests[index] = replace(request, status=status)
                     return
+
+
+class _Upstream:
+    """One connection to the server, made when it is needed and again when the server closed it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, request: bytes, method: str) -> tuple[bytes, bool]:
+        """The answer, and whether the connection stays open after it."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(*self._address)
+        reader, writer = self._streams
+        writer.write(request)
+        await writer.drain()
+        response, keep = await read_response(reader, method)
+        if not keep:
+            self.close()
+        return response, keep
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].transport.abort()
+            self._streams = None
+
+
+async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Message, bytes] | None:
+    """The next request of a client; None if it hung up."""
+    message = await read_head(reader)
+    if message is None:
+        return None
+    if message.headers.get("expect", "").lower() == "100-continue":
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        message = message.without("expect")
+    return message, await body_of(message, reader)
 
 
 def _error_response(fault: WireFault, *, head_only: bool) -> bytes:

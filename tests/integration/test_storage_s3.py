@@ -1,0 +1,435 @@
+"""S3 against real servers: the contract, requests on the wire, faults on the wire, errors, forks, secrets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.s3_servers import fresh_bucket
+from txnstore.errors import (
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+    TxnStoreError,
+    UnknownOutcomeError,
+    UnsafeStorageError,
+)
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.probe import probe, probe_once
+from txnstore.storage.registry import open_store
+from txnstore.storage.s3 import MULTIPART_FROM_BYTES, S3Store
+from txnstore.testing import Break, RequestLog, S3Server, StorageContract, WireFault, WireRequest
+from txnstore.testing.servers import storage_options as options_for
+
+pytestmark = pytest.mark.s3
+
+
+def backend(url: str, options: dict[str, Any]) -> S3Store:
+    """The store without the retries around it."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    return S3Store(bucket, prefix, storage_options=options)
+
+
+class TestMinistack(StorageContract):
+    large_bytes = MULTIPART_FROM_BYTES + 1
+
+    @pytest.fixture
+    def store(self, s3_bucket_url: str, storage_options: dict[str, Any]) -> Iterator[ObjectStore]:
+        store = backend(f"{s3_bucket_url}/some/root", storage_options)
+        yield store
+        store.close()
+
+
+class TestMoto(StorageContract):
+    @pytest.fixture
+    def store(self, moto_server: S3Server) -> Iterator[ObjectStore]:
+        store = open_store(fresh_bucket(moto_server), moto_server.storage_options)
+        yield store
+        store.close()
+
+
+@pytest.fixture
+def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[S3Store]:
+    """A store behind ``request_log``, without retries."""
+    store = backend(f"{s3_bucket_url}/root", logged_options)
+    yield store
+    store.close()
+
+
+# --- requests on the wire ---------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_one_request(store: S3Store, request_log: RequestLog) -> None:
+    """OBJ-14."""
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: store.put_if_absent("a/b", b"1"), "PUT"),
+        (lambda: store.put_if_absent("a/b", b"2"), "PUT"),
+        (lambda: store.put("c", b"0123456789"), "PUT"),
+        (lambda: store.get("c"), "GET"),
+        (lambda: store.get("c", 2, 5), "GET"),
+        (lambda: store.get("c", 99), "GET"),
+        (lambda: store.list(""), "LIST"),
+        (lambda: store.list("a/", "a/a", 5), "LIST"),
+        (lambda: store.list("missing/"), "LIST"),
+        (lambda: store.stat("c"), "HEAD"),
+        (store.now_ms, "HEAD"),
+        (lambda: store.delete(["a/b", "c", "missing"]), "DELETE"),
+    ]
+    for call, kind in calls:
+        request_log.clear()
+        call()
+        assert request_log.counts() == {kind: 1}, kind
+    for missing in (lambda: store.get("x"), lambda: store.get("x", 1, 2), lambda: store.stat("x")):
+        request_log.clear()
+        with pytest.raises(ObjectNotFoundError):
+            missing()
+        assert len(request_log.requests) == 1
+
+
+def test_only_creates_are_conditional_and_ranges_are_asked_for(store: S3Store, request_log: RequestLog) -> None:
+    store.put_if_absent("a", b"1")
+    store.put("b", b"0123456789")
+    store.get("b", 2, 5)
+    store.get("b", 7)
+    store.get("b")
+    assert [request.conditional for request in request_log.requests] == [True, False, False, False, False]
+    assert [request.headers.get("range") for request in request_log.requests[2:]] == ["bytes=2-4", "bytes=7-", None]
+    assert [request.key for request in request_log.requests[:2]] == ["root/a", "root/b"]
+
+
+def test_a_create_is_one_put_whatever_its_size(store: S3Store, request_log: RequestLog) -> None:
+    """Servers check conditions on multipart uploads badly, so there are none."""
+    body = b"x" * (MULTIPART_FROM_BYTES + 1)
+    assert store.put_if_absent("large", body) is True
+    assert request_log.counts() == {"PUT": 1}
+    assert store.put_if_absent("large", b"1") is False
+    assert store.stat("large").size == len(body)
+
+
+def test_a_large_put_goes_in_parts(store: S3Store, request_log: RequestLog) -> None:
+    store.put("large", b"x" * (MULTIPART_FROM_BYTES + 1))
+    assert request_log.counts() == {"POST": 2, "PUT": 3}
+    request_log.clear()
+    store.put("small", b"x" * MULTIPART_FROM_BYTES)
+    assert request_log.counts() == {"PUT": 1}
+
+
+def test_long_lists_and_deletes_go_in_pages(s3_server: S3Server, store: S3Store, request_log: RequestLog) -> None:
+    keys = [f"k/{number:05}" for number in range(1001)]
+    direct = backend(store.url, s3_server.storage_options)
+    for key in keys:
+        direct.put(key, b"")
+    direct.close()
+    assert [info.key for info in store.list("k/")] == keys
+    assert request_log.counts() == {"LIST": 2}
+    request_log.clear()
+    assert [info.key for info in store.list("k/", "k/00499", 3)] == ["k/00500", "k/00501", "k/00502"]
+    assert [request.query["max-keys"] for request in request_log.requests] == ["3"]
+    request_log.clear()
+    store.delete(keys)
+    assert request_log.counts() == {"DELETE": 2}
+    assert store.list("") == []
+
+
+def test_marker_objects_of_other_tools_are_not_listed(store: S3Store, request_log: RequestLog) -> None:
+    client = store._client()
+    for name in ("root/folder/", "root/", "root/a//b"):
+        client.call_s3("put_object", Bucket=store.bucket, Key=name, Body=b"")
+    store.put("folder/a", b"")
+    assert [info.key for info in store.list("")] == ["folder/a"]
+
+
+def test_the_probe_on_the_wire(store: S3Store, request_log: RequestLog) -> None:
+    """9 creates, 1 get, 1 delete; and nothing the second time."""
+    probe_once(CountingStore(store), lambda: "x")
+    assert request_log.counts() == {"PUT": 9, "GET": 1, "DELETE": 1}
+    request_log.clear()
+    probe_once(store, lambda: "x")
+    probe_once(backend(store.url, store._options), lambda: "x")
+    assert request_log.counts() == {}
+
+
+def test_the_probe_finds_a_server_that_ignores_the_condition(
+    s3_server: S3Server, s3_bucket_url: str, storage_options: dict[str, Any]
+) -> None:
+    """OBJ-01: a store on a server that does not know If-None-Match is refused."""
+
+    class Ignores(S3Store):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            self.put(key, data)
+            return True
+
+    store = Ignores(s3_bucket_url.removeprefix("s3://"), storage_options=storage_options)
+    with pytest.raises(UnsafeStorageError, match="ignores If-None-Match"):
+        probe(store, lambda: "x")
+    store.close()
+
+
+# --- faults on the wire -----------------------------------------------------------------------------------------------
+
+
+def once(fault: WireFault, matches: Callable[[WireRequest], bool] = lambda _: True) -> Callable[..., WireFault | None]:
+    """The first request that matches meets the fault."""
+    lock = threading.Lock()
+    used = False
+
+    def plan(request: WireRequest) -> WireFault | None:
+        nonlocal used
+        with lock:
+            if used or not matches(request):
+                return None
+            used = True
+            return fault
+
+    return plan
+
+
+def every(fault: WireFault) -> Callable[[WireRequest], WireFault]:
+    return lambda _: fault
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        WireFault(Break.STATUS, 409, "ConditionalRequestConflict"),
+        WireFault(Break.STATUS, 429, "TooManyRequests"),
+        WireFault(Break.STATUS, 500, "InternalError"),
+        WireFault(Break.STATUS, 503, "SlowDown"),
+        WireFault(Break.STATUS, 504, "GatewayTimeout"),
+        WireFault(Break.STATUS, 400, "RequestTimeout"),
+        WireFault(Break.DROP_BEFORE),
+        WireFault(Break.DROP_AFTER),
+    ],
+    ids=lambda fault: f"{fault.what.value}-{fault.status}",
+)
+def test_a_create_without_a_clear_answer_is_unknown(store: S3Store, request_log: RequestLog, fault: WireFault) -> None:
+    """OBJ-02, OBJ-04: and it is not repeated by anybody below us, on a fresh connection."""
+    request_log.plan = every(fault)
+    with pytest.raises(UnknownOutcomeError) as caught:
+        store.put_if_absent("a", b"1")
+    assert f"{store.url}/a" in str(caught.value)
+    assert request_log.counts() == {"PUT": 1}
+    request_log.plan = None
+    # The same bytes again, at the same name, find out: this is what the commit loop does.
+    store.put_if_absent("a", b"1")
+    assert store.get("a") == b"1"
+
+
+@pytest.mark.parametrize("what", [Break.DROP_BEFORE, Break.DROP_AFTER])
+def test_a_broken_reused_connection_makes_a_create_unknown(
+    store: S3Store, request_log: RequestLog, what: Break
+) -> None:
+    """OBJ-02: the HTTP library would send again by itself, and hear 412 because of its own first half."""
+    store.list("")
+    request_log.clear()
+    request_log.plan = once(WireFault(what))
+    with pytest.raises(UnknownOutcomeError):
+        store.put_if_absent("a", b"1")
+    assert request_log.counts() == {"PUT": 1}
+    assert store.put_if_absent("a", b"1") is (what is Break.DROP_BEFORE)
+    assert store.get("a") == b"1"
+
+
+def test_a_time_out_is_unknown(s3_bucket_url: str, request_log: RequestLog) -> None:
+    options = {**options_for(request_log.url), "config_kwargs": {"read_timeout": 0.3}}
+    store = backend(s3_bucket_url, options)
+    store.list("")
+    request_log.plan = once(WireFault(Break.HANG_AFTER, delay_s=2.0))
+    with pytest.raises(UnknownOutcomeError, match="no answer came in time"):
+        store.put_if_absent("a", b"1")
+    assert store.put_if_absent("a", b"2") is False
+    assert store.get("a") == b"1"
+    store.close()
+
+
+def test_reads_that_fail_are_plain_errors(store: S3Store, request_log: RequestLog) -> None:
+    store.put("a", b"1")
+    request_log.plan = every(WireFault(Break.STATUS, 503, "SlowDown"))
+    for read in (lambda: store.get("a"), lambda: store.list(""), lambda: store.stat("a"), store.now_ms):
+        with pytest.raises(StorageError) as caught:
+            read()
+        assert type(caught.value) is StorageError
+        assert caught.value.retriable
+
+
+def test_retries_hide_what_passes(s3_bucket_url: str, request_log: RequestLog) -> None:
+    waits: list[float] = []
+    store = open_store(s3_bucket_url, options_for(request_log.url), sleep=waits.append)
+    for fault in (WireFault(Break.STATUS, 500, "InternalError"), WireFault(Break.DROP_AFTER), WireFault(Break.STATUS)):
+        request_log.plan = once(fault)
+        store.put("a", b"1")
+        request_log.plan = once(fault)
+        assert store.get("a") == b"1"
+        request_log.plan = once(fault)
+        store.delete(["a"])
+    assert store.list("") == []
+    assert waits
+    store.close()
+
+
+def test_a_multipart_put_that_fails_leaves_no_object(store: S3Store, request_log: RequestLog) -> None:
+    request_log.plan = once(WireFault(Break.STATUS, 500, "InternalError"), lambda r: r.query.get("partNumber") == "2")
+    with pytest.raises(UnknownOutcomeError):
+        store.put("large", b"x" * (MULTIPART_FROM_BYTES + 1))
+    assert store.list("") == []
+    uploads = store._client().call_s3("list_multipart_uploads", Bucket=store.bucket)
+    assert uploads.get("Uploads", []) == []
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def every_call(store: ObjectStore) -> list[Callable[[], object]]:
+    return [
+        lambda: store.get("a"),
+        lambda: store.put("a", b"1"),
+        lambda: store.put_if_absent("a", b"1"),
+        lambda: store.list("a"),
+        lambda: store.delete(["a"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (403, "InvalidAccessKeyId", "access key is unknown"),
+        (403, "SignatureDoesNotMatch", "secret key is wrong"),
+        (400, "ExpiredToken", "session token has expired"),
+        (401, "Unauthorized", "credentials are not valid"),
+        (403, "AccessDenied", "access denied"),
+        (403, "RequestTimeTooSkewed", "clock of this machine is wrong"),
+        (400, "AuthorizationHeaderMalformed", "another region"),
+        (400, "InvalidRequest", "400 InvalidRequest"),
+        (404, "NoSuchBucket", "does not exist. Create it first"),
+    ],
+)
+def test_refusals_say_what_is_wrong(
+    store: S3Store, request_log: RequestLog, status: int, code: str, words: str
+) -> None:
+    request_log.plan = every(WireFault(Break.STATUS, status, code))
+    for call in every_call(store):
+        with pytest.raises(StorageRefusedError) as caught:
+            call()
+        assert words in str(caught.value)
+        assert store.url in str(caught.value)
+        assert not caught.value.retriable
+
+
+def test_a_server_that_does_not_know_conditions_is_unsafe(store: S3Store, request_log: RequestLog) -> None:
+    """OBJ-01."""
+    request_log.plan = every(WireFault(Break.STATUS, 501, "NotImplemented"))
+    with pytest.raises(UnsafeStorageError, match="does not know conditional writes"):
+        store.put_if_absent("a", b"1")
+    with pytest.raises(StorageRefusedError, match="501 NotImplemented"):
+        store.put("a", b"1")
+
+
+def test_a_missing_bucket_is_no_missing_object(s3_server: S3Server, storage_options: dict[str, Any]) -> None:
+    store = backend("s3://no-such-bucket/x", storage_options)
+    for call in every_call(store):
+        with pytest.raises(StorageRefusedError, match="bucket 'no-such-bucket' does not exist"):
+            call()
+    store.close()
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://no-such-host.invalid:9"])
+def test_an_unreachable_endpoint_is_a_definite_failure(endpoint: str) -> None:
+    """No byte was sent, so nothing can have happened, not even to a create."""
+    store = backend("s3://bucket/x", options_for(endpoint))
+    for call in every_call(store):
+        with pytest.raises(StorageError, match="cannot reach the server") as caught:
+            call()
+        assert type(caught.value) is StorageError
+    store.close()
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, s3_server: S3Server, tmp_path: object) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/none")
+    monkeypatch.setenv("AWS_CONFIG_FILE", f"{tmp_path}/none")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store = backend("s3://bucket", {"endpoint_url": s3_server.url, "client_kwargs": {"region_name": "us-east-1"}})
+    with pytest.raises(StorageRefusedError, match="no usable credentials"):
+        store.get("a")
+    store.close()
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+
+def test_secrets_reach_neither_errors_nor_logs(
+    s3_bucket_url: str, request_log: RequestLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="txnstore")
+    secrets = ("AKIA-very-secret-id", "very/secret+key")
+    options = {**options_for(request_log.url), "key": secrets[0], "secret": secrets[1]}
+    texts: list[str] = []
+    faults = [
+        WireFault(Break.STATUS, 403, "SignatureDoesNotMatch"),
+        WireFault(Break.STATUS, 500, secrets[1]),
+        WireFault(Break.STATUS, 503),
+        WireFault(Break.DROP_BEFORE),
+    ]
+    for number, fault in enumerate(faults):
+        request_log.plan = every(fault)
+        store = open_store(f"{s3_bucket_url}/{number}", options, sleep=lambda _: None)
+        texts += [repr(store), store.url]
+        for call in every_call(store):
+            with pytest.raises(TxnStoreError) as caught:
+                call()
+            texts += ["".join(traceback.format_exception(caught.value)), repr(caught.value)]
+        store.close()
+    texts.append(caplog.text)
+    assert "trying again" in caplog.text
+    for secret in secrets:
+        assert not [text for text in texts if secret in text]
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_works_on_both_sides_of_a_fork(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
+    """OBJ-18: the child makes a client of its own and leaves the parent's connections alone."""
+    store = open_store(s3_bucket_url, storage_options)
+    store.put("a", b"1")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            store.put("child", store.get("a") + b"2")
+            store.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.get("child") == b"12"
+    store.close()
+
+
+def test_a_pickled_store_works(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
+    store = CountingStore(open_store(s3_bucket_url, storage_options))
+    store.put("a", b"1")
+    copy = pickle.loads(pickle.dumps(store))  # noqa: S301 - our own
+    assert copy.get("a") == b"1"
+    copy.close()
+    store.close()
+
+
+def test_the_options_of_the_caller_are_left_alone(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
+    options = {**storage_options, "config_kwargs": {"retries": {"max_attempts": 9}}, "use_listings_cache": True}
+    before = pickle.dumps(options)
+    store = backend(s3_bucket_url, options)
+    store.put("a", b"1")
+    assert pickle.dumps(options) == before
+    assert store._client()._s3.meta.config.retries["total_max_attempts"] == 1
+    assert store._client().retries == 1
+    store.close()
