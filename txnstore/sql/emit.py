@@ -1,0 +1,49 @@
+"""The views of a snapshot as SQL for a DuckDB that does not have txnstore."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txnstore.core.model import Isolation, Segment
+from txnstore.core.visibility import Slice
+from txnstore.errors import InvalidConfigError
+from txnstore.snapshot import Snapshot
+from txnstore.sql.types import quote
+from txnstore.sql.views import topic_select, view_names, visible_slices
+from txnstore.storage.base import ObjectStore
+
+_LOCAL = "file://"
+
+
+def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
+    """One ``CREATE OR REPLACE VIEW`` a topic. See :func:`txnstore.sql.emit_views`."""
+    root = _root(objects.url)
+    state = snapshot.state
+    names = view_names(state)
+    parts = [f"-- The topics of {root} as of entry {snapshot.sequence}, {isolation}."]
+    for topic in state.sorted_topics():
+        slices = visible_slices(topic, state, isolation)
+        unreadable = _unreadable(slices)
+        if unreadable is not None:
+            parts.append(
+                f"-- {quote(topic.name)} is left out: {unreadable.key} has the Arrow format, which DuckDB cannot read.\n"
+                "-- Set segment.format=parquet and compact the topic.",
+            )
+            continue
+        select = topic_select(topic, slices, lambda _, segment: f"{root}/{segment.key}")
+        parts.append(f"CREATE OR REPLACE VIEW {quote(names[topic.name])} AS\n{select};")
+    return "\n\n".join(parts) + "\n"
+
+
+def _root(url: str) -> str:
+    """What a DuckDB elsewhere puts before a key."""
+    if url.startswith(_LOCAL):
+        return url.removeprefix(_LOCAL).rstrip("/")
+    if url.startswith("s3://"):
+        return url.rstrip("/")
+    msg = f"the store {url} cannot be read by another DuckDB: views can be emitted for local folders and s3:// only"
+    raise InvalidConfigError(msg)
+
+
+def _unreadable(slices: Sequence[Slice]) -> Segment | None:
+    return next((part.batch.segment for part in slices if part.batch.segment.format != "parquet"), None)

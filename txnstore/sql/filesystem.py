@@ -1,0 +1,263 @@
+"""Read-only files for DuckDB that are made from what the chain knows.
+
+DuckDB's own way to S3 is an extension that would be fetched from the internet, and through s3fs it asks 8 to 9 requests
+a file. Here the size of every object is known from the chain, so a file costs one GET, nothing is listed, and the bytes
+are checked against the chain's checksum. It stands on the store's own object store: requests are counted and retried
+as everywhere else, and every backend works.
+
+Two more kinds of file live here. A segment of the Arrow format, which DuckDB cannot read, is handed over as Parquet.
+And the inspection tables are Parquet files that are made when a query first opens them.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.spec import AbstractFileSystem
+
+from txnstore.core.model import Segment, TopicPartition
+from txnstore.errors import TxnStoreError
+from txnstore.reader import fetch
+from txnstore.segment.codec import decode
+from txnstore.storage.base import ObjectStore
+
+PROTOCOL = "txnseg"
+#: Bytes of files that are kept for the next query, least recently used ones dropped first.
+CACHE_BYTES = 256 << 20
+#: Files never change under their name, so any constant serves.
+_MODIFIED = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class VirtualFile(Protocol):
+    """A file that can be loaded. ``size``: its bytes, or None if only loading tells."""
+
+    @property
+    def size(self) -> int | None: ...
+
+    def load(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentObject:
+    """A segment in the store: one GET, checked; as Parquet, whatever its format."""
+
+    objects: ObjectStore
+    tp: TopicPartition
+    segment: Segment
+
+    @property
+    def size(self) -> int | None:
+        return self.segment.size if self.segment.format == "parquet" else None
+
+    def load(self) -> bytes:
+        data = fetch(self.objects, self.tp, self.segment)
+        if self.segment.format == "parquet":
+            return data
+        return parquet_bytes(decode(data, self.segment.format, key=self.segment.key))
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A table that is made when it is asked for."""
+
+    make: Callable[[], pa.Table]
+
+    @property
+    def size(self) -> int | None:
+        return None
+
+    def load(self) -> bytes:
+        return parquet_bytes(self.make())
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """The table as a Parquet file that is quick to write and to read; it does not leave this process."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="none", use_dictionary=False)
+    return sink.getvalue()
+
+
+class _Content:
+    """The bytes of a file; an object of its own, so that it can be referred to weakly."""
+
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class ContentCache:
+    """The bytes of files: loaded once however many threads ask, kept while in use, and up to ``bound`` bytes longer."""
+
+    def __init__(self, bound: int = CACHE_BYTES) -> None:
+        self._bound = bound
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[str, _Content] = OrderedDict()
+        self._used: WeakValueDictionary[str, _Content] = WeakValueDictionary()
+        self._loading: dict[str, Future[_Content]] = {}
+        self._bytes = 0
+
+    def get(self, path: str, load: Callable[[], bytes]) -> _Content:
+        """The content of a file. What ``load`` raises is raised to everybody who waits for it, and not remembered."""
+        with self._lock:
+            content = self._used.get(path)
+            if content is not None:
+                self._keep(path, content)
+                return content
+            future = self._loading.get(path)
+            if future is None:
+                mine: Future[_Content] = Future()
+                self._loading[path] = mine
+        if future is not None:
+            return future.result()
+        try:
+            content = _Content(load())
+        except BaseException as error:
+            with self._lock:
+                del self._loading[path]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            del self._loading[path]
+            self._used[path] = content
+            self._keep(path, content)
+        mine.set_result(content)
+        return content
+
+    def _keep(self, path: str, content: _Content) -> None:
+        if path not in self._recent:
+            self._bytes += len(content.data)
+        self._recent[path] = content
+        self._recent.move_to_end(path)
+        while self._bytes > self._bound and self._recent:
+            _, dropped = self._recent.popitem(last=False)
+            self._bytes -= len(dropped.data)
+
+
+class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """The files of one connection, by their path below ``txnseg://``. Safe for many threads.
+
+    ``damage``: the last error of ours that a read met; DuckDB passes on its text only. ``owner``: kept alive with the
+    file system, which the database keeps.
+    """
+
+    protocol = PROTOCOL
+    cachable = False
+
+    def __init__(self, cache: ContentCache | None = None) -> None:
+        super().__init__()
+        self._cache = cache or ContentCache()
+        self._files: Mapping[str, VirtualFile] = {}
+        self._before: Mapping[str, VirtualFile] = {}
+        self.damage: TxnStoreError | None = None
+        self.owner: object = None
+
+    def replace(self, files: Mapping[str, VirtualFile]) -> None:
+        """Offer these files from now on; those of one generation before stay for the queries that still run."""
+        self._files, self._before = files, self._files
+
+    def content(self, path: str) -> _Content:
+        """The bytes of a file."""
+        file = self._file(path)
+        try:
+            return self._cache.get(path, file.load)
+        except TxnStoreError as error:
+            self.damage = error
+            raise
+
+    def size_of(self, path: str) -> int:
+        """The number of bytes of a file."""
+        size = self._file(path).size
+        return len(self.content(path).data) if size is None else size
+
+    def _file(self, path: str) -> VirtualFile:
+        file = self._files.get(path) or self._before.get(path)
+        if file is None:
+            msg = f"{path} is not a file of this connection's snapshot"
+            raise FileNotFoundError(msg)
+        return file
+
+    # What DuckDB calls ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix(f"{PROTOCOL}://")
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        name = self._strip_protocol(path)
+        return {"name": name, "size": self.size_of(name), "type": "file"}
+
+    def glob(self, path: str, **_: Any) -> list[str]:
+        name = self._strip_protocol(path)
+        return [name] if name in self._files or name in self._before else []
+
+    def exists(self, path: str, **_: Any) -> bool:
+        return bool(self.glob(path))
+
+    def isfile(self, path: str) -> bool:
+        return bool(self.glob(path))
+
+    def isdir(self, path: str) -> bool:
+        return False
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        return []
+
+    def modified(self, path: str) -> datetime:
+        return _MODIFIED
+
+    def _open(self, path: str, mode: str = "rb", *_: Any, **__: Any) -> io.RawIOBase:
+        if mode != "rb":
+            msg = f"{path} is read-only"
+            raise PermissionError(msg)
+        return _Reader(self, self._strip_protocol(path))
+
+
+class _Reader(io.RawIOBase):
+    """An open file. Its bytes are loaded when they are first read, and stay in memory until it is closed."""
+
+    def __init__(self, files: SegmentFileSystem, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._content: _Content | None = None
+        self._position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        if self._content is None:
+            self._content = self._files.content(self._path)
+        data = self._content.data
+        limit = len(data) if size is None or size < 0 else self._position + size
+        piece = data[self._position : limit]
+        self._position += len(piece)
+        return piece
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_CUR:
+            offset += self._position
+        elif whence == io.SEEK_END:
+            offset += self._files.size_of(self._path)
+        self._position = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._content = None
+        super().close()

@@ -1,0 +1,266 @@
+"""The tables of the schema ``txn`` that are made from the state alone. Pure: a state in, Arrow tables out.
+
+Every table is typed when it is empty, too. Producer ids, epochs and sequences are null where there is no producer.
+Offset ranges are half-open: ``[base_offset, limit_offset)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from txnstore.core.model import NO_PRODUCER, Batch, Partition, State, TopicPartition, next_sequence
+from txnstore.core.visibility import aborted_batches
+from txnstore.segment.schema import TIMESTAMP
+from txnstore.segment.schema_text import schema_from_text
+from txnstore.sql.views import view_names
+
+Row = tuple[Any, ...]
+
+_TP = [("topic", pa.string()), ("partition", pa.int32())]
+_TP_LIST = pa.list_(pa.struct(_TP))
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "topics": pa.schema(
+        [
+            ("topic", pa.string()),
+            ("view", pa.string()),
+            ("topic_id", pa.string()),
+            ("partitions", pa.int32()),
+            ("schema", pa.string()),
+            ("key_column", pa.string()),
+            ("timestamp_column", pa.string()),
+            ("config", pa.map_(pa.string(), pa.string())),
+            ("version", pa.int64()),
+            ("created_at", TIMESTAMP),
+        ],
+    ),
+    "partitions": pa.schema(
+        [
+            *_TP,
+            ("log_start", pa.int64()),
+            ("last_stable", pa.int64()),
+            ("high_watermark", pa.int64()),
+            ("segments", pa.int64()),
+            ("records", pa.int64()),
+            ("bytes", pa.int64()),
+            ("open_transactions", pa.int64()),
+        ],
+    ),
+    "segments": pa.schema(
+        [
+            *_TP,
+            ("key", pa.string()),
+            ("format", pa.string()),
+            ("bytes", pa.int64()),
+            ("records", pa.int64()),
+            ("sha256", pa.string()),
+            ("compacted", pa.bool_()),
+            ("base_offset", pa.int64()),
+            ("limit_offset", pa.int64()),
+            ("batches", pa.int64()),
+        ],
+    ),
+    "batches": pa.schema(
+        [
+            *_TP,
+            ("base_offset", pa.int64()),
+            ("limit_offset", pa.int64()),
+            ("records", pa.int64()),
+            ("status", pa.string()),
+            ("transactional", pa.bool_()),
+            ("transactional_id", pa.string()),
+            ("producer_id", pa.int64()),
+            ("epoch", pa.int32()),
+            ("base_sequence", pa.int64()),
+            ("last_sequence", pa.int64()),
+            ("min_timestamp", TIMESTAMP),
+            ("max_timestamp", TIMESTAMP),
+            ("appended_at", TIMESTAMP),
+            ("segment", pa.string()),
+            ("first_row", pa.int64()),
+        ],
+    ),
+    "transactions": pa.schema(
+        [
+            ("transactional_id", pa.string()),
+            ("state", pa.string()),
+            ("producer_id", pa.int64()),
+            ("epoch", pa.int32()),
+            ("timeout_ms", pa.int64()),
+            ("started_at", TIMESTAMP),
+            ("updated_at", TIMESTAMP),
+            ("partitions", _TP_LIST),
+            ("groups", pa.list_(pa.string())),
+            ("last_epoch", pa.int32()),
+            ("previous_producer_id", pa.int64()),
+        ],
+    ),
+    "producers": pa.schema(
+        [
+            *_TP,
+            ("producer_id", pa.int64()),
+            ("transactional_id", pa.string()),
+            ("epoch", pa.int32()),
+            ("last_sequence", pa.int64()),
+            ("last_timestamp", TIMESTAMP),
+            ("current_txn_start_offset", pa.int64()),
+        ],
+    ),
+    "groups": pa.schema(
+        [
+            ("group_id", pa.string()),
+            *_TP,
+            ("committed_offset", pa.int64()),
+            ("metadata", pa.string()),
+            ("leader_epoch", pa.int32()),
+            ("committed_at", TIMESTAMP),
+            ("pending", pa.bool_()),
+            ("producer_id", pa.int64()),
+        ],
+    ),
+    "aborted": pa.schema(
+        [
+            *_TP,
+            ("producer_id", pa.int64()),
+            ("first_offset", pa.int64()),
+            ("last_offset", pa.int64()),
+            ("last_stable_offset", pa.int64()),
+        ],
+    ),
+}
+
+
+def table(name: str, state: State) -> pa.Table:
+    """One of the tables of :data:`SCHEMAS`."""
+    return from_rows(SCHEMAS[name], _ROWS[name](state))
+
+
+def from_rows(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
+    """Rows, each a tuple in the order of the schema, as a table."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def batch_status(partition: Partition) -> Callable[[Batch], str]:
+    """Tells of a batch of this partition whether it is committed, aborted, open (its transaction is) or compacted."""
+    is_aborted = aborted_batches(partition)
+
+    def status(batch: Batch) -> str:
+        if batch.segment.explicit_offsets:
+            return "compacted"
+        if is_aborted(batch):
+            return "aborted"
+        first = partition.open_txns.get(batch.producer_id) if batch.transactional else None
+        return "open" if first is not None and first <= batch.base_offset else "committed"
+
+    return status
+
+
+def _partitions(state: State) -> Iterator[tuple[TopicPartition, Partition]]:
+    for tp in sorted(state.partitions):
+        yield tp, state.partitions[tp]
+
+
+def _known(value: int) -> int | None:
+    return None if value == NO_PRODUCER else value
+
+
+def _topic_rows(state: State) -> Iterator[Row]:
+    views = view_names(state)
+    for topic in state.sorted_topics():
+        schema = None if topic.schema is None else schema_from_text(topic.schema).to_string()
+        config = sorted(topic.config.items())
+        yield (
+            topic.name, views[topic.name], topic.topic_id, topic.partitions, schema, topic.key, topic.timestamp, config,
+            topic.version, topic.created_at,
+        )  # fmt: skip
+
+
+def _partition_rows(state: State) -> Iterator[Row]:
+    for tp, partition in _partitions(state):
+        sizes = {batch.segment.key: batch.segment.size for batch in partition.batches}
+        records = sum(batch.records for batch in partition.batches)
+        yield (
+            *tp, partition.log_start, partition.last_stable_offset, partition.high_watermark, len(sizes), records,
+            sum(sizes.values()), len(partition.open_txns),
+        )  # fmt: skip
+
+
+def _segment_rows(state: State) -> Iterator[Row]:
+    for tp, partition in _partitions(state):
+        batches: dict[str, list[Batch]] = {}
+        for batch in partition.batches:
+            batches.setdefault(batch.segment.key, []).append(batch)
+        for found in batches.values():
+            segment = found[0].segment
+            yield (
+                *tp, segment.key, segment.format, segment.size, segment.rows, segment.sha256, segment.explicit_offsets,
+                found[0].base_offset, found[-1].limit, len(found),
+            )  # fmt: skip
+
+
+def _batch_rows(state: State) -> Iterator[Row]:
+    for tp, partition in _partitions(state):
+        status = batch_status(partition)
+        for batch in partition.batches:
+            sequence = _known(batch.base_sequence)
+            last = None if sequence is None else next_sequence(sequence, batch.segment.rows - 1)
+            yield (
+                *tp, batch.base_offset, batch.limit, batch.records, status(batch), batch.transactional,
+                state.transactional_ids.get(batch.producer_id), _known(batch.producer_id), _known(batch.epoch),
+                sequence, last, batch.min_timestamp, batch.max_timestamp, batch.appended_at, batch.segment.key,
+                batch.first_row,
+            )  # fmt: skip
+
+
+def _transaction_rows(state: State) -> Iterator[Row]:
+    for _, txn in sorted(state.transactions.items()):
+        partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(txn.partitions)]
+        yield (
+            txn.transactional_id, txn.state.name, txn.producer_id, txn.epoch, txn.timeout_ms, txn.started_at,
+            txn.updated_at, partitions, sorted(txn.groups), _known(txn.last_epoch), _known(txn.previous_producer_id),
+        )  # fmt: skip
+
+
+def _producer_rows(state: State) -> Iterator[Row]:
+    """What KIP-664's DescribeProducers tells of each partition."""
+    for tp, partition in _partitions(state):
+        for producer_id, producer in sorted(partition.producers.items()):
+            yield (
+                *tp, producer_id, state.transactional_ids.get(producer_id), producer.epoch,
+                _known(producer.last_sequence), producer.last_timestamp, producer.current_txn_first_offset,
+            )  # fmt: skip
+
+
+def _group_rows(state: State) -> Iterator[Row]:
+    for group_id, group in sorted(state.groups.items()):
+        generations = [(None, group.offsets), *sorted(group.pending.items())]
+        for producer_id, offsets in generations:
+            for tp, committed in sorted(offsets.items()):
+                value = committed.value
+                yield (
+                    group_id, *tp, value.offset, value.metadata, _known(value.leader_epoch), committed.committed_at,
+                    producer_id is not None, producer_id,
+                )  # fmt: skip
+
+
+def _aborted_rows(state: State) -> Iterator[Row]:
+    for tp, partition in _partitions(state):
+        for txn in partition.aborted:
+            yield (*tp, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
+
+
+_ROWS: dict[str, Callable[[State], Iterator[Row]]] = {
+    "topics": _topic_rows,
+    "partitions": _partition_rows,
+    "segments": _segment_rows,
+    "batches": _batch_rows,
+    "transactions": _transaction_rows,
+    "producers": _producer_rows,
+    "groups": _group_rows,
+    "aborted": _aborted_rows,
+}

@@ -1,0 +1,174 @@
+"""The SQL of a topic: a SELECT over exactly the segments that a reader of a snapshot may see. Pure text, no I/O.
+
+A view reads its segments with DuckDB's own Parquet reader, so that columns and filters are pushed into the files. What
+the files do not hold comes from the chain, as lists with one value a file that are indexed by ``file_index``: the
+partition, the base offset of a freshly appended segment, the time of a batch without an event time. A filter on
+such a column skips whole files before they are opened. The columns and their types are given (``schema``), so that
+DuckDB opens no file to learn them, and segments of an older schema are widened and filled with nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from txnstore.core.model import Isolation, Segment, State, Topic, TopicPartition
+from txnstore.core.visibility import Slice, visible
+from txnstore.reader import Projection
+from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
+from txnstore.sql.types import duckdb_type, literal, quote
+
+#: Where DuckDB finds a segment.
+Locate = Callable[[TopicPartition, Segment], str]
+
+_RESERVED = {field.name for field in RESERVED_FIELDS}
+#: Names that DuckDB's reader gives columns of its own; a column of a topic with such a name is renamed inside the view.
+_VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})
+
+
+def view_names(state: State) -> dict[str, str]:
+    """The name of each topic's view: its own.
+
+    DuckDB does not tell names apart that differ in case only, so such topics get ``#1``, ``#2`` behind their names, in
+    the order of their creation; none of them can be mistaken for another.
+    """
+    alike: dict[str, list[Topic]] = {}
+    for topic in sorted(state.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
+        alike.setdefault(topic.name.lower(), []).append(topic)
+    return {
+        topic.name: topic.name if len(topics) == 1 else f"{topic.name}#{number}"
+        for topics in alike.values()
+        for number, topic in enumerate(topics, 1)
+    }
+
+
+def visible_slices(topic: Topic, state: State, isolation: Isolation) -> list[Slice]:
+    """What a reader of the topic sees, by partition, then offset."""
+    return [part for tp, partition in state.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
+
+
+def topic_select(topic: Topic, slices: Iterable[Slice], locate: Locate) -> str:
+    """The rows of the slices with the columns and types of a scan of the topic, in no particular order."""
+    schema = Projection(topic).schema
+    groups: dict[tuple[bool, bool], list[Slice]] = {}
+    for part in slices:
+        groups.setdefault((part.batch.segment.explicit_offsets, _is_whole_file(part)), []).append(part)
+    if not groups:
+        return _empty(schema)
+    return "\nUNION ALL\n".join(_Group(topic, schema, groups[kind], *kind).select(locate) for kind in sorted(groups))
+
+
+def read_parquet(paths: Sequence[str], columns: pa.Schema, names: Sequence[str] | None = None) -> str:
+    """A call of ``read_parquet`` that knows its columns: nothing is opened to bind it.
+
+    ``names``: what the columns are called inside the query, if not as in the files. A column that a file does not
+    have is null; a narrower one is widened.
+    """
+    entries = ", ".join(
+        f"{literal(column.name)}: "
+        f"{{name: {literal(name)}, type: {literal(duckdb_type(column.type))}, default_value: NULL}}"
+        for column, name in zip(columns, names or columns.names, strict=True)
+    )
+    files = ",\n  ".join(literal(path) for path in paths)
+    return f"read_parquet([\n  {files}\n], schema = MAP {{{entries}}})"
+
+
+def _is_whole_file(part: Slice) -> bool:
+    """Whether every row of the segment is in the slice."""
+    batch = part.batch
+    return part.whole and batch.first_row == 0 and batch.records == batch.segment.rows
+
+
+def _empty(schema: pa.Schema) -> str:
+    columns = ", ".join(f"CAST(NULL AS {duckdb_type(field.type)}) AS {quote(field.name)}" for field in schema)
+    return f"SELECT {columns} WHERE false"
+
+
+class _Group:
+    """Slices that are read the same way: with stored offsets or counted ones, whole files or parts of files."""
+
+    def __init__(self, topic: Topic, schema: pa.Schema, slices: Sequence[Slice], explicit: bool, whole: bool) -> None:
+        self._topic = topic
+        self._schema = schema
+        self._slices = slices
+        self._explicit = explicit
+        self._whole = whole
+
+    def select(self, locate: Locate) -> str:
+        """One SELECT over all files of the group."""
+        stored = [field for field in self._schema if field.name not in _RESERVED]
+        if self._explicit:
+            stored = [*stored, OFFSET_FIELD, TIMESTAMP_FIELD]
+        # A file of which two parts are read is listed twice.
+        source = read_parquet(
+            [locate(part.tp, part.batch.segment) for part in self._slices],
+            pa.schema(stored),
+            [_inner_name(field.name) for field in stored],
+        )
+        columns = ", ".join(f"{self._column(field)} AS {quote(field.name)}" for field in self._schema)
+        where = "" if self._whole else f"\nWHERE {self._condition()}"
+        return f"SELECT {columns}\nFROM {source}{where}"
+
+    def _column(self, field: pa.Field) -> str:
+        if field.name == TOPIC_FIELD.name:
+            return literal(self._topic.name)
+        if field.name == PARTITION_FIELD.name:
+            return _by_file([part.tp.partition for part in self._slices], "INTEGER")
+        if field.name == OFFSET_FIELD.name and not self._explicit:
+            bases = [part.batch.base_offset - part.batch.first_row for part in self._slices]
+            return f"{_by_file(bases, 'BIGINT')} + file_row_number"
+        if field.name == TIMESTAMP_FIELD.name and not self._explicit:
+            return self._timestamp()
+        return quote(_inner_name(field.name))
+
+    def _timestamp(self) -> str:
+        """The ``_timestamp`` of freshly appended rows, by the rules of a scan.
+
+        Writers leave no event time null (they fill in the time of the append), so a column of the right type is
+        taken as it is: then filters on ``_timestamp`` skip row groups. Merged segments store ``_timestamp`` itself.
+        """
+        append_time = self._topic.config.get("message.timestamp.type") == "LogAppendTime"
+        name = "timestamp" if self._topic.schema is None else self._topic.timestamp
+        if append_time:
+            return _instants([part.batch.appended_at for part in self._slices])
+        default = _instants([part.batch.max_timestamp for part in self._slices])
+        if name is None:
+            return default
+        data_type, column = self._schema.field(name).type, quote(_inner_name(name))
+        if data_type == TIMESTAMP_FIELD.type:
+            return column
+        if pt.is_integer(data_type):
+            return f"coalesce(make_timestamptz({column} * 1000), {default})"
+        micros = f"epoch_us({column})"
+        if data_type.unit != "ms":
+            micros = f"({micros} - (({micros} % 1000) + 1000) % 1000)"
+        return f"coalesce(make_timestamptz({micros}), {default})"
+
+    def _condition(self) -> str:
+        """Which rows of each file belong to its slice."""
+        if self._explicit:
+            position = quote(OFFSET_FIELD.name)
+            first, limit = [part.start for part in self._slices], [part.limit for part in self._slices]
+        else:
+            position = "file_row_number"
+            shifts = [part.batch.base_offset - part.batch.first_row for part in self._slices]
+            first = [part.start - shift for part, shift in zip(self._slices, shifts, strict=True)]
+            limit = [part.limit - shift for part, shift in zip(self._slices, shifts, strict=True)]
+        return f"{position} >= {_by_file(first, 'BIGINT')} AND {position} < {_by_file(limit, 'BIGINT')}"
+
+
+def _by_file(values: Sequence[int], data_type: str) -> str:
+    """An expression with one value a file, in the order of the list of files."""
+    if len(set(values)) == 1:
+        return f"{values[0]}::{data_type}"
+    return f"([{', '.join(map(str, values))}]::{data_type}[])[file_index::BIGINT + 1]"
+
+
+def _instants(milliseconds: Sequence[int]) -> str:
+    return f"make_timestamptz({_by_file([value * 1000 for value in milliseconds], 'BIGINT')})"
+
+
+def _inner_name(name: str) -> str:
+    return f"{name} of the topic" if name.lower() in _VIRTUAL else name
