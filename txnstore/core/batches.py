@@ -68,6 +68,20 @@ class BatchList(Generic[T]):
                 if batch.limit > start:
                     yield batch
 
+    def changes(self, later: BatchList[T]) -> tuple[list[T], list[T]]:
+        """What a later version of this list has lost, and what it has got. Costs the chunks that are not shared."""
+        shared = 0
+        for mine, theirs in zip(self._chunks, later._chunks, strict=False):
+            if mine is not theirs:
+                break
+            shared += 1
+        before, after = self._after(shared), later._after(shared)
+        return [*_missing(before, after)], [*_missing(after, before)]
+
+    def _after(self, chunks: int) -> dict[int, T]:
+        runs = (*self._chunks[chunks:], self._tail)
+        return {batch.base_offset: batch for run in runs for batch in run}
+
     def __iter__(self) -> Iterator[T]:
         for chunk in self._chunks:
             yield from chunk
@@ -89,3 +103,8 @@ class BatchList(Generic[T]):
 
     def __repr__(self) -> str:
         return f"BatchList({list(self)!r})"
+
+
+def _missing(batches: dict[int, T], other: dict[int, T]) -> Iterator[T]:
+    """Those of ``batches`` that ``other`` does not have, in order."""
+    return (batch for offset, batch in batches.items() if other.get(offset) != batch)

@@ -1,0 +1,349 @@
+"""What must hold in every state of a chain, as far as the state alone can tell (architecture §10, OBJ-19).
+
+Each invariant is one named function that yields a message for every violation; :func:`check` runs them all. What must
+hold between two states is in :mod:`txnstore.core.steps`. A finding is a bug or damage: normal use, however
+odd, never leads to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from txnstore.core.model import (
+    MAX_EPOCH,
+    NO_PRODUCER,
+    WINDOW,
+    Batch,
+    BatchMetadata,
+    Partition,
+    State,
+    TopicPartition,
+    Transaction,
+    TxnState,
+    next_sequence,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """An invariant that does not hold: its name, and where and how it is broken."""
+
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+def check(state: State) -> list[Violation]:
+    """Everything that is wrong with a state; empty if it is sound."""
+    return [Violation(rule.__name__, message) for rule in INVARIANTS for message in rule(state)]
+
+
+# Logs -----------------------------------------------------------------------------------------------------------------
+
+
+def topics_own_their_partitions(state: State) -> Iterator[str]:
+    """A topic has the partitions 0 … n-1, and no partition is without its topic: else records could not be found."""
+    wanted = {
+        TopicPartition(name, number) for name, topic in state.topics.items() for number in range(topic.partitions)
+    }
+    for name, topic in state.topics.items():
+        if topic.name != name:
+            yield f"topic {name} calls itself {topic.name}"
+    for tp in sorted(wanted ^ set(state.partitions)):
+        yield f"{tp} has no log" if tp in wanted else f"{tp} has a log, but no topic"
+
+
+def offsets_in_order(state: State) -> Iterator[str]:
+    """0 ≤ log start ≤ LSO ≤ HW (OBJ-19 I9): a reader's range never turns negative, nor shows what is not stable."""
+    for tp, partition in _logs(state):
+        start, stable, end = partition.log_start, partition.last_stable_offset, partition.high_watermark
+        if not 0 <= start <= stable <= end:
+            yield f"{tp}: log start {start}, last stable offset {stable}, high watermark {end} are not in order"
+
+
+def batches_in_order(state: State) -> Iterator[str]:
+    """Batches ascend without overlap inside the log: an offset names at most one record (OBJ-19 I4)."""
+    for tp, partition in _logs(state):
+        at = 0
+        for batch in partition.batches:
+            if not at <= batch.base_offset < batch.limit:
+                yield f"{tp}: the batch {_range(batch)} is empty or does not follow the one that ends at {at}"
+            if batch.limit <= partition.log_start or batch.limit > partition.high_watermark:
+                yield (
+                    f"{tp}: the batch {_range(batch)} is outside the log "
+                    f"{partition.log_start}-{partition.high_watermark}"
+                )
+            at = max(at, batch.limit)
+
+
+def batches_hold_their_offsets(state: State) -> Iterator[str]:
+    """A batch has a record for each of its offsets, unless its segment says the offset of each record."""
+    for tp, partition in _logs(state):
+        for batch in partition.batches:
+            width, explicit = batch.limit - batch.base_offset, batch.segment.explicit_offsets
+            if batch.records > width or (batch.records < width and not explicit):
+                yield f"{tp}: the batch {_range(batch)} has {batch.records} records in {width} offsets"
+            if batch.first_row < 0 or batch.records < 1 or batch.first_row + batch.records > batch.segment.rows:
+                yield (
+                    f"{tp}: the batch {_range(batch)} takes {batch.records} rows from row {batch.first_row} of "
+                    f"{batch.segment.key}, which has {batch.segment.rows}"
+                )
+            if batch.transactional and batch.producer_id == NO_PRODUCER:
+                yield f"{tp}: the batch {_range(batch)} is transactional, but of no producer"
+
+
+def segments_referenced_once(state: State) -> Iterator[str]:
+    """A row is a record of one offset only (OBJ-19 I12): two batches may share a segment, but not its rows."""
+    rows: dict[str, list[tuple[int, int, TopicPartition]]] = {}
+    for tp, partition in _logs(state):
+        for batch in partition.batches:
+            found = (batch.first_row, batch.first_row + batch.records, tp)
+            rows.setdefault(batch.segment.key, []).append(found)
+    for key, ranges in sorted(rows.items()):
+        ranges.sort()
+        for (_, limit, first_tp), (start, _, second_tp) in pairwise(ranges):
+            if start < limit:
+                yield f"{second_tp}: rows from {start} of {key} are in a batch of {first_tp}, too"
+
+
+def dropped_segments_unreferenced(state: State) -> Iterator[str]:
+    """What a vacuum may delete is read by nobody (OBJ-19 I7)."""
+    for tp, partition in _logs(state):
+        for batch in partition.batches:
+            if batch.segment.key in state.dropped:
+                yield f"{tp}: the batch {_range(batch)} needs {batch.segment.key}, which counts as dropped"
+
+
+# Transactions ---------------------------------------------------------------------------------------------------------
+
+
+def transactions_well_formed(state: State) -> Iterator[str]:
+    """A transaction is open, or has nothing (STM-07); what lies between is never stored, as one entry does it all."""
+    for txn in _transactions(state):
+        where = f"transactional id {txn.transactional_id!r}"
+        if txn.state is TxnState.ONGOING:
+            if txn.started_at is None:
+                yield f"{where} is ONGOING, but never started"
+        elif txn.state not in (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT):
+            yield f"{where} is {txn.state.name}, which is never stored"
+        elif txn.partitions or txn.groups or txn.started_at is not None:
+            yield f"{where} is {txn.state.name}, but still has partitions, groups or a start"
+        if not 0 <= txn.epoch <= MAX_EPOCH:
+            yield f"{where} has epoch {txn.epoch}, which no client may hold"
+
+
+def open_transactions_listed(state: State) -> Iterator[str]:
+    """Undecided data belongs to an open transaction that lists its partition (OBJ-19 I1, ADD-01): it gets a marker."""
+    for tp, partition in _logs(state):
+        for producer_id in sorted(partition.open_txns):
+            txn = _owner(state, producer_id)
+            if txn is None or txn.state is not TxnState.ONGOING or tp not in txn.partitions:
+                yield f"{tp}: producer id {producer_id} has open data, but no open transaction with this partition"
+
+
+def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
+    """The data of an open transaction is in the table that bounds the LSO, from its first batch on (OBJ-19 I1, I2)."""
+    for txn in _transactions(state):
+        for tp in sorted(txn.partitions):
+            partition = state.partition(tp)
+            if partition is None:
+                yield f"{tp}: transactional id {txn.transactional_id!r} lists it, but there is no such partition"
+                continue
+            known = partition.open_txns.get(txn.producer_id)
+            first = _first_offset(partition, txn)
+            if known != first:
+                yield (
+                    f"{tp}: the open transaction of {txn.transactional_id!r} begins at {first}, "
+                    f"but the table of open transactions says {known}"
+                )
+
+
+def stable_data_is_decided(state: State) -> Iterator[str]:
+    """Whoever has an open transaction has nothing of it below the LSO (LSO-01, invariant 2)."""
+    for tp, partition in _logs(state):
+        stable = partition.last_stable_offset
+        for producer_id, first in sorted(partition.open_txns.items()):
+            if first < partition.log_start or first >= partition.high_watermark:
+                yield f"{tp}: the open transaction of producer id {producer_id} begins at {first}, outside the log"
+        for batch in partition.batches.overlapping(stable, partition.high_watermark):
+            if batch.base_offset < stable < batch.limit:
+                yield f"{tp}: the batch {_range(batch)} lies on both sides of the last stable offset {stable}"
+
+
+def aborted_index_sound(state: State) -> Iterator[str]:
+    """Each entry covers the data of one transaction of one producer (OBJ-19 I3), so that nothing else is hidden."""
+    for tp, partition in _logs(state):
+        last, ended = -1, dict[int, int]()
+        for entry in partition.aborted:
+            where = f"{tp}: the aborted transaction {entry.first_offset}-{entry.last_offset} of {entry.producer_id}"
+            if entry.last_offset <= last:
+                yield f"{where} does not follow the one whose marker is at {last}"
+            if not entry.first_offset < entry.last_offset < partition.high_watermark:
+                yield f"{where} is outside the log"
+            if entry.first_offset <= ended.get(entry.producer_id, -1):
+                yield f"{where} begins before the last one of this producer ended"
+            if not entry.last_stable_offset <= entry.last_offset + 1:
+                yield f"{where} has the last stable offset {entry.last_stable_offset} behind its marker"
+            last = ended[entry.producer_id] = entry.last_offset
+            inside = partition.batches.overlapping(entry.first_offset, entry.last_offset + 1)
+            yield from (
+                f"{where} {problem}" for problem in _aborted_batches(list(inside), entry.producer_id, entry.last_offset)
+            )
+
+
+def _aborted_batches(batches: list[Batch], producer_id: int, marker: int) -> Iterator[str]:
+    own = [batch for batch in batches if batch.producer_id == producer_id]
+    if any(not batch.transactional for batch in own):
+        yield "holds a batch of that producer that is not transactional"
+    if len({batch.epoch for batch in own}) > 1:
+        yield "holds batches of several epochs"
+    if any(batch.limit > marker and not batch.segment.explicit_offsets for batch in batches):
+        yield "has a record where its marker is"
+
+
+# Producers ------------------------------------------------------------------------------------------------------------
+
+
+def producer_windows_sound(state: State) -> Iterator[str]:
+    """A window holds the last five batches without a gap (SEQ-01, SEQ-03), so that it finds duplicates and gaps."""
+    for tp, partition in _logs(state):
+        for producer_id, producer in sorted(partition.producers.items(), key=_by_id):
+            where = f"{tp}: the window of producer id {producer_id}"
+            if len(producer.batches) > WINDOW:
+                yield f"{where} has {len(producer.batches)} batches"
+            for before, after in pairwise(producer.batches):
+                follows = after.first_sequence == next_sequence(before.last_sequence)
+                if not follows or after.base_offset <= before.last_offset:
+                    yield f"{where} has a gap before sequence {after.first_sequence} at offset {after.base_offset}"
+            for batch in producer.batches:
+                yield from (f"{where} {problem}" for problem in _window_batch(partition, batch))
+            if producer.current_txn_first_offset != partition.open_txns.get(producer_id):
+                yield f"{where} begins its transaction at {producer.current_txn_first_offset}, the partition does not"
+
+
+def _window_batch(partition: Partition, batch: BatchMetadata) -> Iterator[str]:
+    if not 0 <= batch.base_offset <= batch.last_offset < partition.high_watermark:
+        yield f"has the offsets {batch.base_offset}-{batch.last_offset}, which are not in the log"
+    if next_sequence(batch.first_sequence, batch.last_offset - batch.base_offset) != batch.last_sequence:
+        yield f"has the sequences {batch.first_sequence}-{batch.last_sequence} for another number of offsets"
+
+
+def epochs_known_to_coordinator(state: State) -> Iterator[str]:
+    """No partition has seen an epoch that was never granted (OBJ-19 I8): else its own producer would be fenced there.
+
+    After a rotation the old producer id is at the epoch of its last marker, one above what a client may hold.
+    """
+    for tp, partition in _logs(state):
+        for producer_id, producer in sorted(partition.producers.items(), key=_by_id):
+            name = state.transactional_ids.get(producer_id)
+            if name is None:
+                continue
+            txn = state.transactions.get(name)
+            limit = txn.epoch if txn is not None and txn.producer_id == producer_id else MAX_EPOCH + 1
+            if not 0 <= producer.epoch <= limit:
+                yield f"{tp}: producer id {producer_id} of {name!r} is at epoch {producer.epoch}, above {limit}"
+
+
+def producer_ids_unique(state: State) -> Iterator[str]:
+    """A producer id is granted once, to one transactional id or session (INIT-06, OBJ-19 I11)."""
+    for txn in _transactions(state):
+        name = state.transactional_ids.get(txn.producer_id)
+        if name != txn.transactional_id:
+            yield f"transactional id {txn.transactional_id!r} has producer id {txn.producer_id}, which maps to {name!r}"
+    used = {producer_id: f"transactional id {name!r}" for producer_id, name in state.transactional_ids.items()}
+    for tp, partition in _logs(state):
+        ids = {batch.producer_id for batch in partition.batches} - {NO_PRODUCER}
+        for producer_id in ids | set(partition.producers):
+            used.setdefault(producer_id, str(tp))
+    for producer_id, where in sorted(used.items()):
+        if not 0 <= producer_id < state.next_producer_id:
+            yield f"{where}: producer id {producer_id} was never granted; the next one is {state.next_producer_id}"
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def pending_offsets_have_a_transaction(state: State) -> Iterator[str]:
+    """Pending offsets belong to an open transaction with this group (OBJ-19 I6): else they would block it for ever."""
+    for name, group in sorted(state.groups.items(), key=_by_name):
+        for producer_id in sorted(group.pending):
+            txn = _owner(state, producer_id)
+            if txn is None or txn.state is not TxnState.ONGOING or name not in txn.groups:
+                yield f"group {name!r}: producer id {producer_id} has pending offsets, but no open transaction with it"
+
+
+def group_offsets_sound(state: State) -> Iterator[str]:
+    """Positions are in partitions that exist (OFF-18), and each has a place of its own in the order (OFF-11)."""
+    for name, group in sorted(state.groups.items(), key=_by_name):
+        for offsets in (group.offsets, *group.pending.values()):
+            for tp, offset in sorted(offsets.items(), key=_by_partition):
+                if tp not in state.partitions:
+                    yield f"group {name!r}: it has an offset of {tp}, which does not exist"
+                if offset.value.offset < 0 or not 0 <= offset.position < state.next_offset_position:
+                    yield f"group {name!r}: offset {offset.value.offset} of {tp} at position {offset.position} is wrong"
+
+
+#: All of them, in the order in which a reader wants to see them.
+INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
+    topics_own_their_partitions,
+    offsets_in_order,
+    batches_in_order,
+    batches_hold_their_offsets,
+    segments_referenced_once,
+    dropped_segments_unreferenced,
+    transactions_well_formed,
+    open_transactions_listed,
+    open_transactions_hold_the_lso,
+    stable_data_is_decided,
+    aborted_index_sound,
+    producer_windows_sound,
+    epochs_known_to_coordinator,
+    producer_ids_unique,
+    pending_offsets_have_a_transaction,
+    group_offsets_sound,
+)
+
+
+# Shared ---------------------------------------------------------------------------------------------------------------
+
+
+def _logs(state: State) -> list[tuple[TopicPartition, Partition]]:
+    return [(tp, state.partitions[tp]) for tp in sorted(state.partitions)]
+
+
+def _transactions(state: State) -> list[Transaction]:
+    return [state.transactions[name] for name in sorted(state.transactions)]
+
+
+def _owner(state: State, producer_id: int) -> Transaction | None:
+    """The transaction whose current producer id this is."""
+    txn = state.transactions.get(state.transactional_ids.get(producer_id, ""))
+    return txn if txn is not None and txn.producer_id == producer_id else None
+
+
+def _first_offset(partition: Partition, txn: Transaction) -> int | None:
+    """Where the data of an open transaction begins in a partition: no other batch has its producer id and epoch."""
+    for batch in partition.batches:
+        if batch.transactional and (batch.producer_id, batch.epoch) == (txn.producer_id, txn.epoch):
+            return batch.base_offset
+    return None
+
+
+def _range(batch: Batch) -> str:
+    return f"{batch.base_offset}-{batch.limit - 1}"
+
+
+def _by_id(item: tuple[int, object]) -> int:
+    return item[0]
+
+
+def _by_name(item: tuple[str, object]) -> str:
+    return item[0]
+
+
+def _by_partition(item: tuple[TopicPartition, object]) -> TopicPartition:
+    return item[0]
