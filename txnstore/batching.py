@@ -26,7 +26,10 @@ RECORD_OVERHEAD = 32
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record landed. ``timestamp`` in ms: its own if it was given, else the time of the append."""
+    """Where a record landed. ``timestamp`` in ms: its own if it was given, else the time of the append.
+
+    ``offset`` is -1 if the answer to a commit was lost, and a compaction merged the record before it was repeated.
+    """
 
     topic: str
     partition: int
@@ -220,7 +223,8 @@ class RecordFuture(_SendFuture[RecordMetadata]):
     def _value(self, timeout: float | None) -> RecordMetadata:
         landed = self._batch.wait(timeout)
         moment = landed.timestamp if self._timestamp is None else self._timestamp
-        return RecordMetadata(landed.tp.topic, landed.tp.partition, landed.base_offset + self._row, moment)
+        offset = landed.base_offset + self._row if landed.base_offset >= 0 else -1
+        return RecordMetadata(landed.tp.topic, landed.tp.partition, offset, moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,5 +258,6 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
             topic, partition, moment = landed.tp.topic, landed.tp.partition, landed.timestamp
             base = landed.base_offset + part.first
             for at, row in enumerate(part.places(part.count).tolist()):
-                found[row] = RecordMetadata(topic, partition, base + at, moment)
+                offset = base + at if landed.base_offset >= 0 else -1
+                found[row] = RecordMetadata(topic, partition, offset, moment)
         return [found[row] for row in sorted(found)]

@@ -129,7 +129,10 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a batch landed: offsets ``[base_offset, limit)``. ``duplicate``: an earlier attempt had put it there."""
+    """Where a batch landed: offsets ``[base_offset, limit)``. ``duplicate``: an earlier attempt had put it there.
+
+    Both offsets are -1 if an end is repeated so late that a compaction has merged the batch already.
+    """
 
     tp: TopicPartition
     base_offset: int
@@ -142,7 +145,8 @@ class Appended:
 class Ended:
     """How a transaction ended: the identity of the next one, and where its last batches landed.
 
-    ``repeated``: the version of the job was committed before, so this call did nothing.
+    ``repeated``: the version of the job was committed before, so nothing was committed now; what was still open of this
+    attempt is aborted.
     """
 
     producer: ProducerIdentity

@@ -148,6 +148,9 @@ def _check_added(command: ReplaceSegments) -> None:
         if batch.transactional or batch.producer_id != NO_PRODUCER:
             msg = f"segment {batch.segment.key} is merged, so it belongs to no producer, not to {batch.producer_id}"
             raise CompactionConflictError(msg)
+        if batch.records != batch.limit - batch.base_offset and not batch.segment.explicit_offsets:
+            msg = f"segment {batch.segment.key} has gaps in its offsets, so it must say the offset of each record"
+            raise CompactionConflictError(msg)
         at = batch.limit
     before, after = (sum(batch.records for batch in batches) for batches in (command.removed, command.added))
     if after > before:

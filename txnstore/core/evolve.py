@@ -191,7 +191,7 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
             producer_id=event.next_producer_id,
             epoch=event.next_epoch,
             last_epoch=event.epoch,
-            previous_producer_id=txn.producer_id if rotated else txn.previous_producer_id,
+            previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
             state=completed,
             partitions=frozenset(),
             groups=frozenset(),
@@ -241,7 +241,7 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
         last_sequence=next_sequence(batch.base_sequence, batch.records - 1),
         base_offset=batch.base_offset,
         last_offset=batch.limit - 1,
-        timestamp=batch.max_timestamp,
+        timestamp=batch.appended_at,
     )
     return ProducerState(batch.epoch, (*known, metadata)[-WINDOW:], state.timestamp, first_offset)
 

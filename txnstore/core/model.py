@@ -152,7 +152,10 @@ class NewBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
-    """What a producer's window remembers of a batch, so that a retry is answered with the first offsets (SEQ-03)."""
+    """What a producer's window remembers of a batch, so that a retry is answered with the first offsets (SEQ-03).
+
+    ``timestamp`` is the time of the append, which the first answer gave, too.
+    """
 
     first_sequence: int
     last_sequence: int
@@ -230,7 +233,7 @@ class Transaction:
     """What the coordinator knows of a transactional id: Kafka's ``TransactionMetadata``.
 
     ``epoch`` is the epoch of the current or next transaction; ``last_epoch`` that of the transaction that ended last
-    (a retried commit carries it), ``previous_producer_id`` the producer id that was rotated away with it.
+    (a retried commit carries it), ``previous_producer_id`` the producer id that went with it if that was another one.
     ``versions`` maps a job's scope to the last version it committed.
     """
 

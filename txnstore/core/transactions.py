@@ -22,6 +22,7 @@ from txnstore.core.events import (
 from txnstore.core.groups import commit_offsets
 from txnstore.core.model import (
     MAX_EPOCH,
+    MAX_SEQUENCE,
     NO_PRODUCER,
     VALID_PREVIOUS_STATES,
     Batch,
@@ -41,6 +42,7 @@ from txnstore.errors import (
     InvalidTxnStateError,
     InvalidTxnTimeoutError,
     OutOfOrderSequenceError,
+    ProducerError,
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
@@ -77,31 +79,23 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity:
     if txn.state is TxnState.ONGOING:
         _end(draft, txn, Outcome.ABORT)
         txn = draft.state.transactions[transactional_id]
-    last_epoch = txn.epoch if command.expected is not None else NO_PRODUCER
     if txn.epoch >= MAX_EPOCH:
-        return _grant(draft, command, draft.state.next_producer_id, 0, last_epoch, txn.producer_id)
-    return _grant(draft, command, txn.producer_id, txn.epoch + 1, last_epoch)
+        return _grant(draft, command, draft.state.next_producer_id, 0)
+    return _grant(draft, command, txn.producer_id, txn.epoch + 1)
 
 
 def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerIdentity | None:
     """The identity that a repeated init was granted before, or None if the epoch is to be bumped now (KIP-360)."""
-    producer_id, epoch = expected
-    if (producer_id, epoch) == (txn.producer_id, txn.epoch):
+    if expected == (txn.producer_id, txn.epoch):
         return None
-    rotated = producer_id == txn.previous_producer_id and epoch == txn.last_epoch and epoch >= MAX_EPOCH
-    if rotated or (producer_id == txn.producer_id and epoch == txn.last_epoch):
+    if _is_last(txn, expected):
         return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
-    raise _fenced(txn, ProducerIdentity(producer_id, epoch, txn.transactional_id))
+    raise _fenced(txn, ProducerIdentity(*expected, txn.transactional_id))
 
 
-def _grant(
-    draft: Draft,
-    command: InitProducer,
-    producer_id: int,
-    epoch: int,
-    last_epoch: int = NO_PRODUCER,
-    previous_producer_id: int = NO_PRODUCER,
-) -> ProducerIdentity:
+def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) -> ProducerIdentity:
+    """Grant an identity; only a bump that its own holder asked for remembers the one before, for a retry (INIT-10)."""
+    last_id, last_epoch = command.expected or (NO_PRODUCER, NO_PRODUCER)
     draft.emit(
         ProducerInitialized(
             producer_id=producer_id,
@@ -109,7 +103,7 @@ def _grant(
             transactional_id=command.transactional_id,
             timeout_ms=command.timeout_ms,
             last_epoch=last_epoch,
-            previous_producer_id=previous_producer_id,
+            previous_producer_id=last_id if last_id != producer_id else NO_PRODUCER,
         ),
     )
     return ProducerIdentity(producer_id, epoch, command.transactional_id)
@@ -174,6 +168,7 @@ def _join(draft: Draft, command: Append | EndTxn) -> None:
 
 def _append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> Appended:
     partition = _partition(draft.state, batch.tp)
+    _check_record_batch(producer, batch)
     if producer.producer_id != NO_PRODUCER:
         duplicate = _check_sequence(partition, producer, batch)
         if duplicate is not None:
@@ -200,6 +195,20 @@ def _append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> 
         ),
     )
     return Appended(batch.tp, base_offset, limit, draft.state.timestamp)
+
+
+def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
+    """Refuse what Kafka calls INVALID_RECORD: no records, or an epoch and a sequence without a producer id (SEQ-12)."""
+    if batch.records < 1:
+        msg = f"{producer} sent a batch without records to {batch.tp}"
+        raise ProducerError(msg)
+    if producer.producer_id == NO_PRODUCER:
+        complete = producer.epoch == NO_PRODUCER and batch.base_sequence == NO_PRODUCER
+    else:
+        complete = min(producer.producer_id, producer.epoch, batch.base_sequence) >= 0
+    if not complete or batch.base_sequence > MAX_SEQUENCE:
+        msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}: id, epoch and sequence go together"
+        raise ProducerError(msg)
 
 
 def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
@@ -238,9 +247,8 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     txn = _transaction(draft.state, producer)
     if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
         return _repeated_end(draft.state, txn, command)
-    for scope, version in command.versions:
-        if txn.versions.get(scope, -1) >= version:
-            return Ended(producer, repeated=True)
+    if any(txn.versions.get(scope, -1) >= version for scope, version in command.versions):
+        return _repeated_version(draft, txn)
     _join(draft, command)
     appended = tuple(_append_batch(draft, producer, batch) for batch in command.batches)
     txn = draft.state.transactions[txn.transactional_id]
@@ -248,7 +256,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     if not begun and command.outcome is Outcome.COMMIT and not command.versions:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: nothing was sent, so nothing can be ended"
         raise InvalidTxnStateError(msg)
-    for scope, version in command.versions:
+    for scope, version in command.versions if command.outcome is Outcome.COMMIT else ():
         draft.emit(VersionRecorded(transactional_id=txn.transactional_id, scope=scope, version=version))
     if begun or command.outcome is Outcome.ABORT:
         # An abort of nothing still bumps the epoch, which a client needs whose append has an unknown end (TV2-08).
@@ -257,26 +265,40 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     return Ended(ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id), appended)
 
 
+def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
+    """The version of the job is committed already; what this attempt has registered before must not be."""
+    if txn.state is TxnState.ONGOING:
+        _end(draft, txn, Outcome.ABORT)
+        txn = draft.state.transactions[txn.transactional_id]
+    return Ended(ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id), repeated=True)
+
+
 def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     """The answer to an end whose first answer was lost: the same, with the identity that follows (TV2-02, TV2-03)."""
-    identity = (command.producer.producer_id, command.producer.epoch)
-    same_producer = identity == (txn.producer_id, txn.last_epoch)
-    rotated = identity == (txn.previous_producer_id, txn.last_epoch) and txn.last_epoch >= MAX_EPOCH
-    if not same_producer and not rotated:
-        raise _fenced(txn, command.producer)
+    producer = command.producer
+    if txn.state not in _COMPLETED.values() or not _is_last(txn, (producer.producer_id, producer.epoch)):
+        raise _fenced(txn, producer)
     if txn.state is not _COMPLETED[command.outcome]:
-        raise _fenced(txn, command.producer)
-    appended = tuple(_find_batch(state, command.producer, batch) for batch in command.batches)
+        if command.outcome is Outcome.COMMIT:
+            # An abort that the producer did not ask for may have ended it, so it is fenced (KAFKA-20785).
+            raise _fenced(txn, producer)
+        msg = f"transaction {txn.transactional_id!r} of {producer} is committed: it cannot be aborted any more"
+        raise InvalidTxnStateError(msg)
+    appended = tuple(_find_batch(state, txn, batch) for batch in command.batches)
     return Ended(ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id), appended)
 
 
-def _find_batch(state: State, producer: ProducerIdentity, batch: NewBatch) -> Appended:
-    """Where a batch landed that is known to be appended; its window is gone with the epoch, so look from the end."""
-    for known in reversed(_partition(state, batch.tp).batches):
+def _find_batch(state: State, txn: Transaction, batch: NewBatch) -> Appended:
+    """Where a batch landed that is known to be appended; its window is gone with the epoch, so look from the end.
+
+    A compaction may have merged its segment, or its topic may be deleted: then the offsets are not known any more
+    (-1, as Kafka answers in that case), but the end has happened all the same.
+    """
+    partition = state.partition(batch.tp)
+    for known in reversed(partition.batches) if partition is not None else ():
         if known.segment.key == batch.segment.key:
             return Appended(batch.tp, known.base_offset, known.limit, known.appended_at, duplicate=True)
-    msg = f"{producer}: the batch {batch.segment.key} of the ended transaction is not in {batch.tp} any more"
-    raise OutOfOrderSequenceError(msg)
+    return Appended(batch.tp, -1, -1, txn.updated_at, duplicate=True)
 
 
 def _end(draft: Draft, txn: Transaction, outcome: Outcome) -> None:
@@ -346,12 +368,17 @@ def _transaction(state: State, producer: ProducerIdentity) -> Transaction:
     if txn is None:
         msg = f"transactional id {producer.transactional_id!r} is not known (any more)"
         raise InvalidPidMappingError(msg)
-    if producer.producer_id not in (txn.producer_id, txn.previous_producer_id):
-        if state.transactional_ids.get(producer.producer_id) == txn.transactional_id:
-            raise _fenced(txn, producer)
+    if state.transactional_ids.get(producer.producer_id) != txn.transactional_id:
         msg = f"transactional id {txn.transactional_id!r} maps to producer id {txn.producer_id}, not "
         raise InvalidPidMappingError(msg + str(producer.producer_id))
     return txn
+
+
+def _is_last(txn: Transaction, identity: tuple[int, int]) -> bool:
+    """Whether this (producer id, epoch) was the one before the current one, so that it may ask what became of it."""
+    producer_id, epoch = identity
+    before = txn.producer_id if txn.previous_producer_id == NO_PRODUCER else txn.previous_producer_id
+    return epoch != NO_PRODUCER and (producer_id, epoch) == (before, txn.last_epoch)
 
 
 def _fenced(txn: Transaction, producer: ProducerIdentity) -> ProducerFencedError:
