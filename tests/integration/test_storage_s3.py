@@ -433,3 +433,15 @@ def test_the_options_of_the_caller_are_left_alone(s3_bucket_url: str, storage_op
     assert store._client()._s3.meta.config.retries["total_max_attempts"] == 1
     assert store._client().retries == 1
     store.close()
+
+
+def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch, s3_server: S3Server, s3_bucket_url: str) -> None:
+    """As docker/minio/README.md says."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-access-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret-key")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    store = open_store(f"{s3_bucket_url}/demo")
+    assert store.put_if_absent("a", b"1")
+    assert store.get("a") == b"1"
+    store.close()
