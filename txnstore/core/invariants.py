@@ -1,8 +1,8 @@
 """What must hold in every state of a chain, as far as the state alone can tell (architecture §10, OBJ-19).
 
 Each invariant is one named function that yields a message for every violation; :func:`check` runs them all. What must
-hold between two states is in :mod:`txnstore.core.steps`. A finding is a bug or damage: normal use, however
-odd, never leads to one.
+hold between two states is in :mod:`txnstore.core.steps`, run by :func:`check_step`. A finding is a bug or damage: normal
+use, however odd, never leads to one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from txnstore.core.model import (
     TxnState,
     next_sequence,
 )
+from txnstore.core.steps import STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class Violation:
 def check(state: State) -> list[Violation]:
     """Everything that is wrong with a state; empty if it is sound."""
     return [Violation(rule.__name__, message) for rule in INVARIANTS for message in rule(state)]
+
+
+def check_step(before: State, after: State) -> list[Violation]:
+    """Everything that one entry did wrong between the state before it and the one after it; empty if nothing."""
+    return [Violation(rule.__name__, message) for rule in STEPS for message in rule(before, after)]
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------

@@ -1,20 +1,14 @@
 """What must hold between the states of two neighbouring entries: nothing that was promised is taken back.
 
 Offsets stay, epochs and positions only grow, and what is decided stays decided (architecture §10). A topic that was
-deleted and created again is another one.
+deleted and created again is another one. Run by :func:`txnstore.core.invariants.check_step`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from txnstore.core.invariants import Violation
 from txnstore.core.model import NO_PRODUCER, Batch, Partition, State, TopicPartition
-
-
-def check_step(before: State, after: State) -> list[Violation]:
-    """Everything that went wrong in one entry; empty if nothing did."""
-    return [Violation(rule.__name__, message) for rule in STEPS for message in rule(before, after)]
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------
