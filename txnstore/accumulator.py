@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class Upload:
 class Accumulator:
     """The buffers of a producer. Its producer's lock guards every call but :meth:`wait`."""
 
-    def __init__(self, store: Store, batch_bytes: int, buffer_bytes: int, demand: Callable[[], None]) -> None:
+    def __init__(self, store: Store, batch_bytes: int, buffer_bytes: int, demand: Callable[[], BaseException | None]) -> None:
         for name, value in (("batch_bytes", batch_bytes), ("buffer_bytes", buffer_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 msg = f"{name} must be a number of bytes of at least 1, not {value!r}"
@@ -68,8 +69,8 @@ class Accumulator:
 
     @property
     def crowded(self) -> bool:
-        """Whether no more should be taken in before something is registered."""
-        return self._bytes(self._open.values()) + self._sealed_bytes() >= self._buffer_bytes
+        """Whether no more may be taken in before an upload has ended."""
+        return self._open_bytes() + self._uploading_bytes() >= self._buffer_bytes
 
     # Taking in --------------------------------------------------------------------------------------------------------
 
@@ -171,14 +172,16 @@ class Accumulator:
 
     # Sealing and uploading --------------------------------------------------------------------------------------------
 
-    def seal(self, *, full_only: bool = False) -> None:
-        """Close open batches and start their uploads.
-
-        ``full_only``: only if little is sealed already, so that bulk loads keep filling their batches.
-        """
-        if full_only and self._sealed_bytes() * 2 >= self._buffer_bytes:
-            return
+    def seal(self) -> None:
+        """Close all open batches and start their uploads."""
         for batch in list(self._open.values()):
+            self._seal(batch)
+
+    def make_room(self) -> None:
+        """See to it that uploads are under way whose end leaves room: open batches may take half of the buffer."""
+        for batch in sorted(self._open.values(), key=lambda batch: batch.bytes, reverse=True):
+            if self._open_bytes() * 2 < self._buffer_bytes:
+                return
             self._seal(batch)
 
     def _seal_if_full(self, batch: PendingBatch) -> None:
@@ -195,18 +198,18 @@ class Accumulator:
         runtime = self._store.runtime
         return upload(self._store.objects, runtime, batch.writer, batch.tp, batch.take_table(runtime.clock()))
 
-    def wait(self) -> tuple[list[Upload], list[BaseException]]:
-        """Wait for all uploads: the good ones in their order, and the errors of the others, whose batches failed."""
-        good, errors = [], []
+    def wait(self, *, crowd_only: bool = False) -> list[Upload]:
+        """The uploads that have ended, well or not, in the order of their sends.
+
+        Waits for all of them; with ``crowd_only`` for the oldest, until the rest takes less than half of the buffer.
+        """
+        ended = []
         for item in list(self._sealed):
-            error = item.future.exception()
-            if error is None:
-                good.append(item)
-            else:
-                errors.append(error)
-                item.batch.fail(error)
-                self._sealed.remove(item)
-        return good, errors
+            if crowd_only and not item.future.done() and self._uploading_bytes() * 2 < self._buffer_bytes:
+                break
+            futures.wait([item.future])
+            ended.append(item)
+        return ended
 
     def forget(self, uploads: Sequence[Upload]) -> None:
         """These batches are settled."""
@@ -217,17 +220,15 @@ class Accumulator:
         """Give everything up; uploads under way are waited for, so that none is left running."""
         batches, self._open = list(self._open.values()), {}
         sealed, self._sealed = self._sealed, []
-        for item in sealed:
-            item.future.exception()
+        futures.wait([item.future for item in sealed])
         for batch in [*batches, *(item.batch for item in sealed)]:
             batch.fail(error)
 
-    def _sealed_bytes(self) -> int:
-        return sum(item.size for item in self._sealed)
+    def _uploading_bytes(self) -> int:
+        return sum(item.size for item in self._sealed if not item.future.done())
 
-    @staticmethod
-    def _bytes(batches: Any) -> int:
-        return sum(batch.bytes for batch in batches)
+    def _open_bytes(self) -> int:
+        return sum(batch.bytes for batch in self._open.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class PendingBatch:
     __slots__ = ("_appended", "_callbacks", "_demand", "_error", "_lock", "_pieces", "_settled", "bytes", "opened_at",
                  "rows", "tp", "writer")  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int, demand: Callable[[], None]) -> None:
+    def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int, demand: Callable[[], BaseException | None]) -> None:
         self.tp = tp
         self.writer = writer
         self.opened_at = opened_at
@@ -125,7 +125,9 @@ class PendingBatch:
                 if self._settled is None:
                     self._settled = threading.Event()
                 event = self._settled
-            self._demand()
+            hindrance = self._demand()
+            if hindrance is not None and not self.settled:
+                raise hindrance
             if not self.settled and not event.wait(timeout):
                 msg = f"no answer for a batch of {self.tp} within {timeout} s"
                 raise TimeoutError(msg)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 class Lingerer:
     """Calls ``flush`` ``seconds`` after the first :meth:`wake` since the last flush. Its thread starts when needed."""
 
-    def __init__(self, seconds: float, flush: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, flush: Callable[[], object]) -> None:
         self._seconds = seconds
         self._flush = flush
         self._wanted = threading.Event()

@@ -181,7 +181,7 @@ class Producer:
 
     def _after_send(self) -> None:
         if self._accumulator.crowded:
-            self._flush(full_only=True)
+            self._flush(crowd_only=True)
         if self._lingerer is not None and self._accumulator.waiting:
             self._lingerer.wake()
 
@@ -207,39 +207,60 @@ class Producer:
         self._check_usable()
         self._flush()
 
-    def _flush_on_demand(self) -> None:
-        """A flush that somebody's wait or the linger asked for: errors reach the futures and the next call."""
+    def _flush_on_demand(self) -> BaseException | None:
+        """A flush that somebody's wait or the linger asked for; returns why it could not end."""
         try:
             self._flush()
         except TxnStoreError as error:
-            with self._lock:
-                self._error = self._error or error
+            return error
+        if self._state is _State.ENDING:
+            return UnknownOutcomeError("the outcome of the commit or abort is not known yet: repeat that call")
+        return None
 
-    def _flush(self, *, full_only: bool = False) -> None:
+    def _flush(self, *, crowd_only: bool = False) -> None:
+        """Register what is uploaded: everything sent so far, or only as much as makes room for more."""
         with self._sending:
             with self._lock:
                 if self._state in (_State.CLOSED, _State.FATAL_ERROR, _State.ENDING):
                     return
-                self._accumulator.seal(full_only=full_only)
+                if crowd_only:
+                    self._accumulator.make_room()
+                else:
+                    self._accumulator.seal()
             self._settle()
-            for uploads in _rounds(self._uploaded()):
-                self._register(uploads)
+            self._register(self._uploaded(crowd_only=crowd_only))
 
-    def _uploaded(self) -> list[Upload]:
-        """The batches that are uploaded and not registered, in the order of their sends; waits for the uploads."""
-        uploads, errors = self._accumulator.wait()
+    def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
+        """The batches that are uploaded and not registered, in the order of their sends; waits for the uploads.
+
+        A failed upload ends its batch, and with it the transaction. Without one, the good batches go on alone.
+        """
+        good, errors = [], []
+        for upload in self._accumulator.wait(crowd_only=crowd_only):
+            error = upload.future.exception()
+            if error is None:
+                good.append(upload)
+                continue
+            errors.append(error)
+            self._forget([upload])
+            upload.batch.fail(error)
         if errors:
             self._fail(errors[0])
-            if self.transactional_id is not None:
-                raise errors[0]
-        return uploads
+            if self.transactional_id is None:
+                self._register(good)
+            raise errors[0]
+        return good
+
+    def _forget(self, uploads: list[Upload]) -> None:
+        with self._lock:
+            self._accumulator.forget(uploads)
 
     def _register(self, uploads: list[Upload]) -> None:
-        """Give batches their offsets with one entry, inside the open transaction if there is one."""
-        session = self._session
-        offsets = tuple(session.offsets) if self.transactional_id is not None else ()
-        command = Append(session.identity, self._numbered(uploads), offsets)
-        self._submit(_Pending(command, uploads))
+        """Give batches their offsets, with one entry a round, inside the open transaction if there is one."""
+        for part in _rounds(uploads):
+            session = self._session
+            command = Append(session.identity, self._numbered(part), tuple(session.offsets))
+            self._submit(_Pending(command, part))
 
     def _settle(self) -> None:
         """Repeat the command whose outcome is unknown; its sequences make that harmless (SEQ-14)."""
@@ -268,13 +289,13 @@ class Producer:
             raise  # Nothing happened: the batches stay uploaded, and the same call may be repeated.
         except TxnStoreError as error:
             self._pending = None
-            self._accumulator.forget(pending.uploads)
+            self._forget(pending.uploads)
             for upload in pending.uploads:
                 upload.batch.fail(error)
             self._fail(error)
             raise
         self._pending = None
-        self._accumulator.forget(pending.uploads)
+        self._forget(pending.uploads)
         ended = answer if isinstance(answer, Ended) else None
         appended: tuple[Appended, ...] = ended.appended if ended is not None else answer
         if ended is None:

@@ -1,0 +1,1 @@
+"""Benchmarks: txnstore beside the raw baseline, interleaved in one run, so that only ratios count."""

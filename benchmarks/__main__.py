@@ -1,0 +1,26 @@
+"""``python -m benchmarks [NAME …]``: run all benchmarks, or the named ones; exit 1 if a target is missed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+NAMES = ("commits", "bulk")
+
+
+def main(names: list[str]) -> int:
+    """Run and print; returns the exit code."""
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        sys.stderr.write(f"no benchmark named {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}\n")
+        return 2
+    missed = 0
+    for name in names or NAMES:
+        for result in importlib.import_module(f"benchmarks.{name}").run():
+            print(result.line(), flush=True)  # noqa: T201 - this is the output
+            missed += not result.met
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

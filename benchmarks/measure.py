@@ -1,0 +1,50 @@
+"""Timing two or more ways of doing the same thing in turns, and comparing them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A ratio and the target that it has to meet."""
+
+    name: str
+    ratio: float
+    target: float
+    at_most: bool
+    detail: str
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is met."""
+        return self.ratio <= self.target if self.at_most else self.ratio >= self.target
+
+    def line(self) -> str:
+        """One readable line."""
+        sign = "≤" if self.at_most else "≥"
+        return f"{'ok  ' if self.met else 'MISS'} {self.name:<58} {self.ratio:6.2f}  (target {sign} {self.target})  {self.detail}"
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def interleaved(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """The times of all runs, taken in turns, so that a busy neighbour disturbs all alike."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(seconds(run))
+    return times
+
+
+def median_ms(times: list[float]) -> float:
+    """The median in milliseconds."""
+    return statistics.median(times) * 1000
