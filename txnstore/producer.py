@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from txnstore.accumulator import Accumulator, Upload
-from txnstore.batching import RecordFuture, TableFuture
+from txnstore.batching import RecordFuture, TableFuture, TablePart
 from txnstore.core.commands import Append, Appended, Ended, EndTxn, InitProducer, ProducerIdentity, TxnOffsets
 from txnstore.core.events import GroupOffset
 from txnstore.core.model import WINDOW, NewBatch, OffsetAndMetadata, Outcome, TopicPartition, next_sequence
@@ -156,32 +156,44 @@ class Producer:
         ``value`` is bytes, or a mapping of columns for a topic with a schema. Without ``partition``, the key chooses
         it as in Kafka's Java client. ``timestamp`` in ms; now by default.
         """
+        self._make_room()
         with self._lock:
             self._check_send()
             future = self._accumulator.send(topic, value, key, partition, headers, timestamp)
-        self._after_send()
+        self._wake_lingerer()
         return future
 
     def send_table(self, topic: str, data: object, partition: int | None = None) -> TableFuture:
         """Send rows: anything Arrow (a table, a batch, a reader, ``__arrow_c_stream__``), pandas, or a list of dicts.
 
-        A reader is taken batch by batch, so it may be larger than memory. Returns the future of a list with one
-        :class:`RecordMetadata` a row, in the order of the rows.
+        A reader is taken batch by batch, so it may be larger than memory; if one of its batches is refused, the
+        transaction has to be aborted (without one, the batches before it are sent). Returns the future of a list with
+        one :class:`RecordMetadata` a row, in the order of the rows.
         """
-        parts = []
+        parts: list[TablePart] = []
         with self._lock:
             self._check_send()
             pieces = self._accumulator.pieces(topic, data)
-        for first, piece in pieces:
-            with self._lock:
-                self._check_send()
-                parts += self._accumulator.send_table(topic, piece, partition, first)
-            self._after_send()
+        try:
+            for first, piece in pieces:
+                self._make_room()
+                with self._lock:
+                    self._check_send()
+                    parts += self._accumulator.send_table(topic, piece, partition, first)
+        except BaseException as error:
+            if parts:
+                self._fail(error)
+            raise
+        finally:
+            self._wake_lingerer()
         return TableFuture(parts)
 
-    def _after_send(self) -> None:
+    def _make_room(self) -> None:
+        """Block while the buffer is full. An error is raised before the record is taken in, so nothing is half done."""
         if self._accumulator.crowded:
             self._flush(crowd_only=True)
+
+    def _wake_lingerer(self) -> None:
         if self._lingerer is not None and self._accumulator.waiting:
             self._lingerer.wake()
 
