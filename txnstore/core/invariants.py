@@ -1,8 +1,8 @@
 """What must hold in every state of a chain, as far as the state alone can tell (architecture §10, OBJ-19).
 
-Each invariant is one named function that yields a message for every violation; :func:`check` runs them all. What must
-hold between two states is in :mod:`txnstore.core.steps`, run by :func:`check_step`. A finding is a bug or damage: normal
-use, however odd, never leads to one.
+Each invariant is one named function that yields a message for every violation; :func:`check` runs them all, and
+:func:`check_step` those of :mod:`txnstore.core.steps`, which hold between two states. A finding is a bug or damage:
+normal use, however odd, never leads to one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 from txnstore.core.model import NO_PRODUCER, Batch, Partition, State, TopicPartition
 
-
 # Logs -----------------------------------------------------------------------------------------------------------------
 
 
