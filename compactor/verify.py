@@ -76,7 +76,7 @@ def _verify_identity(store: Store) -> list[Violation]:
         msg = f"there is no txnstore at {store.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        return [Violation("identity-intact", keys.STORE, str(error))]
+        return [Violation("identity_intact", keys.STORE, str(error))]
     return []
 
 

@@ -12,6 +12,7 @@ from txnstore.chain.codec import Entry, content_hash, decode
 from txnstore.compactor.violation import Violation
 from txnstore.core.events import Event, SegmentsReplaced
 from txnstore.core.evolve import begin_entry, evolve
+from txnstore.core.invariants import check, check_step
 from txnstore.core.model import State, TopicPartition
 from txnstore.core.visibility import aborted_batches
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
@@ -63,7 +64,7 @@ class ChainVerifier:
             if sequence in checkpoints:
                 self._check_checkpoint(sequence)
         if self._state is None:
-            self._report("state-at-head", keys.entries(self._chain), "damage above hides the newest state")
+            self._report("state_at_head", keys.entries(self._chain), "damage above hides the newest state")
         else:
             self._found.violations += state_violations(self._state)
         self._found.state = self._state
@@ -88,7 +89,7 @@ class ChainVerifier:
                 first = sequence
             elif not missing and first is not None:
                 until = f" and all up to entry {sequence - 1}" if sequence - 1 > first else ""
-                self._report("entry-present", keys.entry(self._chain, first), f"the entry{until} is missing")
+                self._report("entry_present", keys.entry(self._chain, first), f"the entry{until} is missing")
                 first = None
 
     def _read(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
@@ -108,7 +109,7 @@ class ChainVerifier:
         try:
             data = future.result()
         except ObjectNotFoundError:
-            self._report("entry-present", keys.entry(self._chain, sequence), "the entry is listed but not there")
+            self._report("entry_present", keys.entry(self._chain, sequence), "the entry is listed but not there")
             return None
         self._found.entries += 1
         self._found.bytes_read += len(data)
@@ -118,19 +119,19 @@ class ChainVerifier:
         """Decode an entry, check that it follows the one before it, and fold it."""
         key, digest = keys.entry(self._chain, sequence), content_hash(data)
         if self._known is not None and sequence == self._known.sequence and digest != self._known.entry_hash:
-            self._report("history-unchanged", key, "its bytes are not those that this process has read before")
+            self._report("history_unchanged", key, "its bytes are not those that this process has read before")
         try:
             entry = decode(Entry, key, data)
         except (CorruptionError, UnsupportedFormatError) as error:
-            self._report("entry-intact", key, str(error))
+            self._report("entry_intact", key, str(error))
             self._state = self._previous = None
             return
         if entry.sequence != sequence:
-            self._report("entry-intact", key, f"it says that it is entry {entry.sequence}")
+            self._report("entry_intact", key, f"it says that it is entry {entry.sequence}")
             self._state = None
         elif self._previous is not None and entry.previous != self._previous:
             before = keys.entry(self._chain, sequence - 1)
-            self._report("hash-chain", before, f"its hash is {self._previous}; {key} follows {entry.previous}")
+            self._report("hash_chain", before, f"its hash is {self._previous}; {key} follows {entry.previous}")
             self._state = None
         if self._state is not None:
             self._fold(key, entry, digest, self._state)
@@ -139,14 +140,14 @@ class ChainVerifier:
     def _fold(self, key: str, entry: Entry, digest: str, before: State) -> None:
         if entry.timestamp < before.timestamp:
             message = f"its time {entry.timestamp} is before that of its predecessor, {before.timestamp}"
-            self._report("entry-time", key, message)
+            self._report("entry_time", key, message)
         state = begin_entry(before, entry.timestamp)
         try:
             for event in entry.events:
                 self._found.violations += event_violations(key, state, event)
                 state = evolve(state, event)
         except _UNFIT as error:
-            self._report("entry-fits", key, f"it holds an event that does not fit the state before it: {error!r}")
+            self._report("entry_fits", key, f"it holds an event that does not fit the state before it: {error!r}")
             self._state = None
             return
         self._state = replace(state, entry_hash=digest)
@@ -160,13 +161,13 @@ class ChainVerifier:
         )
         self._found.checkpoints += 1
         if saved is None:
-            self._report("checkpoint-intact", key, "it cannot be read: one of its two objects is missing or altered")
+            self._report("checkpoint_intact", key, "it cannot be read: one of its two objects is missing or altered")
         elif self._state is None:
             self._state, self._previous = saved, saved.entry_hash
         elif saved != self._state:
             different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
             message = f"it is not the fold of the entries up to {sequence}: {', '.join(different)} differ"
-            self._report("checkpoint-equals-fold", key, message)
+            self._report("checkpoint_equals_fold", key, message)
 
 
 def _differs(saved: State, folded: State, name: str) -> bool:
@@ -185,18 +186,20 @@ def event_violations(key: str, state: State, event: Event) -> list[Violation]:
     found = []
     if removed and removed[-1].limit > partition.last_stable_offset:
         message = f"{key} replaced offsets up to {removed[-1].limit}, above {partition.last_stable_offset}"
-        found.append(Violation("compaction-below-lso", str(tp), message))
+        found.append(Violation("compaction_below_lso", str(tp), message))
     before = sum(batch.records for batch in removed if not is_aborted(batch))
     after = sum(batch.records for batch in event.added)
     if len(removed) != len(gone) or before != after:
         message = f"{key} replaced {len(gone)} batches of {before} committed records by {after} records"
-        found.append(Violation("compaction-keeps-records", str(tp), message))
+        found.append(Violation("compaction_keeps_records", str(tp), message))
     return found
 
 
 def state_violations(state: State) -> list[Violation]:
-    return []
+    """What the rules for a single state find."""
+    return [Violation(item.name, f"the state after entry {state.sequence}", item.message) for item in check(state)]
 
 
 def step_violations(before: State, after: State) -> list[Violation]:
-    return []
+    """What the rules for two states in a row find."""
+    return [Violation(item.name, f"entry {after.sequence}", item.message) for item in check_step(before, after)]

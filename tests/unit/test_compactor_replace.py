@@ -1,0 +1,103 @@
+"""What the chain accepts as the result of a compaction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from txnstore.core.batches import BatchList
+from txnstore.core.commands import ReplaceSegments
+from txnstore.core.decide import decide
+from txnstore.core.events import SegmentsReplaced
+from txnstore.core.model import Batch, Map, Partition, Segment, State, Topic, TopicPartition
+from txnstore.errors import CompactionConflictError
+
+TP = TopicPartition("t", 0)
+
+
+def _batch(base: int, limit: int, name: str | None = None, records: int | None = None) -> Batch:
+    rows = records if records is not None else limit - base
+    segment = Segment(
+        f"topics/t/0/{name or base}.parquet", "parquet", 10, "00", rows, explicit_offsets=name is not None
+    )
+    return Batch(base, limit, rows, segment, 0, 0)
+
+
+#: Three batches with a marker after each; a transaction is open from offset 22 on.
+FIRST, SECOND, OPEN = _batch(0, 10), _batch(11, 21), _batch(22, 30)
+MERGED = _batch(0, 21, "merged", 20)
+
+
+@pytest.fixture
+def state() -> State:
+    partition = Partition(high_watermark=30, batches=BatchList([FIRST, SECOND, OPEN]), open_txns=Map({5: 22}))
+    return State(topics=Map({"t": Topic("t", "id", 1)}), partitions=Map({TP: partition}), timestamp=77)
+
+
+def _refused(state: State, removed: tuple[Batch, ...], added: tuple[Batch, ...], match: str) -> None:
+    with pytest.raises(CompactionConflictError, match=match):
+        decide(state, ReplaceSegments(TP, removed, added))
+
+
+def test_neighbours_are_replaced_and_remembered_for_the_vacuum(state: State) -> None:
+    decision = decide(state, ReplaceSegments(TP, (FIRST, SECOND), (MERGED,)))
+    assert decision.events == (SegmentsReplaced(topic="t", partition=0, removed=[0, 11], added=[MERGED]),)
+    partition = decision.state.partitions[TP]
+    assert list(partition.batches) == [MERGED, OPEN]
+    assert (partition.high_watermark, partition.last_stable_offset) == (30, 22)
+    assert dict(decision.state.dropped.items()) == {FIRST.segment.key: 77, SECOND.segment.key: 77}
+
+
+def test_a_run_may_be_removed_without_a_replacement(state: State) -> None:
+    assert list(decide(state, ReplaceSegments(TP, (SECOND,), ())).state.partitions[TP].batches) == [FIRST, OPEN]
+
+
+def test_a_run_may_become_several_segments(state: State) -> None:
+    added = (_batch(0, 5, "a"), _batch(5, 21, "b", 15))
+    assert list(decide(state, ReplaceSegments(TP, (FIRST, SECOND), added)).state.partitions[TP].batches) == [
+        *added,
+        OPEN,
+    ]
+
+
+def test_nothing_of_an_open_transaction_is_replaced(state: State) -> None:
+    """CMP-02."""
+    _refused(state, (SECOND, OPEN), (_batch(11, 30, "merged", 18),), "above the last stable offset 22")
+
+
+def test_what_another_compaction_replaced_is_not_replaced_again(state: State) -> None:
+    after = decide(state, ReplaceSegments(TP, (FIRST, SECOND), (MERGED,))).state
+    _refused(after, (FIRST, SECOND), (_batch(0, 21, "late", 20),), "topics/t/0/0.parquet of t-0 was replaced")
+
+
+def test_a_deleted_partition_is_a_conflict(state: State) -> None:
+    _refused(replace(state, partitions=Map()), (FIRST,), (), "t-0 was deleted")
+
+
+def test_a_gap_in_the_run_is_refused(state: State) -> None:
+    """A segment between the removed ones would end up inside the merged one's offsets."""
+    plain = replace(state, partitions=Map({TP: replace(state.partitions[TP], open_txns=Map())}))
+    _refused(plain, (FIRST, OPEN), (_batch(0, 30, "merged", 18),), "not neighbours")
+    _refused(plain, (SECOND, FIRST), (), "not neighbours|was replaced")
+
+
+def test_an_empty_removal_is_refused(state: State) -> None:
+    _refused(state, (), (MERGED,), "must remove something")
+    _refused(state, (), (), "must remove something")
+
+
+@pytest.mark.parametrize(
+    ("added", "match"),
+    [
+        ((_batch(0, 22, "long", 20),), "not removed"),
+        ((_batch(11, 21, "low"), _batch(0, 10, "order")), "not removed"),
+        ((_batch(0, 12, "a"), _batch(11, 21, "overlap", 8)), "not removed"),
+        ((_batch(5, 5, "empty"),), "not removed"),
+        ((_batch(0, 21, "more", 21),), "cannot turn 20 records into 21"),
+        ((replace(MERGED, producer_id=4),), "belongs to no producer"),
+        ((replace(MERGED, transactional=True),), "belongs to no producer"),
+    ],
+)
+def test_what_comes_in_must_fit_what_goes(state: State, added: tuple[Batch, ...], match: str) -> None:
+    _refused(state, (FIRST, SECOND), added, match)
