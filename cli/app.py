@@ -1,0 +1,67 @@
+"""The root command, and what becomes of errors: exit 0 fine, 1 failed, 2 wrong usage, 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from txnstore._version import __version__
+from txnstore.cli.context import App, CommandError, shared_options
+from txnstore.cli.store import info, init
+from txnstore.errors import TxnStoreError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@shared_options(hidden=False)
+@click.version_option(__version__, prog_name="txnstore", message="%(prog)s %(version)s")
+def root() -> None:
+    """Kafka's exactly-once transactions on plain object storage.
+
+    The options may stand before or after the command. `txnstore COMMAND --help` tells more.
+    """
+
+
+for command in (init, info):
+    root.add_command(command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit status. Errors are one line on standard error."""
+    app = App()
+    try:
+        status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
+        app.out.flush()
+    except BrokenPipeError:
+        return _reader_gone()
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # noqa: BLE001 - the one place that turns errors into an exit status
+        return _failed(app, error)
+    return status if isinstance(status, int) else 0
+
+
+def _failed(app: App, error: Exception) -> int:
+    if app.debug and not isinstance(error, click.ClickException):
+        raise error
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx is not None else "txnstore"
+        app.out.error(error.format_message(), f"See `{where} --help`.")
+        return 2
+    if isinstance(error, click.ClickException):
+        app.out.error(error.format_message())
+        return error.exit_code
+    if isinstance(error, TxnStoreError | CommandError):
+        app.out.error(str(error), error.advice)
+        return 1
+    app.out.error(f"{type(error).__name__}: {error}", "Run it again with --debug to see where.")
+    return 1
+
+
+def _reader_gone() -> int:
+    """Whoever read our output has seen enough. What is still buffered must not fail at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

@@ -1,0 +1,128 @@
+"""What every command is given: where the store is, how to print, and the options that all commands share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from txnstore.cli.output import Output
+
+if TYPE_CHECKING:
+    from txnstore.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The environment variable that names the store where no option does.
+STORE_VARIABLE = "TXNSTORE_STORE"
+
+
+class CommandError(Exception):
+    """A command failed for a reason of its own: one line, and what to do next."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
+
+
+@dataclass
+class App:
+    """The shared options of one run."""
+
+    url: str | None = None
+    storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
+    debug: bool = False
+    out: Output = field(default_factory=Output)
+
+    def store_url(self) -> str:
+        """The store that was chosen; a usage error if none was."""
+        url = self.url or os.environ.get(STORE_VARIABLE)
+        if not url:
+            msg = f"which store? Give --store URL (a folder or s3://bucket/prefix), or set {STORE_VARIABLE}."
+            raise click.UsageError(msg)
+        return url
+
+    def open(self, *, read_only: bool = False) -> Store:
+        """Open the store that was chosen."""
+        import txnstore
+
+        return txnstore.open(self.store_url(), self.storage_options or None, read_only=read_only)
+
+
+pass_app = click.make_pass_decorator(App, ensure=True)
+
+
+def shared_options(*, hidden: bool = True) -> Callable[[F], F]:
+    """The options that stand before or after the command. Hidden in the help of commands: the root shows them."""
+    options = [
+        click.option(
+            "--store", metavar="URL", expose_value=False, hidden=hidden, callback=_set_store,
+            help=f"The store: a folder, file://… or s3://bucket/prefix. Default: ${STORE_VARIABLE}.",
+        ),
+        click.option(
+            "--storage-option", metavar="KEY=VALUE", multiple=True, expose_value=False, hidden=hidden,
+            callback=_set_storage_options,
+            help="Passed to the storage, such as endpoint_url=http://…; JSON for objects. May be repeated.",
+        ),
+        click.option(
+            "--json", is_flag=True, expose_value=False, hidden=hidden, callback=_set_json,
+            help="Print JSON lines, and nothing else, on standard output.",
+        ),
+        click.option(
+            "--debug", is_flag=True, expose_value=False, hidden=hidden, callback=_set_debug,
+            help="Show the traceback of an error.",
+        ),
+    ]  # fmt: skip
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def _set_store(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.ensure_object(App).url = value
+
+
+def _set_storage_options(context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    context.ensure_object(App).storage_options.update(parse_pairs(values, "--storage-option", _storage_value))
+
+
+def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(App).out.as_json = True
+
+
+def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(App).debug = True
+
+
+def parse_pairs(values: tuple[str, ...], option: str, parse: Callable[[str, str], Any]) -> dict[str, Any]:
+    """``KEY=VALUE`` texts as a mapping. A usage error never repeats the value, which may be secret."""
+    pairs: dict[str, Any] = {}
+    for text in values:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            msg = f"{option} takes KEY=VALUE; one that was given has no " + ("key" if separator else "'='")
+            raise click.UsageError(msg)
+        pairs[key.strip()] = parse(key.strip(), value)
+    return pairs
+
+
+def _storage_value(key: str, text: str) -> Any:
+    """JSON where it can be nothing else (true, false, an object or a list), else the text, as Spark's options are."""
+    if text in ("true", "false") or text.startswith(("{", "[")):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            msg = f"--storage-option {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
+            raise click.UsageError(msg) from None
+    return text

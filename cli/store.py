@@ -1,0 +1,54 @@
+"""``init`` and ``info``: a store as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.output import instant, size
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--exist-ok", is_flag=True, help="Be content with a store that exists already.")
+@shared_options()
+@pass_app
+def init(app: App, url: str | None, exist_ok: bool) -> None:
+    """Create a store at URL (or --store)."""
+    import txnstore
+
+    with txnstore.create(
+        url or app.store_url(), storage_options=app.storage_options or None, exist_ok=exist_ok
+    ) as store:
+        app.out.result(f"The store is at {store.url}", url=store.url, store_id=store.store_id)
+
+
+@click.command()
+@shared_options()
+@pass_app
+def info(app: App) -> None:
+    """Show what is in the store and what it cost to look."""
+    with app.open(read_only=True) as store:
+        state = store.state(refresh=False)
+        batches = [batch for partition in state.partitions.values() for batch in partition.batches]
+        sizes = {batch.segment.key: batch.segment.size for batch in batches}
+        stored = sum(sizes.values())
+        app.out.record(
+            {
+                "url": store.url,
+                "store_id": store.store_id,
+                "entries": state.sequence,
+                "last_entry": instant(state.timestamp) if state.sequence else None,
+                "topics": len(state.topics),
+                "partitions": len(state.partitions),
+                "records": sum(batch.records for batch in batches),
+                "segments": len(sizes),
+                "bytes": stored if app.out.as_json else size(stored),
+                "transactional_ids": len(state.transactions),
+                "open_transactions": sum(txn.started_at is not None for txn in state.transactions.values()),
+                "groups": len(state.groups),
+                "metrics": asdict(store.metrics()),
+            }
+        )
