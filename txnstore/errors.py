@@ -13,6 +13,7 @@
     │   ├── NotCoordinatorError            retriable
     │   ├── CoordinatorNotAvailableError   retriable
     │   ├── ProducerClosedError            fatal      use after close, or in a forked child
+    │   ├── UploadExpiredError             abortable  a vacuum came before the upload was registered
     │   └── RecordTooLargeError            caller
     ├── GroupError
     │   ├── UnstableOffsetCommitError      retriable  an open transaction holds offsets of this partition
@@ -142,6 +143,13 @@ class RecordTooLargeError(ProducerError):
     """The record exceeds ``max.message.bytes`` of its topic."""
 
     advice = "Send a smaller record or raise the topic's max.message.bytes."
+
+
+class UploadExpiredError(ProducerError):
+    """Records were uploaded so long before their registration that a vacuum may have deleted them. Nothing happened."""
+
+    abortable = True
+    advice = "Abort the transaction and send its records again."
 
 
 class GroupError(TxnStoreError):

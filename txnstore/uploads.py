@@ -36,4 +36,4 @@ def upload(
     encoded = encode(table, config.segment_format, config.compression)
     key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
     objects.put(key, encoded.data)
-    return NewBatch(tp.topic, tp.partition, encoded.segment(key), first, last)
+    return NewBatch(tp.topic, tp.partition, encoded.segment(key), first, last, uploaded_at=now)

@@ -108,8 +108,18 @@ class ReplaceSegments:
 
 
 @dataclass(frozen=True, slots=True)
+class DropObjects:
+    """Announce the deletion of segments. Answered with the keys that may be deleted: those that nothing names.
+
+    The chain orders it with the appends: one that came before keeps its segment, one that comes after is refused.
+    """
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetObjects:
-    """Note that dropped objects are deleted. Answered with None."""
+    """Forget objects that were dropped and deleted long ago. Answered with None."""
 
     keys: tuple[str, ...]
 
@@ -123,6 +133,7 @@ Command = (
     | EndTxn
     | CommitOffsets
     | ReplaceSegments
+    | DropObjects
     | ForgetObjects
 )
 

@@ -19,13 +19,22 @@ from txnstore.core.commands import (
     CommitOffsets,
     CreateTopic,
     DeleteTopic,
+    DropObjects,
     EndTxn,
     ForgetObjects,
     InitProducer,
     ReplaceSegments,
 )
 from txnstore.core.draft import Draft
-from txnstore.core.events import Event, ObjectsForgotten, SegmentsReplaced, TopicAltered, TopicCreated, TopicDeleted
+from txnstore.core.events import (
+    Event,
+    ObjectsDropped,
+    ObjectsForgotten,
+    SegmentsReplaced,
+    TopicAltered,
+    TopicCreated,
+    TopicDeleted,
+)
 from txnstore.core.groups import commit_offsets
 from txnstore.core.model import NO_PRODUCER, Partition, State, Topic
 from txnstore.errors import (
@@ -158,6 +167,15 @@ def _check_added(command: ReplaceSegments) -> None:
         raise CompactionConflictError(msg)
 
 
+def _drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
+    named = {batch.segment.key for partition in draft.state.partitions.values() for batch in partition.batches}
+    keys = tuple(key for key in command.keys if key not in named)
+    new = [key for key in keys if key not in draft.state.dropped]
+    if new:
+        draft.emit(ObjectsDropped(keys=new))
+    return keys
+
+
 def _forget_objects(draft: Draft, command: ForgetObjects) -> None:
     keys = [key for key in command.keys if key in draft.state.dropped]
     if keys:
@@ -177,5 +195,6 @@ _RULES: dict[type, Callable[[Draft, Any], Any]] = {
     EndTxn: transactions.end,
     CommitOffsets: _commit_offsets,
     ReplaceSegments: _replace_segments,
+    DropObjects: _drop_objects,
     ForgetObjects: _forget_objects,
 }

@@ -179,8 +179,16 @@ class SegmentsReplaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectsDropped:
+    """A vacuum is about to delete these segments, which nothing names: no batch may name them any more."""
+
+    type: Literal["ObjectsDropped"] = "ObjectsDropped"
+    keys: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsForgotten:
-    """A vacuum deleted these objects; the chain need not remember that they were dropped."""
+    """These dropped objects were deleted so long ago that no writer can still mean to name them."""
 
     type: Literal["ObjectsForgotten"] = "ObjectsForgotten"
     keys: list[str]
@@ -201,5 +209,6 @@ Event = (
     | VersionRecorded
     | TxnCompleted
     | SegmentsReplaced
+    | ObjectsDropped
     | ObjectsForgotten
 )

@@ -15,6 +15,7 @@ from txnstore.core.events import (
     Event,
     GroupMarkerWritten,
     MarkerWritten,
+    ObjectsDropped,
     ObjectsForgotten,
     OffsetsAdded,
     OffsetsCommitted,
@@ -281,6 +282,13 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     return replace(_with_partition(state, tp, replace(partition, batches=batches)), dropped=dropped)
 
 
+def _objects_dropped(state: State, event: ObjectsDropped) -> State:
+    dropped = state.dropped
+    for key in event.keys:
+        dropped = dropped.insert(key, state.timestamp)
+    return replace(state, dropped=dropped)
+
+
 def _objects_forgotten(state: State, event: ObjectsForgotten) -> State:
     dropped = state.dropped
     for key in event.keys:
@@ -348,5 +356,6 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     VersionRecorded: _version_recorded,
     TxnCompleted: _txn_completed,
     SegmentsReplaced: _segments_replaced,
+    ObjectsDropped: _objects_dropped,
     ObjectsForgotten: _objects_forgotten,
 }

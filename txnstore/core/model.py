@@ -130,7 +130,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch whose segment is uploaded, and which has no offsets yet."""
+    """A batch whose segment is uploaded, and which has no offsets yet.
+
+    ``uploaded_at``: when its writer uploaded it, in ms; an old one is refused, because a vacuum may have deleted it.
+    """
 
     topic: str
     partition: int
@@ -138,6 +141,7 @@ class NewBatch:
     min_timestamp: int
     max_timestamp: int
     base_sequence: int = NO_PRODUCER
+    uploaded_at: int | None = None
 
     @property
     def tp(self) -> TopicPartition:

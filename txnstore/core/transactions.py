@@ -45,10 +45,15 @@ from txnstore.errors import (
     ProducerError,
     ProducerFencedError,
     UnknownTopicOrPartitionError,
+    UploadExpiredError,
 )
 
 #: Kafka's ``transaction.max.timeout.ms``.
 MAX_TIMEOUT_MS = 900_000
+#: An upload older than this is not registered any more.
+MAX_UPLOAD_AGE_MS = 3 * 86_400_000
+#: Dropped objects are remembered for this long, which exceeds the age of any upload by more than clocks differ.
+FORGET_AFTER_MS = 7 * 86_400_000
 
 _PREPARED = frozenset({TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 _COMPLETED = {Outcome.COMMIT: TxnState.COMPLETE_COMMIT, Outcome.ABORT: TxnState.COMPLETE_ABORT}
@@ -173,6 +178,7 @@ def _append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> 
         duplicate = _check_sequence(partition, producer, batch)
         if duplicate is not None:
             return duplicate
+    _check_upload(draft.state, batch)
     base_offset = partition.high_watermark
     limit = base_offset + batch.records
     draft.emit(
@@ -209,6 +215,18 @@ def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
     if not complete or batch.base_sequence > MAX_SEQUENCE:
         msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}: id, epoch and sequence go together"
         raise ProducerError(msg)
+
+
+def _check_upload(state: State, batch: NewBatch) -> None:
+    """A batch must not name a segment that a vacuum deletes, or has deleted and forgotten (OBJ-06)."""
+    key = batch.segment.key
+    if key in state.dropped:
+        msg = f"the upload {key} was vacuumed before it was registered"
+        raise UploadExpiredError(msg)
+    if batch.uploaded_at is not None and state.timestamp - batch.uploaded_at > MAX_UPLOAD_AGE_MS:
+        days = MAX_UPLOAD_AGE_MS // 86_400_000
+        msg = f"the upload {key} is over {days} days old: a vacuum may have deleted it"
+        raise UploadExpiredError(msg)
 
 
 def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
