@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -100,7 +100,7 @@ class Scan:
     def _visible(self, state: State, tp: TopicPartition) -> list[Slice]:
         return visible(tp, find_partition(state, tp), self._isolation, self._start.get(tp), self._end.get(tp))
 
-    def to_tables(self) -> Iterator[pa.Table]:
+    def to_tables(self) -> Generator[pa.Table]:
         """The result piece by piece: at most one row group of one segment each. Memory stays bounded."""
         for table in read_ahead(self._store.objects, self._store.pool, self.plan(), self._reading):
             if self._filter is None:

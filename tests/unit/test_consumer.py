@@ -1,0 +1,557 @@
+"""Consumers: positions, polling, groups, time, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.reading import (
+    T0,
+    T1,
+    abort,
+    another_process,
+    append,
+    begin,
+    commit,
+    kinds,
+    new_store,
+    read_all,
+    texts,
+)
+from txnstore.consumer import Consumer, OffsetAndTimestamp
+from txnstore.core.model import OffsetAndMetadata
+from txnstore.errors import (
+    ConsumerClosedError,
+    CorruptionError,
+    InvalidConfigError,
+    OffsetMetadataTooLargeError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from txnstore.record import Record
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import Fault, FaultStore, ManualClock
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Store:
+    store = new_store(clock)
+    store.create_topic("t", partitions=2)
+    return store
+
+
+# Records --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_has_all_its_parts(store: Store) -> None:
+    with store.producer() as producer:
+        producer.send("t", b"v", key=b"k", partition=1, headers=[("h", b"1"), ("h", b"2")], timestamp=77)
+        producer.send("t", None, key=None, partition=1, timestamp=78)
+    assert store.consumer(["t"]).poll() == [
+        Record("t", 1, 0, 77, b"k", b"v", (("h", b"1"), ("h", b"2"))),
+        Record("t", 1, 1, 78, None, None, ()),
+    ]
+
+
+def test_a_typed_record_is_a_document(clock: ManualClock) -> None:
+    store = new_store(clock)
+    store.create_topic("n", schema=pa.schema([("id", pa.string()), ("x", pa.int64())]), key="id")
+    store.create_topic("m", schema=pa.schema([("x", pa.int64())]))
+    with store.producer() as producer:
+        producer.send_table("n", [{"id": "a", "x": 1}])
+        producer.send_table("m", [{"x": 2}])
+    (typed,), (keyless,) = store.consumer(["n"]).poll(), store.consumer(["m"]).poll()
+    assert (typed.key, typed.value, typed.headers) == ("a", {"id": "a", "x": 1}, ())
+    assert (keyless.key, keyless.value, keyless.timestamp) == (None, {"x": 2}, clock())
+
+
+def test_polls_are_cut_and_nothing_is_downloaded_twice(store: Store) -> None:
+    """CON-10, CON-18: a transaction of three comes in three polls of one."""
+    commit(store, "a", "b", "c")
+    consumer = store.consumer(["t"])
+    store.objects.reset()
+    assert [texts(consumer.poll(max_records=1)) for _ in range(4)] == [["a"], ["b"], ["c"], []]
+    assert len([key for _, key in store.objects.log if key.startswith("topics/")]) == 1
+
+
+def test_max_poll_records_is_the_default(store: Store) -> None:
+    append(store, *"abcde")
+    consumer = store.consumer(["t"], max_poll_records=3)
+    assert texts(consumer.poll()) == ["a", "b", "c"]
+    assert texts(consumer.poll()) == ["d", "e"]
+
+
+def test_partitions_take_turns(store: Store) -> None:
+    for number in range(3):
+        append(store, f"p{number}", f"q{number}")
+        append(store, f"r{number}", tp=T1)
+    assert texts(read_all(store.consumer(["t"]), max_records=1)) == [
+        "p0", "q0", "r0", "p1", "q1", "r1", "p2", "q2", "r2",
+    ]  # fmt: skip
+
+
+def test_tables_have_the_columns_of_a_scan(store: Store) -> None:
+    consumer = store.consumer(["t"])
+    assert consumer.poll_table().equals(store.scan("t").to_table()), "empty, with the schema"
+    append(store, "a", "b", "c")
+    append(store, "d", tp=T1)
+    assert consumer.poll_table(max_records=2)["value"].to_pylist() == [b"a", b"b"]
+    assert consumer.poll_table().equals(store.scan("t").to_table().slice(2))
+
+
+def test_topics_of_different_columns_come_in_different_tables(clock: ManualClock) -> None:
+    store = new_store(clock)
+    store.create_topic("n", schema=pa.schema([("x", pa.int64())]))
+    store.create_topic("m", schema=pa.schema([("y", pa.string())]))
+    with store.producer() as producer:
+        producer.send_table("n", [{"x": 1}])
+        producer.send_table("m", [{"y": "a"}])
+    consumer = store.consumer(["n", "m"])
+    assert [consumer.poll_table().column_names[-1] for _ in range(2)] == ["x", "y"]
+    assert consumer.poll_table().num_rows == 0
+
+
+def test_a_topic_may_get_a_column_while_it_is_read(clock: ManualClock) -> None:
+    store = new_store(clock)
+    store.create_topic("n", schema=pa.schema([("x", pa.int64())]))
+    with store.producer() as producer:
+        producer.send_table("n", [{"x": 1}, {"x": 2}])
+    consumer = store.consumer(["n"])
+    assert [record.value for record in consumer.poll(max_records=1)] == [{"x": 1}]
+    store.alter_topic("n", schema=pa.schema([("x", pa.int64()), ("y", pa.string())]))
+    assert [record.value for record in consumer.poll()] == [{"x": 2, "y": None}]
+
+
+# Requests and waiting -------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_poll_is_one_get(store: Store) -> None:
+    append(store, "a")
+    consumer = store.consumer(["t"])
+    consumer.poll()
+    consumer.poll()
+    for _ in range(3):
+        store.objects.reset()
+        assert consumer.poll() == []
+        assert kinds(store) == ["get"]
+
+
+def test_a_poll_of_known_data_does_not_look_at_the_chain(store: Store) -> None:
+    append(store, "a", "b")
+    append(store, "c")
+    consumer = store.consumer(["t"])
+    consumer.poll(max_records=1)
+    store.objects.reset()
+    assert texts(consumer.poll()) == ["b", "c"]
+    append(store, "d")  # this process commits it, so its chain knows
+    store.objects.reset()
+    assert texts(consumer.poll()) == ["d"]
+    assert [key.partition("/")[0] for _, key in store.objects.log] == ["topics"]
+
+
+def test_waiting_ends_when_something_comes(store: Store, clock: ManualClock) -> None:
+    other = another_process(store, clock)
+    consumer = store.consumer(["t"])
+    consumer.poll()
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            append(other, "late")
+        clock.sleep(seconds)
+
+    object.__setattr__(store.runtime, "sleep", sleep)
+    began = clock()
+    assert texts(consumer.poll(timeout=60.0)) == ["late"]
+    assert pauses == [0.01, 0.02, 0.04]
+    assert clock() - began == 70
+
+
+def test_waiting_backs_off_and_keeps_to_the_timeout(store: Store, clock: ManualClock) -> None:
+    consumer = store.consumer(["t"], poll_interval=0.1)
+    consumer.poll()
+    began = clock()
+    store.objects.reset()
+    assert consumer.poll(timeout=1.0) == []
+    assert clock() - began == 1_000
+    assert kinds(store) == ["get"] * len(kinds(store))
+    assert len(kinds(store)) == 14, "one, and one after each pause: 10, 20, 40, 80, eight times 100, 50 ms"
+
+
+def test_a_clock_that_stands_still_does_not_hang_a_poll(store: Store) -> None:
+    consumer = store.consumer(["t"])
+    object.__setattr__(store.runtime, "sleep", lambda _: None)
+    assert consumer.poll(timeout=2.0) == []
+
+
+# Positions ------------------------------------------------------------------------------------------------------------
+
+
+def test_positions_pass_what_holds_no_record(store: Store) -> None:
+    """CON-06, CON-09: markers and aborted records are passed, so a reader at the end knows that it is there."""
+    commit(store, "a")
+    abort(store, "x", "y")
+    consumer = store.consumer(["t"])
+    assert texts(read_all(consumer)) == ["a"]
+    assert consumer.position(T0) == consumer.end_offsets()[T0] == 5
+    assert consumer.lag() == {T0: 0, T1: 0}
+
+
+def test_seek_drops_what_was_fetched(store: Store) -> None:
+    append(store, *"abcd")
+    consumer = store.consumer(["t"])
+    assert texts(consumer.poll(max_records=3)) == ["a", "b", "c"]
+    consumer.seek(T0, 1)
+    assert consumer.position(T0) == 1
+    assert texts(consumer.poll()) == ["b", "c", "d"]
+    consumer.seek_to_beginning(T0)
+    assert texts(consumer.poll(max_records=1)) == ["a"]
+    consumer.seek_to_end([T0, T1])
+    assert consumer.poll() == []
+    assert (consumer.position(T0), consumer.position(T1)) == (4, 0)
+
+
+def test_seeking_inside_the_known_log_asks_nobody(store: Store) -> None:
+    append(store, *"abcd")
+    consumer = store.consumer(["t"])
+    consumer.poll()
+    consumer.seek(T0, 2)
+    store.objects.reset()
+    assert texts(consumer.poll()) == ["c", "d"]
+    assert [key.partition("/")[0] for _, key in store.objects.log] == ["topics"]
+
+
+def test_an_offset_that_is_new_to_this_process_can_be_sought(store: Store, clock: ManualClock) -> None:
+    consumer = store.consumer(["t"])
+    consumer.poll()
+    append(another_process(store, clock), *"abcd")
+    consumer.seek(T0, 3)
+    assert texts(consumer.poll()) == ["d"]
+
+
+@pytest.mark.parametrize("offset", [-1, "2", True, 1.0])
+def test_an_offset_is_a_number(store: Store, offset: int) -> None:
+    with pytest.raises(InvalidConfigError, match="cannot seek"):
+        store.consumer(["t"]).seek(T0, offset)
+
+
+def test_out_of_range_goes_where_the_policy_says(store: Store) -> None:
+    """CON-13, LSO-12."""
+    append(store, "a", "b")
+    for policy, found in [("earliest", ["a", "b"]), ("latest", [])]:
+        consumer = store.consumer(["t"], auto_offset_reset=policy)
+        consumer.seek(T0, 3)
+        assert texts(consumer.poll()) == found
+    consumer = store.consumer(auto_offset_reset="none")
+    consumer.assign(T0)
+    consumer.seek(T0, 2)
+    assert consumer.poll() == [], "the end itself is no error"
+    consumer.seek(T0, 3)
+    with pytest.raises(OffsetOutOfRangeError, match="offset 3 of t-0"):
+        consumer.poll()
+    consumer.seek(T0, 1)
+    assert texts(consumer.poll()) == ["b"]
+
+
+def test_where_to_begin(store: Store) -> None:
+    """CON-13."""
+    append(store, "a")
+    begin(store, "open", "b")
+    for policy, isolation, position in [
+        ("earliest", "read_committed", 0),
+        ("latest", "read_committed", 1),
+        ("latest", "read_uncommitted", 2),
+    ]:
+        consumer = store.consumer(["t"], isolation=isolation, auto_offset_reset=policy)
+        assert consumer.position(T0) == position, (policy, isolation)
+    with pytest.raises(OffsetOutOfRangeError, match="seek first"):
+        store.consumer(["t"], group="g", auto_offset_reset="none").poll()
+
+
+def test_partitions_can_be_assigned_one_by_one(store: Store) -> None:
+    append(store, "a")
+    append(store, "b", tp=T1)
+    consumer = store.consumer()
+    with pytest.raises(InvalidConfigError, match="reads nothing"):
+        consumer.poll()
+    consumer.assign([("t", 1)])
+    assert texts(read_all(consumer)) == ["b"]
+    consumer.assign([T0, T1])
+    assert texts(read_all(consumer)) == ["a"], "a partition that stays keeps its position"
+    assert consumer.assignment() == [T0, T1]
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 9"):
+        consumer.assign([("t", 9)])
+    with pytest.raises(InvalidConfigError, match="does not read t-7; it reads t-0, t-1"):
+        consumer.position(("t", 7))
+
+
+def test_topics_that_another_process_has_just_created_are_found(store: Store, clock: ManualClock) -> None:
+    other = another_process(store, clock)
+    other.create_topic("new", partitions=3)
+    assert len(store.consumer("new").assignment()) == 3
+    other.create_topic("newer")
+    store.consumer().assign([("newer", 0)])
+    with pytest.raises(UnknownTopicOrPartitionError, match="'never'"):
+        store.consumer(["never"])
+
+
+def test_new_partitions_are_read_from_their_beginning(store: Store) -> None:
+    """Also with ``latest``: what was written before this consumer heard of the partition is new to it."""
+    consumer = store.consumer(["t"], auto_offset_reset="latest")
+    consumer.poll()
+    store.alter_topic("t", partitions=3)
+    with store.producer() as producer:
+        producer.send("t", b"a", partition=2)
+    assert texts(consumer.poll()) == ["a"]
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(store: Store) -> None:
+    append(store, "a", "b", "c")
+    consumer = store.consumer(["t"], auto_offset_reset="latest")
+    consumer.poll()
+    store.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
+        consumer.poll()
+    store.create_topic("t", partitions=2)
+    append(store, *"defgh")
+    assert texts(consumer.poll()) == [*"defgh"]
+
+
+def test_paused_partitions_keep_what_they_have(store: Store) -> None:
+    append(store, "a", "b")
+    append(store, "c", tp=T1)
+    consumer = store.consumer(["t"])
+    assert texts(consumer.poll(max_records=1)) == ["a"]
+    consumer.pause(T0)
+    assert consumer.paused() == {T0}
+    assert texts(read_all(consumer)) == ["c"]
+    consumer.resume()
+    store.objects.reset()
+    assert texts(consumer.poll()) == ["b"]
+    assert kinds(store) == [], "it was here all the time"
+
+
+# Time -----------------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_for_times(store: Store) -> None:
+    """LSO-11: only what the isolation shows."""
+    with store.producer() as producer:
+        for moment in (100, 300, 200, 400):
+            producer.send("t", b"x", partition=0, timestamp=moment)
+    append(store, "y", timestamp=500)
+    begin(store, "open")
+    consumer = store.consumer(["t"])
+
+    def find(moment: int) -> OffsetAndTimestamp | None:
+        return consumer.offsets_for_times({T0: moment})[T0]
+
+    assert find(0) == find(100) == OffsetAndTimestamp(0, 100)
+    assert find(150) == find(201) == OffsetAndTimestamp(1, 300)
+    assert find(301) == OffsetAndTimestamp(3, 400)
+    assert find(500) == OffsetAndTimestamp(4, 500)
+    assert find(501) is None
+    assert consumer.offsets_for_times({T1: 0}) == {T1: None}
+    store.compact("t")
+    assert find(201) == OffsetAndTimestamp(1, 300)
+    assert find(500) == OffsetAndTimestamp(4, 500)
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_where_it_committed(store: Store, clock: ManualClock) -> None:
+    """OFF-19: what is committed is the next offset to read."""
+    append(store, *"abcd")
+    consumer = store.consumer(["t"], group="g")
+    consumer.poll(max_records=3)
+    store.objects.reset()
+    consumer.commit()
+    assert kinds(store) == ["put_if_absent"]
+    assert consumer.committed(T0) == 3
+    other = another_process(store, clock)
+    assert texts(read_all(other.consumer(["t"], group="g"))) == ["d"]
+    assert texts(read_all(other.consumer(["t"], group="h"))) == [*"abcd"]
+
+
+def test_an_offset_that_another_process_has_just_committed_counts(store: Store, clock: ManualClock) -> None:
+    append(store, *"abcd")
+    consumer = store.consumer(["t"], group="g")
+    another_process(store, clock).consumer(["t"], group="g").commit({T0: 2})
+    assert texts(read_all(consumer)) == ["c", "d"]
+
+
+def test_metadata_comes_back(store: Store) -> None:
+    """OFF-15."""
+    append(store, *"abc")
+    consumer = store.consumer(["t"], group="g")
+    consumer.commit({T0: OffsetAndMetadata(2, "some metadata", 15)})
+    assert consumer.committed(T0) == 2
+    assert consumer.committed(T0, metadata=True) == OffsetAndMetadata(2, "some metadata", 15)
+    assert consumer.committed(T1) is None
+    with pytest.raises(OffsetMetadataTooLargeError):
+        consumer.commit({T0: OffsetAndMetadata(3, "m" * 4097)})
+    with pytest.raises(UnknownTopicOrPartitionError, match="t-9"):
+        consumer.commit({("t", 9): 1})  # type: ignore[dict-item]  # a plain pair does as well
+    assert consumer.committed(T0) == 2
+
+
+def test_committing_by_itself(store: Store, clock: ManualClock) -> None:
+    """What earlier polls returned is committed, not what the current one returns."""
+    append(store, *"abcd")
+    consumer = store.consumer(["t"], group="g", enable_auto_commit=True, max_poll_records=1)
+    consumer.poll()
+    consumer.poll()
+    assert consumer.committed(T0) is None
+    clock.advance(5_000)
+    consumer.poll()
+    assert consumer.committed(T0) == 2
+    consumer.close()
+    assert store.consumer(["t"], group="g").committed(T0) == 3
+
+
+def test_offsets_of_transactions_are_not_committed_by_the_way(store: Store) -> None:
+    """OFF-19: the guard."""
+    consumer = store.consumer(["t"], group="g", enable_auto_commit=True)
+    with pytest.raises(InvalidConfigError, match="enable_auto_commit"):
+        consumer.group_metadata()
+    metadata = store.consumer(["t"], group="g").group_metadata()
+    assert (metadata.group, metadata.generation, metadata.member_id) == ("g", -1, "")
+
+
+def test_a_group_is_needed_for_its_offsets(store: Store) -> None:
+    consumer = store.consumer(["t"])
+    calls: list[Callable[[], object]] = [
+        consumer.commit,
+        lambda: consumer.committed(T0),
+        consumer.group_metadata,
+        consumer.rewind_to_committed,
+        lambda: store.consumer(["t"], enable_auto_commit=True),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidConfigError, match="group="):
+            call()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group": ""},
+        {"isolation": "serializable"},
+        {"auto_offset_reset": "middle"},
+        {"max_poll_records": 0},
+        {"poll_interval": 0},
+        {"auto_commit_interval": -1.0},
+    ],
+)
+def test_a_wrong_option_is_refused(store: Store, options: dict[str, object]) -> None:
+    """CON-01."""
+    with pytest.raises(InvalidConfigError):
+        store.consumer(["t"], **options)
+
+
+def test_an_undecided_offset_is_waited_for(store: Store, clock: ManualClock) -> None:
+    """OFF-09, OFF-10: not the old offset, not the new one."""
+    append(store, *"abcd")
+    store.consumer(["t"], group="g").commit({T0: 1})
+    producer = store.producer("job")
+    producer.begin_transaction()
+    producer.send_offsets({T0: 3}, "g")
+    producer.send("t", b"out", partition=1)
+    producer.flush()
+    consumer = another_process(store, clock).consumer(["t"], group="g")
+    began = clock()
+    with pytest.raises(UnstableOffsetCommitError):
+        consumer.poll(timeout=2.0)
+    assert clock() - began == 2_000
+    with pytest.raises(UnstableOffsetCommitError):
+        consumer.committed(T0)
+    producer.commit_transaction()
+    assert sorted(texts(read_all(consumer))) == ["d", "out"]
+
+
+# Failures -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_consumer_says_so(store: Store) -> None:
+    with store.consumer(["t"], group="g") as consumer:
+        consumer.poll()
+    for call in (consumer.poll, consumer.poll_table, consumer.commit, consumer.lag, consumer.end_offsets):
+        with pytest.raises(ConsumerClosedError):
+            call()
+    with pytest.raises(ConsumerClosedError):
+        consumer.seek(T0, 0)
+    consumer.close()
+
+
+def test_a_damaged_segment_stops_the_poll_before_it_and_skips_nothing(store: Store) -> None:
+    append(store, "a")
+    append(store, "b")
+    append(store, "c")
+    key = store.scan("t").plan()[1].batch.segment.key
+    good = store.objects.get(key)
+    store.objects.put(key, good[:-1])
+    consumer = store.consumer(["t"])
+    assert texts(consumer.poll()) == ["a"]
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=key):
+            consumer.poll()
+        assert consumer.position(T0) == 1
+    store.objects.put(key, good)
+    assert texts(read_all(consumer)) == ["b", "c"]
+
+
+def test_a_storage_that_is_away_costs_no_record(clock: ManualClock) -> None:
+    faults: dict[int, Fault] = {}
+    objects = FaultStore(MemoryStore(clock=clock), lambda n, operation, key: faults.pop(0, None))
+    store = new_store(clock, objects)
+    store.create_topic("t")
+    append(store, *"ab")
+    consumer = store.consumer(["t"])
+    for _ in range(2):  # at the look at the chain, then at the segment
+        faults[0] = Fault.ERROR_BEFORE
+        with pytest.raises(StorageError):
+            consumer.poll()
+    assert texts(read_all(consumer)) == ["a", "b"]
+
+
+def test_records_that_cannot_be_handed_out_are_not_skipped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(store, "a", "b")
+    consumer = store.consumer(["t"])
+    with monkeypatch.context() as patch:
+        patch.setattr("txnstore.consumer.records_of", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(max_records=1)
+    assert texts(consumer.poll(max_records=1)) == ["a"]
+    with monkeypatch.context() as patch:
+        patch.setattr("txnstore.consumer.records_of", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll()
+    assert texts(consumer.poll()) == ["b"]
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_compaction_does_not_disturb_a_reader(store: Store, clock: ManualClock) -> None:
+    """Segments that were planned, replaced and removed: the head names the ones that replaced them."""
+    for value in "abcdef":
+        commit(store, value)
+    consumer = another_process(store, clock).consumer(["t"])
+    assert texts(consumer.poll(max_records=1)) == ["a"]
+    _forget_prefetched(consumer)
+    store.compact("t")
+    old = {part.batch.segment.key for part in store.scan("t").plan()}
+    store.objects.delete([item.key for item in store.objects.list("topics/") if item.key not in old])
+    assert texts(read_all(consumer)) == [*"bcdef"]
+
+
+def _forget_prefetched(consumer: Consumer) -> None:
+    consumer.seek(T0, consumer.position(T0))
