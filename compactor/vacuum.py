@@ -144,7 +144,7 @@ def _old_checkpoints(objects: ObjectStore, chain: int) -> list[ObjectInfo]:
     """
     found = objects.list(keys.checkpoints(chain))
     complete = sorted(sequence for item in found if (sequence := keys.checkpoint_sequence(item.key)) is not None)
-    if len(complete) <= KEPT_CHECKPOINTS:
+    if len(complete) < KEPT_CHECKPOINTS:
         return []
     oldest, hinted = complete[-KEPT_CHECKPOINTS], _hinted(objects, chain)
     old = []

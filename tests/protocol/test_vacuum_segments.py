@@ -1,0 +1,342 @@
+"""Vacuum: nothing that anybody may still need is deleted, and everything else is, by the storage's own clock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.compaction import (
+    DAY_MS,
+    HOUR_MS,
+    abort,
+    begin,
+    commit,
+    named_keys,
+    new_store,
+    reopen,
+    rows,
+    runtime,
+    segment_keys,
+    values,
+)
+from txnstore.chain import keys
+from txnstore.core.commands import ReplaceSegments
+from txnstore.core.model import TopicPartition
+from txnstore.errors import InvalidConfigError, ReadOnlyError
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create, create_on, open_on
+from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, on
+
+T0 = TopicPartition("t", 0)
+ORPHAN = "topics/t/0/018bcfe5-6800-7259-8652-237b4f65d4d9.parquet"
+
+
+class ListHookStore(MemoryStore):
+    """A store in memory in which something else happens right after the segments were listed."""
+
+    after_list: Callable[[], None] | None = None
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        found = super().list(prefix, start_after, limit)
+        if prefix == keys.TOPICS and self.after_list is not None:
+            hook, self.after_list = self.after_list, None
+            hook()
+        return found
+
+
+@pytest.fixture
+def objects(clock: ManualClock) -> ListHookStore:
+    return ListHookStore(clock=clock)
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: ListHookStore) -> Store:
+    store = new_store(clock, objects)
+    store.create_topic("t")
+    return store
+
+
+# The grace period -----------------------------------------------------------------------------------------------------
+
+
+def test_an_upload_that_nothing_names_goes_after_a_day(store: Store, clock: ManualClock) -> None:
+    """OBJ-16: a millisecond before, it stays."""
+    store.objects.put(ORPHAN, b"abandoned")
+    clock.advance(DAY_MS - 1)
+    early = store.vacuum()
+    assert (early.deleted, early.kept_young, early.bytes) == ((), 1, 0)
+    clock.advance(1)
+    report = store.vacuum()
+    assert (report.deleted, report.kept_young, report.bytes) == ((ORPHAN,), 0, len(b"abandoned"))
+    assert segment_keys(store) == set()
+
+
+def test_age_is_measured_by_the_clock_of_the_storage(clock: ManualClock) -> None:
+    """OBJ-05: a machine whose own clock is days ahead deletes nothing that is young."""
+    storage_clock = ManualClock(clock() - 40 * DAY_MS)
+    store = create_on(MemoryStore(clock=storage_clock), runtime=runtime(clock))
+    store.create_topic("t")
+    store.objects.put(ORPHAN, b"young")
+    clock.advance(30 * DAY_MS)
+    assert store.vacuum().deleted == ()
+    storage_clock.advance(DAY_MS)
+    assert store.vacuum().deleted == (ORPHAN,)
+
+
+def test_what_a_compaction_replaced_stays_for_the_readers_of_older_snapshots(store: Store, clock: ManualClock) -> None:
+    """RET-09: the segments are old, but were replaced only now: the grace period begins with that."""
+    for number in range(3):
+        commit(store, [b"%d" % number])
+    clock.advance(10 * DAY_MS)
+    snapshot, before = store.snapshot(), rows(store)
+    store.compact()
+    clock.advance(DAY_MS - 1)
+    assert store.vacuum().kept_young == 3
+    assert rows(store, snapshot=snapshot) == before
+    clock.advance(1)
+    assert len(store.vacuum().deleted) == 3
+    assert segment_keys(store) == named_keys(store)
+    assert rows(store) == before
+
+
+def test_what_a_deleted_topic_left_stays_for_the_same_time(store: Store, clock: ManualClock) -> None:
+    commit(store, [b"a"])
+    clock.advance(10 * DAY_MS)
+    snapshot, before = store.snapshot(), rows(store)
+    store.delete_topic("t")
+    assert store.vacuum().deleted == ()
+    assert rows(store, snapshot=snapshot) == before
+    clock.advance(DAY_MS)
+    assert len(store.vacuum().deleted) == 1
+    assert segment_keys(store) == set()
+
+
+def test_no_grace_at_all_is_allowed(store: Store) -> None:
+    commit(store, [b"a"])
+    commit(store, [b"b"])
+    store.compact()
+    assert len(store.vacuum(0).deleted) == 2
+    assert values(store) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("older_than", [-1, float("nan"), float("inf"), "1", True])
+def test_a_bad_grace_period_is_refused(store: Store, older_than: object) -> None:
+    with pytest.raises(InvalidConfigError, match="older_than"):
+        store.vacuum(older_than)  # type: ignore[arg-type]
+
+
+# What is never deleted ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_the_state_names_is_deleted_whatever_its_age(store: Store, clock: ManualClock) -> None:
+    """Invariant 9: committed, aborted and open data alike."""
+    commit(store, [b"a"])
+    abort(store, [b"b"])
+    with begin(store, [b"c"]) as producer:
+        clock.advance(100 * DAY_MS)
+        report = store.vacuum(0)
+        assert (report.deleted, report.referenced) == ((), 3)
+        producer.commit_transaction()
+    assert values(store) == [b"a", b"c"]
+    assert values(store, isolation="read_uncommitted") == [b"a", b"b", b"c"]
+
+
+def test_uploads_of_an_open_transaction_are_young(store: Store, clock: ManualClock) -> None:
+    """RET-10: a batch is uploaded, but no entry names it yet; a vacuum passes; the commit succeeds."""
+    with store.producer("w", batch_bytes=1) as producer, producer.transaction():
+        producer.send("t", b"a", partition=0)
+        producer.flush()
+        producer.send("t", b"uploaded", partition=0)
+        producer._accumulator.wait()
+        assert len(segment_keys(store) - named_keys(store)) == 1
+        clock.advance(HOUR_MS)
+        report = store.vacuum()
+        assert (report.deleted, report.kept_young, report.referenced) == ((), 1, 1)
+    assert values(store) == [b"a", b"uploaded"]
+    assert store.verify(deep=True).ok
+
+
+def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
+    store: Store, objects: ListHookStore, clock: ManualClock
+) -> None:
+    """RET-10: the objects are listed first, the state is read afterwards."""
+    other = reopen(store, clock)
+    commit(store, [b"a"])
+    (key,) = named_keys(store)
+    batch = store.state().partitions[T0].batches
+    # The segment is in the listing, old, and named only by an entry that comes after the listing.
+    uploaded = "topics/t/0/018bcfe5-6800-7259-8652-000000000000.parquet"
+    store.objects.put(uploaded, store.objects.get(key))
+    clock.advance(2 * DAY_MS)
+
+    def register() -> None:
+        (old,) = batch
+        new = replace(
+            old,
+            segment=replace(old.segment, key=uploaded),
+            transactional=False,
+            producer_id=-1,
+            epoch=-1,
+            base_sequence=-1,
+        )
+        other.chain.submit(ReplaceSegments(T0, (old,), (new,)))
+
+    objects.after_list = register
+    assert store.vacuum().deleted == ()
+    assert values(store) == [b"a"]
+
+
+def test_entries_and_foreign_objects_are_left_alone(store: Store, clock: ManualClock) -> None:
+    foreign = ["topics/t/0/notes.txt", "topics/readme.parquet", "topics/t/x/a.parquet", "elsewhere/data.parquet"]
+    for key in foreign:
+        store.objects.put(key, b"mine")
+    chain = [item.key for item in store.objects.list("chains/")]
+    clock.advance(100 * DAY_MS)
+    assert store.vacuum(0).deleted == ()
+    assert [item.key for item in store.objects.list("chains/")] == chain
+    assert all(store.objects.get(key) == b"mine" for key in foreign)
+
+
+def test_a_dry_run_tells_and_deletes_nothing(store: Store, clock: ManualClock) -> None:
+    """OBJ-16."""
+    store.objects.put(ORPHAN, b"abandoned")
+    commit(store, [b"a"])
+    commit(store, [b"b"])
+    store.compact()
+    clock.advance(DAY_MS)
+    before, sequence = segment_keys(store), store.state().sequence
+    dry = store.vacuum(dry_run=True)
+    assert dry.dry_run
+    assert len(dry.deleted) == 3
+    assert (segment_keys(store), store.state().sequence) == (before, sequence)
+    assert store.vacuum().deleted == dry.deleted
+
+
+def test_a_store_that_is_read_only_is_not_vacuumed(store: Store, clock: ManualClock) -> None:
+    store.objects.put(ORPHAN, b"abandoned")
+    clock.advance(DAY_MS)
+    reader = open_on(store.objects.inner, read_only=True)
+    with pytest.raises(ReadOnlyError):
+        reader.vacuum()
+    assert reader.vacuum(dry_run=True).deleted == (ORPHAN,)
+    assert segment_keys(store) == {ORPHAN}
+
+
+# What the chain remembers ---------------------------------------------------------------------------------------------
+
+
+def test_the_chain_forgets_what_is_deleted(store: Store, clock: ManualClock) -> None:
+    for number in range(3):
+        commit(store, [b"%d" % number])
+    store.compact()
+    assert len(store.state().dropped) == 3
+    store.vacuum(0)
+    assert len(store.state().dropped) == 0
+    sequence = store.state().sequence
+    store.vacuum(0)
+    assert store.state().sequence == sequence
+    assert store.verify(deep=True).ok
+
+
+def test_a_vacuum_that_died_after_its_deletions_is_finished_by_the_next(clock: ManualClock) -> None:
+    inner = MemoryStore(clock=clock)
+    store = new_store(clock, inner)
+    store.create_topic("t")
+    for number in range(3):
+        commit(store, [b"%d" % number])
+    store.compact()
+    dying = open_on(FaultStore(inner, on(Fault.CRASH_AFTER, "delete", key_contains="topics/")))
+    with pytest.raises(SimulatedCrash):
+        dying.vacuum(0)
+    assert segment_keys(store) == named_keys(store)
+    assert len(store.state().dropped) == 3
+    assert store.vacuum(0).deleted == ()
+    assert len(store.state().dropped) == 0
+    assert store.verify(deep=True).ok
+
+
+def test_more_objects_than_one_request_deletes(store: Store, clock: ManualClock) -> None:
+    for number in range(2_500):
+        store.objects.put(f"topics/t/0/{number:08d}.parquet", b"x")
+    clock.advance(DAY_MS)
+    counts = store.objects.snapshot()
+    report = store.vacuum()
+    assert (len(report.deleted), report.bytes) == (2_500, 2_500)
+    assert (store.objects.snapshot() - counts).delete == 3
+    assert segment_keys(store) == set()
+
+
+# Checkpoints, probes, temporary files ---------------------------------------------------------------------------------
+
+
+def _checkpoint(store: Store, clock: ManualClock) -> int:
+    commit(store, [b"x"])
+    clock.advance(1)
+    return store.checkpoint()
+
+
+def _checkpoints(store: Store) -> list[int]:
+    found = (keys.checkpoint_sequence(item.key) for item in store.objects.list(keys.checkpoints(0)))
+    return sorted(sequence for sequence in found if sequence is not None)
+
+
+def test_old_checkpoints_go_and_the_newest_two_stay(store: Store, clock: ManualClock) -> None:
+    made = [_checkpoint(store, clock) for _ in range(4)]
+    assert store.vacuum().deleted == ()
+    clock.advance(DAY_MS)
+    assert len(store.vacuum().deleted) == 2 * 2
+    assert _checkpoints(store) == made[-2:]
+    assert rows(reopen(store, clock)) == rows(store)
+    assert store.verify(deep=True).ok
+
+
+def test_an_unfinished_checkpoint_does_not_count_and_goes_when_it_is_old(store: Store, clock: ManualClock) -> None:
+    """Only a head makes a checkpoint; one that is being written now is above the newest ones."""
+    half = keys.checkpoint_batches(0, 1)
+    store.objects.put(half, b"half")
+    being_written = keys.checkpoint_batches(0, 10_000)
+    store.objects.put(being_written, b"half")
+    clock.advance(DAY_MS)
+    assert store.vacuum().deleted == ()
+    made = [_checkpoint(store, clock) for _ in range(2)]
+    assert store.vacuum().deleted == (half,)
+    assert _checkpoints(store) == made
+    assert store.objects.get(being_written) == b"half"
+
+
+def test_the_checkpoint_of_the_hint_stays(store: Store, clock: ManualClock) -> None:
+    """The hint may be older than the newest checkpoints; what it names keeps an open cheap."""
+    first = _checkpoint(store, clock)
+    hint = store.objects.get(keys.latest(0))
+    made = [_checkpoint(store, clock) for _ in range(3)]
+    store.objects.put(keys.latest(0), hint)
+    clock.advance(DAY_MS)
+    store.vacuum()
+    assert _checkpoints(store) == [first, *made[-2:]]
+
+
+def test_leftovers_of_probes_go(store: Store, clock: ManualClock) -> None:
+    store.objects.put("_probe/left", b"x")
+    assert store.vacuum().deleted == ()
+    clock.advance(DAY_MS)
+    assert store.vacuum().deleted == ("_probe/left",)
+
+
+def test_temporary_files_of_crashed_writers_are_swept_from_a_local_store(tmp_path: Path) -> None:
+    """Only those over an hour old, also without a grace period: a younger one may have a writer."""
+    store = create(tmp_path / "s")
+    store.create_topic("t")
+    folder = tmp_path / "s" / "topics" / "t"
+    folder.mkdir(parents=True)
+    old, young = folder / ".tmp-old", folder / ".tmp-young"
+    old.write_bytes(b"half")
+    young.write_bytes(b"half")
+    before = old.stat().st_mtime - 2 * 3600
+    os.utime(old, (before, before))
+    assert store.vacuum(0, dry_run=True).swept == 0
+    assert store.vacuum(0).swept == 1
+    assert (old.exists(), young.exists()) == (False, True)
