@@ -20,6 +20,8 @@ from txnstore.storage.base import ObjectStore
 
 #: Entries on their way at a time.
 _WINDOW = 64
+#: The rules for a single state look at all of it, so they are asked of about so many states, evenly spread.
+_LOOKS = 64
 #: What folding an event that does not fit the state before it may raise.
 _UNFIT = (KeyError, StopIteration, ValueError, IndexError)
 
@@ -47,6 +49,8 @@ class ChainVerifier:
         self._found = ChainFindings()
         self._state: State | None = State()
         self._previous: str | None = ""
+        self._interval = 1
+        self._seen: set[str] = set()
 
     def run(self) -> ChainFindings:
         """Everything that is wrong with the chain."""
@@ -55,6 +59,7 @@ class ChainVerifier:
         present = self._list_entries()
         known = self._known.sequence if self._known is not None else 0
         last = max([known, *present, *checkpoints], default=0)
+        self._interval = max(1, last // _LOOKS)
         self._report_missing(present, last)
         for sequence, data in self._read(present, last):
             if data is None:
@@ -66,7 +71,7 @@ class ChainVerifier:
         if self._state is None:
             self._report("state_at_head", keys.entries(self._chain), "damage above hides the newest state")
         else:
-            self._found.violations += state_violations(self._state)
+            self._check_state(self._state)
         self._found.state = self._state
         return self._found
 
@@ -152,6 +157,15 @@ class ChainVerifier:
             return
         self._state = replace(state, entry_hash=digest)
         self._found.violations += step_violations(before, self._state)
+        if self._state.sequence % self._interval == 0:
+            self._check_state(self._state)
+
+    def _check_state(self, state: State) -> None:
+        """Ask the rules for a single state; what stays wrong is reported once."""
+        for item in check(state):
+            if str(item) not in self._seen:
+                self._seen.add(str(item))
+                self._report(item.name, f"the state after entry {state.sequence}", item.message)
 
     def _check_checkpoint(self, sequence: int) -> None:
         """A checkpoint must be readable and equal the fold; one after damage takes the fold's place."""
@@ -193,11 +207,6 @@ def event_violations(key: str, state: State, event: Event) -> list[Violation]:
         message = f"{key} replaced {len(gone)} batches of {before} committed records by {after} records"
         found.append(Violation("compaction_keeps_records", str(tp), message))
     return found
-
-
-def state_violations(state: State) -> list[Violation]:
-    """What the rules for a single state find."""
-    return [Violation(item.name, f"the state after entry {state.sequence}", item.message) for item in check(state)]
 
 
 def step_violations(before: State, after: State) -> list[Violation]:

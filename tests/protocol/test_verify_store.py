@@ -1,0 +1,380 @@
+"""Verification: a sound store has no violations, and each kind of damage is found and named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.compaction import T0, abort, batches, begin, commit, new_store, runtime
+from txnstore.chain import checkpoint, keys
+from txnstore.chain.codec import Entry, content_hash, decode, encode
+from txnstore.compactor import VerifyReport
+from txnstore.core.commands import ReplaceSegments
+from txnstore.core.events import BatchAppended, MarkerWritten, SegmentsReplaced
+from txnstore.core.model import Batch
+from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError
+from txnstore.segment.codec import encode as encode_segment
+from txnstore.segment.schema import HEADERS, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+from txnstore.testing import Fault, FaultStore, ManualClock, on
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Store:
+    """Commits, an abort, a compaction, a checkpoint, and an open transaction on top."""
+    store = new_store(clock)
+    store.create_topic("t", partitions=2)
+    for number in range(3):
+        commit(store, [b"%d" % number, b"x"])
+    abort(store, [b"lost"], partition=1)
+    store.compact()
+    store.checkpoint()
+    commit(store, [b"late"], partition=1)
+    begin(store, [b"open"])
+    return store
+
+
+def _found(report: VerifyReport) -> list[tuple[str, str]]:
+    """Name and subject of each violation."""
+    return [(item.name, item.subject) for item in report.violations]
+
+
+def _entry(store: Store, sequence: int) -> Entry:
+    key = keys.entry(0, sequence)
+    return decode(Entry, key, store.objects.get(key))
+
+
+def _rewrite(store: Store, sequence: int, entry: Entry) -> None:
+    """Replace an entry by another well-formed one, and everything after it so that the hashes fit again."""
+    last = store.state(refresh=False).sequence
+    previous = None
+    for number in range(sequence, last + 1):
+        found = entry if number == sequence else _entry(store, number)
+        if previous is not None:
+            found = found.model_copy(update={"previous": previous})
+        data = encode(found)
+        store.objects.put(keys.entry(0, number), data)
+        previous = content_hash(data)
+
+
+def _find(store: Store, kind: type) -> int:
+    """The first entry that holds an event of a kind."""
+    last = store.state().sequence
+    return next(n for n in range(1, last + 1) if any(isinstance(item, kind) for item in _entry(store, n).events))
+
+
+def _fresh(store: Store) -> Store:
+    """The store as a process sees it that has read nothing of it yet, damaged or not."""
+    return Store(store.objects.inner, read_only=True)
+
+
+# Sound ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_sound_store_has_no_violations(store: Store, *, deep: bool) -> None:
+    report = store.verify(deep=deep)
+    assert (report.ok, report.violations) == (True, ())
+    assert report.sequence == report.entries == store.state().sequence
+    assert (report.checkpoints, report.segments, report.deep) == (1, 3, deep)
+    assert report.objects_checked == 1 + report.entries + 2 + 3
+    chain = sum(item.size for item in store.objects.list(keys.entries(0)))
+    data = sum(batch.segment.size for tp in store.state().partitions for batch in batches(store, tp))
+    assert report.bytes_read == chain + (data if deep else 0)
+
+
+def test_verification_writes_nothing_and_reads_segments_only_if_deep(store: Store) -> None:
+    counts = store.objects.snapshot()
+    store.verify()
+    spent = store.objects.snapshot() - counts
+    assert (spent.puts, spent.delete) == (0, 0)
+    assert spent.get == 1 + store.state().sequence + 2
+    assert spent.list == 3
+
+
+def test_an_empty_store_is_sound(clock: ManualClock) -> None:
+    report = new_store(clock).verify(deep=True)
+    assert (report.ok, report.sequence, report.objects_checked) == (True, 0, 1)
+
+
+def test_a_long_chain_is_read_in_windows(clock: ManualClock) -> None:
+    store = new_store(clock)
+    store.create_topic("t")
+    for number in range(70):
+        commit(store, [b"%d" % number])
+    report = store.verify(deep=True)
+    assert report.ok
+    assert report.entries > 128
+    assert report.checkpoints == 2
+
+
+def test_no_store_is_an_error_not_a_violation() -> None:
+    with pytest.raises(StoreNotFoundError):
+        Store(MemoryStore()).verify()
+
+
+def test_a_storage_that_does_not_answer_is_an_error_not_a_violation(store: Store) -> None:
+    faults = FaultStore(store.objects.inner, on(Fault.ERROR_BEFORE, "get", key_contains="entries/", times=None))
+    with pytest.raises(StorageError):
+        Store(faults).verify()
+
+
+# Segments -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_segment_is_named(store: Store) -> None:
+    """OBJ-13, invariant 8."""
+    (victim,) = {batch.segment.key for batch in batches(store) if batch.segment.explicit_offsets}
+    store.objects.delete([victim])
+    assert _found(store.verify()) == _found(store.verify(deep=True)) == [("segment_present", victim)]
+
+
+@pytest.mark.parametrize(("change", "word"), [(-1, "truncated"), (1, "altered")])
+def test_a_segment_of_another_size_is_named_without_reading_it(store: Store, change: int, word: str) -> None:
+    """OBJ-13."""
+    victim = batches(store)[0].segment
+    store.objects.put(victim.key, (store.objects.get(victim.key) + b"?")[: victim.size + change])
+    report = store.verify()
+    assert _found(report) == [("segment_size", victim.key)]
+    assert word in report.violations[0].message
+
+
+def test_an_altered_segment_of_the_same_size_is_found_by_a_deep_verification(store: Store) -> None:
+    """OBJ-13."""
+    victim = batches(store)[0].segment
+    data = bytearray(store.objects.get(victim.key))
+    data[victim.size // 2] ^= 1
+    store.objects.put(victim.key, bytes(data))
+    assert store.verify().ok
+    assert _found(store.verify(deep=True)) == [("segment_content", victim.key)]
+
+
+def _replace_first(store: Store, offsets: list[int], timestamps: list[int], claimed: int | None = None) -> str:
+    """A compaction of the first batch, gone wrong: the rows that it stored are these."""
+    (old,) = batches(store)[:1]
+    count = len(offsets)
+    table = pa.table(
+        {
+            OFFSET_FIELD.name: pa.array(offsets, pa.int64()),
+            TIMESTAMP_FIELD.name: pa.array(timestamps, TIMESTAMP),
+            "key": pa.nulls(count, pa.binary()),
+            "value": pa.nulls(count, pa.binary()),
+            "headers": pa.nulls(count, HEADERS),
+            "timestamp": pa.array(timestamps, TIMESTAMP),
+        }
+    )
+    key = keys.segment("t", 0, "wrong", "parquet")
+    encoded = encode_segment(table)
+    store.objects.put(key, encoded.data)
+    segment = replace(encoded.segment(key, explicit_offsets=True), rows=claimed if claimed is not None else count)
+    new = Batch(old.base_offset, old.limit, old.records, segment, 1_000, 1_001)
+    store.chain.submit(ReplaceSegments(T0, (old,), (new,)))
+    return key
+
+
+@pytest.mark.parametrize(
+    ("offsets", "timestamp", "claimed", "name"),
+    [
+        ([0, 1, 3, 4, 6, 7], 1_000, None, None),
+        ([0, 1, 3, 4, 6, 9], 1_000, None, "segment_rows"),
+        ([0, 1, 3, 3, 6, 7], 1_000, None, "segment_rows"),
+        ([1, 0, 3, 4, 6, 7], 1_000, None, "segment_rows"),
+        ([0, 1, 3, 4, 6, 7], 999, None, "segment_timestamps"),
+        ([0, 1, 3, 4, 6, 7], 1_002, None, "segment_timestamps"),
+        ([0, 1, 3, 4, 6], 1_000, 6, "segment_content"),
+    ],
+)
+def test_a_segment_that_holds_other_rows_than_the_chain_says_is_found(
+    store: Store, offsets: list[int], timestamp: int, claimed: int | None, name: str | None
+) -> None:
+    """Invariant 8: its bytes are those that were recorded, but they were wrong from the start."""
+    key = _replace_first(store, offsets, [timestamp] * len(offsets), claimed)
+    assert _found(store.verify(deep=True)) == ([(name, key)] if name else [])
+
+
+# Entries --------------------------------------------------------------------------------------------------------------
+
+
+def test_an_altered_entry_is_named(store: Store) -> None:
+    """OBJ-13: the store stays open, the report says which object; what follows the checkpoint is still checked."""
+    key = keys.entry(0, 3)
+    data = store.objects.get(key)
+    store.objects.put(key, data.replace(b'"sequence":3', b'"sequence":4'))
+    report = store.verify()
+    assert _found(report) == [("entry_intact", key)]
+    assert report.sequence == store.state().sequence
+    assert report.segments == 3
+
+
+def test_a_truncated_entry_is_named(store: Store) -> None:
+    key = keys.entry(0, 2)
+    store.objects.put(key, store.objects.get(key)[:40])
+    assert _found(store.verify()) == [("entry_intact", key)]
+
+
+def test_an_entry_of_a_newer_format_is_named(store: Store) -> None:
+    key = keys.entry(0, 2)
+    store.objects.put(key, encode(_entry(store, 2).model_copy(update={"version": 999})))
+    report = store.verify()
+    assert _found(report) == [("entry_intact", key)]
+    assert "999" in report.violations[0].message
+
+
+def test_a_missing_entry_is_named(store: Store) -> None:
+    """OBJ-13: no silent gap."""
+    store.objects.delete([keys.entry(0, 3)])
+    assert _found(store.verify()) == [("entry_present", keys.entry(0, 3))]
+
+
+def test_a_gap_of_several_entries_is_one_finding(store: Store) -> None:
+    store.objects.delete([keys.entry(0, number) for number in (3, 4, 5)])
+    report = store.verify()
+    assert _found(report) == [("entry_present", keys.entry(0, 3))]
+    assert "up to entry 5" in report.violations[0].message
+
+
+def test_a_missing_last_entry_is_noticed_by_a_process_that_knew_it(store: Store) -> None:
+    """OBJ-13: a bucket that was rolled back."""
+    last = store.state().sequence
+    store.objects.delete([keys.entry(0, last)])
+    found = _found(store.verify())
+    assert found == [("entry_present", keys.entry(0, last)), ("state_at_head", keys.entries(0))]
+
+
+def test_entries_below_a_checkpoint_cannot_vanish_unnoticed(store: Store) -> None:
+    """OBJ-13: the checkpoint proves that there were more."""
+    saved = store.checkpoint()
+    store.objects.delete([keys.entry(0, saved)])
+    assert _found(_fresh(store).verify()) == [("entry_present", keys.entry(0, saved))]
+
+
+def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -> None:
+    """What cannot be told is not guessed: no segment is called missing because of an entry that is not readable."""
+    last = store.state().sequence
+    key = keys.entry(0, last - 1)
+    store.objects.put(key, b"{}")
+    report = _fresh(store).verify(deep=True)
+    assert _found(report) == [("entry_intact", key), ("state_at_head", keys.entries(0))]
+    assert (report.sequence, report.segments) == (0, 0)
+    with pytest.raises(CorruptionError, match=key):
+        open_on(store.objects.inner)
+
+
+def test_an_entry_that_was_replaced_by_a_well_formed_one_breaks_the_hash_chain(store: Store) -> None:
+    """Invariant 8: each entry's hash names its predecessor."""
+    entry = _entry(store, 3)
+    store.objects.put(keys.entry(0, 3), encode(entry.model_copy(update={"writer_id": "somebody-else"})))
+    assert _found(store.verify()) == [("hash_chain", keys.entry(0, 3))]
+
+
+def test_a_history_that_was_rewritten_up_to_the_head_is_noticed_by_who_knew_it(store: Store) -> None:
+    """OBJ-13: all hashes fit again, but this process has read other bytes, and the checkpoint was of other ones."""
+    last, saved = store.state().sequence, checkpoint.hinted(0, store.objects.get(keys.latest(0)))
+    _rewrite(store, 3, _entry(store, 3).model_copy(update={"writer_id": "somebody-else"}))
+    assert _found(store.verify()) == [
+        ("checkpoint_equals_fold", keys.checkpoint_head(0, saved)),
+        ("history_unchanged", keys.entry(0, last)),
+    ]
+    assert [name for name, _ in _found(_fresh(store).verify())] == ["checkpoint_equals_fold"]
+
+
+def test_an_event_that_does_not_fit_is_named(store: Store) -> None:
+    sequence = _find(store, BatchAppended)
+    entry = _entry(store, sequence)
+    events = [replace(item, topic="gone") if isinstance(item, BatchAppended) else item for item in entry.events]
+    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    assert ("entry_fits", keys.entry(0, sequence)) in _found(_fresh(store).verify())
+
+
+def test_a_time_that_goes_back_is_named(store: Store) -> None:
+    _rewrite(store, 4, _entry(store, 4).model_copy(update={"timestamp": 5}))
+    assert ("entry_time", keys.entry(0, 4)) in _found(_fresh(store).verify())
+
+
+# Rules of the protocol ------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_that_reuses_an_offset_breaks_a_rule_of_the_core(store: Store) -> None:
+    """Invariant 4: the rules for states and steps are asked after each entry."""
+    sequence = _find(store, MarkerWritten)
+    entry = _entry(store, sequence)
+    events = [replace(item, offset=0) if isinstance(item, MarkerWritten) else item for item in entry.events]
+    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    names = {name for name, _ in _found(_fresh(store).verify())}
+    assert {"batches_in_order", "checkpoint_equals_fold"} <= names
+
+
+def test_a_compaction_that_lost_records_is_named(store: Store) -> None:
+    """Architecture §9: sums are conserved by a merge."""
+    sequence = _find(store, SegmentsReplaced)
+    entry = _entry(store, sequence)
+    events = [
+        replace(item, added=[replace(batch, records=batch.records - 1) for batch in item.added])
+        if isinstance(item, SegmentsReplaced)
+        else item
+        for item in entry.events
+    ]
+    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    report = _fresh(store).verify()
+    assert ("compaction_keeps_records", "t-0") in _found(report)
+    assert "6 committed records by 5 records" in " ".join(item.message for item in report.violations)
+
+
+def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> None:
+    """Invariant 9."""
+    (opened,) = batches(store)[-1:]
+    merged = replace(opened, producer_id=-1, epoch=-1, base_sequence=-1, transactional=False)
+    state = store.state()
+    entry = _entry(store, state.sequence).model_copy(
+        update={
+            "sequence": state.sequence + 1,
+            "previous": state.entry_hash,
+            "events": [SegmentsReplaced(topic="t", partition=0, removed=[opened.base_offset], added=[merged])],
+        }
+    )
+    store.objects.put(keys.entry(0, state.sequence + 1), encode(entry))
+    assert ("compaction_below_lso", "t-0") in _found(_fresh(store).verify())
+
+
+# Checkpoints and identity ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", [keys.checkpoint_head, keys.checkpoint_batches])
+def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
+    """OBJ-13; readers go round it."""
+    sequence = store.checkpoint()
+    key = part(0, sequence)  # type: ignore[operator]
+    data = bytearray(store.objects.get(key))
+    data[len(data) // 2] ^= 1
+    store.objects.put(key, bytes(data))
+    assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    assert open_on(store.objects.inner).state() == store.state()
+
+
+def test_a_checkpoint_without_its_batches_is_named(store: Store) -> None:
+    sequence = store.checkpoint()
+    store.objects.delete([keys.checkpoint_batches(0, sequence)])
+    assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+
+
+def test_a_checkpoint_that_is_not_the_fold_is_named(store: Store) -> None:
+    """Invariant 10."""
+    state = store.state()
+    checkpoint.write(store.objects, 0, replace(state, next_producer_id=state.next_producer_id + 1))
+    report = store.verify()
+    assert _found(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]
+    assert "next_producer_id" in report.violations[0].message
+
+
+def test_an_altered_identity_is_named(store: Store) -> None:
+    document = json.loads(store.objects.get(keys.STORE))
+    store.objects.put(keys.STORE, json.dumps({**document, "chains": 7}).encode())
+    assert _found(store.verify()) == [("identity_intact", keys.STORE)]
+
+
+def test_the_store_of_another_runtime_agrees(store: Store, clock: ManualClock) -> None:
+    assert open_on(store.objects.inner, runtime=runtime(clock)).verify(deep=True) == store.verify(deep=True)
