@@ -8,6 +8,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+#: Seconds.
+_BACKOFF, _MAX_BACKOFF = 0.01, 2.0
+
 
 def wall_clock_ms() -> int:
     """Milliseconds since the epoch, UTC."""
@@ -31,3 +34,7 @@ class Runtime:
     def new_id(self) -> str:
         """An id that nobody else has."""
         return uuid7(self.clock(), self.rng)
+
+    def backoff(self, times: int) -> None:
+        """Pause before the next try after ``times`` failed ones: full jitter under a doubling bound."""
+        self.sleep(self.rng.uniform(0, min(_MAX_BACKOFF, _BACKOFF * 2**times)))

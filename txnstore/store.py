@@ -19,12 +19,12 @@ from txnstore.errors import (
     ObjectNotFoundError,
     StoreExistsError,
     StoreNotFoundError,
-    UnknownOutcomeError,
     UnsupportedFormatError,
 )
 from txnstore.ids import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.claim import Claim
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.redact import redact
@@ -87,16 +87,11 @@ def create_on(
         raise InvalidConfigError(msg)
     runtime = runtime or Runtime()
     probe_once(objects, runtime.new_id)
-    data = encode(StoreDocument(store_id=runtime.new_id(), chains=chains, created_at=runtime.clock()))
-    try:
-        created = objects.put_if_absent(keys.STORE, data)
-    except UnknownOutcomeError:
-        created = False
-    if not created and _read_if_there(objects, keys.STORE) != data:
-        if not exist_ok:
-            msg = f"there is a store at {redact(objects.url)} already"
-            raise StoreExistsError(msg)
-        return open_on(objects, runtime=runtime)
+    document = StoreDocument(store_id=runtime.new_id(), chains=chains, created_at=runtime.clock())
+    claim = Claim(keys.STORE, encode(document))
+    if claim.settle(objects, runtime.backoff) != claim.data and not exist_ok:
+        msg = f"there is a store at {redact(objects.url)} already"
+        raise StoreExistsError(msg)
     return open_on(objects, runtime=runtime)
 
 

@@ -44,6 +44,7 @@ def _run(store: Store, ledger: Ledger) -> None:
     store.create_topic("in", exist_ok=True)
     store.create_topic("out", partitions=PARTITIONS, exist_ok=True)
     store.create_topic("plain", exist_ok=True)
+    store.producer(transactional_id="other").close()  # Aborts what an earlier life may have left open.
     with store.producer(transactional_id="job") as producer:
         position = committed(store.state(), "job", INPUT)
         for step in range(position.offset if position else 0, STEPS):

@@ -3,13 +3,8 @@
 Whoever commits first flushes at once; callers that arrive while a PUT is in flight ride in the next entry (flat
 combining). There is no background thread and no fixed tick. Memory changes only after an entry is durable.
 
-The slot protocol, for the entry after the last one we know:
-
-    created           -> fold it, answer everybody in it
-    exists or unknown -> read the slot: ours? answered. Somebody else's? fold it, decide again, next slot
-    nothing there     -> the same bytes again at the same slot: an unknown PUT may still arrive, but only with them
-
-So a slot is never given up before it is decided, and an error alone never decides anything.
+An entry claims the slot after the last one we know (:mod:`txnstore.storage.claim`). If somebody else has it, theirs is
+folded, the commands are decided again, and the next slot is tried.
 """
 
 from __future__ import annotations
@@ -34,17 +29,13 @@ from txnstore.errors import (
     ReadOnlyError,
     StorageError,
     TxnStoreError,
-    UnknownOutcomeError,
 )
 from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.claim import Claim
 
 _LOG = logging.getLogger(__name__)
 
-#: How often the same bytes are offered to a slot before the caller is told that nobody knows.
-_ATTEMPTS = 8
-#: Backoff after lost races and unclear answers, in seconds: full jitter under a doubling bound.
-_BACKOFF, _MAX_BACKOFF = 0.01, 2.0
 #: Entries read at once: few for a tail that is probably short, doubling up to a bound for a long one.
 _FIRST_WINDOW, _MAX_WINDOW = 4, 64
 #: A checkpoint is written by whoever commits an entry with a multiple of this number.
@@ -69,15 +60,11 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Attempt:
-    """An entry that is offered to a slot, with the state that it leads to.
-
-    ``doubtful``: an offer may have been accepted, or may still be, without our knowing.
-    """
+    """An entry that is offered to a slot, with the state that it leads to."""
 
     entry: Entry
-    data: bytes
+    claim: Claim
     state: State
-    doubtful: bool = False
 
 
 @dataclass(slots=True)
@@ -247,7 +234,7 @@ class Chain:
             losses += 1
             self.metrics.conflicts += 1
             if losses > 1:
-                self._pause(losses)
+                self._runtime.backoff(losses)
                 self._catch_up(1)
         for waiter in waiters:
             waiter.done = True
@@ -275,7 +262,8 @@ class Chain:
             previous=self._state.entry_hash,
             events=events,
         )
-        return _Attempt(entry, encode(entry) if events else b"", state)
+        claim = Claim(keys.entry(self.number, entry.sequence), encode(entry) if events else b"")
+        return _Attempt(entry, claim, state)
 
     def _settle(self) -> None:
         """Find out what became of an entry whose outcome an earlier call could not tell."""
@@ -284,53 +272,23 @@ class Chain:
             self._offer(attempt)
 
     def _offer(self, attempt: _Attempt) -> bool:
-        """Offer an entry to its slot until it is decided: True if it is ours now."""
-        key = keys.entry(self.number, attempt.entry.sequence)
-        cause: StorageError | None = None
+        """Offer an entry to its slot until that is decided: True if it is ours now."""
         self._undecided = attempt
-        for tries in range(1, _ATTEMPTS + 1):
-            try:
-                if self._objects.put_if_absent(key, attempt.data):
-                    self._adopt(attempt)
-                    return True
-            except UnknownOutcomeError as error:
-                self.metrics.unknown_outcomes += 1
-                attempt.doubtful, cause = True, error
-            except StorageError as error:
-                if not attempt.doubtful:
-                    self._undecided = None  # No offer was ever accepted: nothing happened.
-                    raise
-                cause = error
-            else:
-                attempt.doubtful = True  # The name is taken: by somebody else, or by an offer of ours.
-            taken = self._read_slot(attempt)
-            if taken is not None:
-                return taken
-            self._pause(tries)
-        msg = f"{key} on {self._objects.url}: the storage did not tell whether it was created"
-        raise UnknownOutcomeError(msg) from cause
-
-    def _read_slot(self, attempt: _Attempt) -> bool | None:
-        """Whose entry is in the slot: ours (True), somebody else's (False, folded), nobody's yet (None)."""
+        unknown_before = attempt.claim.unknown_outcomes
         try:
-            data = self._get(attempt.entry.sequence)
+            found = attempt.claim.settle(self._objects, self._runtime.backoff)
         except StorageError:
-            return None  # The next offer tells.
-        if data is None:
-            return None
-        if data == attempt.data:
-            self._adopt(attempt)
-            return True
-        self._fold(data)
-        return False
-
-    def _adopt(self, attempt: _Attempt) -> None:
-        self._state = replace(attempt.state, entry_hash=content_hash(attempt.data))
+            if not attempt.claim.doubtful:
+                self._undecided = None  # No offer was ever accepted: nothing happened.
+            raise
+        finally:
+            self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
         self._undecided = None
-
-    def _pause(self, times: int) -> None:
-        bound = min(_MAX_BACKOFF, _BACKOFF * 2**times)
-        self._runtime.sleep(self._runtime.rng.uniform(0, bound))
+        if found != attempt.claim.data:
+            self._fold(found)
+            return False
+        self._state = replace(attempt.state, entry_hash=content_hash(found))
+        return True
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
