@@ -331,7 +331,7 @@ def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
             current = offsets.get(tp)
             if current is None or current.position < value.position:
                 offsets = offsets.insert(tp, value)
-        last_producer = (event.producer_id, event.epoch)
+        last_producer = (event.producer_id, event.epoch - 1)  # The marker is one epoch above its transaction.
     group = replace(
         group,
         offsets=offsets,

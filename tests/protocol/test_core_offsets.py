@@ -1,0 +1,230 @@
+"""OFF: the offsets of consumer groups, in and out of transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.core import RC, T0, T1, World, offsets
+from txnstore.core.commands import Append, CommitOffsets, DeleteTopic, ProducerIdentity, TxnOffsets
+from txnstore.core.events import GroupMarkerWritten, GroupOffset
+from txnstore.core.groups import MAX_METADATA_BYTES, committed
+from txnstore.core.model import OffsetAndMetadata, Outcome, TopicPartition
+from txnstore.errors import (
+    IllegalGenerationError,
+    InvalidConfigError,
+    InvalidTxnStateError,
+    OffsetMetadataTooLargeError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+
+
+@pytest.fixture
+def world() -> World:
+    return World(partitions=2)
+
+
+def test_a_group_joins_a_transaction_once(world: World) -> None:
+    """OFF-01: it is listed, so that it gets the marker; the second time nothing is added."""
+    client = world.client("a")
+    client.send_offsets({T0: 1})
+    assert world.last_events() == ["OffsetsAdded", "OffsetsCommitted"]
+    assert world.txn("a").groups == {"g"}
+    client.send_offsets({T0: 2})
+    assert world.last_events() == ["OffsetsCommitted"]
+    client.commit()
+    assert world.last_events() == ["TxnPrepared", "GroupMarkerWritten", "TxnCompleted"]
+    assert world.txn("a").groups == frozenset()
+    assert world.offset() == 2
+
+
+def test_pending_offsets_are_invisible(world: World) -> None:
+    """OFF-02: the committed value is as before until the end."""
+    client = world.client("a")
+    world.commit_offset(10)
+    client.send_offsets({T0: 20})
+    assert world.offset() == 10
+    assert world.pending() == {client.producer_id: {T0: 20}}
+
+
+@pytest.mark.parametrize(("outcome", "position", "records"), [("COMMIT", 20, [0, 1, 2]), ("ABORT", 10, [])])
+def test_offsets_and_records_end_together(world: World, outcome: str, position: int, records: list[int]) -> None:
+    """OFF-03, OFF-04: one entry decides both; there is no state with one and not the other."""
+    client = world.client("a")
+    world.commit_offset(10)
+    client.send(3)
+    client.send_offsets({T0: 20})
+    entries = len(world.entries)
+    client.commit() if outcome == "COMMIT" else client.abort()
+    assert len(world.entries) == entries + 1
+    assert world.offset(require_stable=True) == position
+    assert world.read(RC) == records
+
+
+def test_late_offsets_of_an_ended_transaction_are_refused(world: World) -> None:
+    """OFF-05: pending are those of the second transaction only."""
+    client = world.client("a")
+    late = client.append(offsets=offsets({T0: 5}))
+    client.send()
+    client.commit()
+    world.refuse(ProducerFencedError, late)
+    client.send_offsets({T0: 6})
+    world.refuse(ProducerFencedError, late)
+    assert world.pending() == {client.producer_id: {T0: 6}}
+
+
+def test_offsets_need_a_transaction(world: World) -> None:
+    """A producer without a transactional id commits offsets with the group's own call."""
+    command = Append(ProducerIdentity(), (), (offsets({T0: 1}),))
+    world.refuse(InvalidTxnStateError, command)
+
+
+@pytest.mark.parametrize("group", ["known", "unknown"])
+def test_generations(world: World, group: str) -> None:
+    """OFF-06, OFF-08: without a generation it is accepted, also for a new group; with a wrong one it is refused."""
+    client = world.client("a")
+    world.commit_offset(1, group="known")
+    wrong = client.append(offsets=offsets({T0: 5}, group, generation=3))
+    world.refuse(IllegalGenerationError, wrong)
+    world.refuse(IllegalGenerationError, CommitOffsets(offsets({T0: 5}, group, generation=0)))
+    client.send_offsets({T0: 5}, group)
+    client.commit()
+    assert world.offset(group=group) == 5
+
+
+def test_a_stable_fetch_waits_for_the_partition_that_is_pending(world: World) -> None:
+    """OFF-09 (D3: by partition): the other partition is answered; afterwards the outcome shows."""
+    client = world.client("a")
+    world.commit_offset(10)
+    world.commit_offset(11, T1)
+    client.send_offsets({T0: 20})
+    with pytest.raises(UnstableOffsetCommitError, match="t-0"):
+        committed(world.state, "g", T0)
+    assert world.offset(T1, require_stable=True) == 11
+    assert world.offset(T0) == 10
+    client.abort()
+    assert world.offset(require_stable=True) == 10
+    client.send_offsets({T0: 30})
+    client.commit()
+    assert world.offset(require_stable=True) == 30
+
+
+def test_an_unknown_group_has_no_offset(world: World) -> None:
+    assert committed(world.state, "nobody", T0) is None
+    world.commit_offset(1)
+    assert committed(world.state, "g", T1) is None
+
+
+def test_the_later_place_in_the_log_wins(world: World) -> None:
+    """OFF-11: a plain commit after the transaction's write stays, though the transaction commits after it."""
+    client = world.client("a")
+    client.send_offsets({T0: 100})
+    world.commit_offset(90)
+    client.commit()
+    assert world.offset() == 90
+
+
+def test_the_later_place_in_the_log_wins_the_other_way_round(world: World) -> None:
+    """OFF-11: a transaction's write after the plain commit takes its place."""
+    client = world.client("a")
+    world.commit_offset(90)
+    client.send_offsets({T0: 100})
+    client.commit()
+    assert world.offset() == 100
+
+
+def test_in_one_transaction_the_last_offset_of_a_partition_wins(world: World) -> None:
+    """OFF-12: partitions and groups are independent of each other."""
+    client = world.client("a")
+    client.send_offsets({T0: 10})
+    client.send_offsets({T0: 20, T1: 5})
+    client.send_offsets({T0: 7}, "g2")
+    client.commit()
+    assert [world.offset(T0), world.offset(T1), world.offset(T0, "g2")] == [20, 5, 7]
+    assert world.offset(T1, "g2") is None
+
+
+def test_producers_hold_pending_offsets_apart(world: World) -> None:
+    """OFF-13: one commits, the other aborts; the partition is stable when both have ended."""
+    one, two = world.client("a"), world.client("b")
+    one.send_offsets({T0: 10})
+    two.send_offsets({T0: 20})
+    one.commit()
+    assert world.offset() == 10
+    with pytest.raises(UnstableOffsetCommitError):
+        committed(world.state, "g", T0)
+    two.abort()
+    assert world.offset(require_stable=True) == 10
+
+
+def test_a_marker_without_pending_offsets_changes_nothing(world: World) -> None:
+    """OFF-14: also one that comes twice."""
+    client = world.client("a")
+    client.send_offsets({T0: 10})
+    client.commit()
+    before = world.state.groups
+    for group in ("g", "unknown"):
+        world.happen(GroupMarkerWritten(group=group, producer_id=client.producer_id, epoch=1, outcome=Outcome.COMMIT))
+    assert world.state.groups == before
+
+
+def test_metadata_and_leader_epoch_come_back(world: World) -> None:
+    """OFF-15: Kafka's vector (110, leader epoch 15, "some metadata")."""
+    item = GroupOffset(topic="t", partition=0, offset=110, metadata="some metadata", leader_epoch=15)
+    client = world.client("a")
+    world.do(client.append(offsets=TxnOffsets("g", (item,))))
+    client.commit()
+    assert committed(world.state, "g", T0) == OffsetAndMetadata(110, "some metadata", 15)
+
+
+def test_bad_offsets_are_refused_as_a_whole(world: World) -> None:
+    """OFF-15: the metadata is measured in bytes. Where Kafka answers by partition, nothing is committed at all."""
+    good = GroupOffset(topic="t", partition=0, offset=1, metadata="é" * (MAX_METADATA_BYTES // 2))
+    bad = [
+        (OffsetMetadataTooLargeError, GroupOffset(topic="t", partition=1, offset=1, metadata=good.metadata + "x")),
+        (UnknownTopicOrPartitionError, GroupOffset(topic="t", partition=2, offset=1)),
+        (UnknownTopicOrPartitionError, GroupOffset(topic="nope", partition=0, offset=1)),
+        (InvalidConfigError, GroupOffset(topic="t", partition=1, offset=-1)),
+    ]
+    client = world.client("a")
+    for error, item in bad:
+        world.refuse(error, CommitOffsets(TxnOffsets("g", (good, item))))
+        world.refuse(error, client.append(client.numbered(), offsets=TxnOffsets("g", (good, item))))
+    world.do(CommitOffsets(TxnOffsets("g", (good,))))
+    assert world.offset() == 1
+
+
+def test_no_offsets_are_no_commit(world: World) -> None:
+    """API-20: an empty map begins no transaction and writes no entry."""
+    client = world.client("a")
+    entries = len(world.entries)
+    world.do(client.append(offsets=TxnOffsets("g", ())))
+    world.do(CommitOffsets(TxnOffsets("g", ())))
+    assert len(world.entries) == entries
+
+
+def test_a_deleted_topic_takes_its_offsets_with_it(world: World) -> None:
+    """OFF-18: committed and pending; a topic of the same name gets none of them, also not by a commit under way."""
+    client, other = world.client("a"), TopicPartition("u", 0)
+    world.create("u")
+    world.commit_offset(3)
+    world.commit_offset(4, other)
+    client.send_offsets({T0: 20, other: 21})
+    world.do(DeleteTopic("t"))
+    world.create("t", 2)
+    client.commit()
+    assert world.offset(T0, require_stable=True) is None
+    assert world.offset(other) == 21
+
+
+def test_the_last_committer_of_a_group_is_known(world: World) -> None:
+    """OFF-23: set by a commit, left alone by an abort."""
+    one, two = world.client("a"), world.client("b")
+    one.send_offsets({T0: 1})
+    one.commit()
+    known = (one.producer_id, 0)
+    assert world.state.groups["g"].last_producer == known
+    two.send_offsets({T0: 2})
+    two.abort()
+    assert world.state.groups["g"].last_producer == known
