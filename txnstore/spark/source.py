@@ -47,7 +47,7 @@ class TxnStoreSource(DataSource):
         if overwrite:
             msg = 'txnstore can only append to a log: use mode("append") or INSERT INTO, not overwrite'
             raise InvalidConfigError(msg)
-        return TxnStoreWriter(write_options(self.options), schema.names)
+        return TxnStoreWriter(write_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> Never:  # noqa: N802 - Spark's name
         """Refused: streaming comes later."""

@@ -6,6 +6,7 @@ nullability), and fails the read otherwise. So the mapping is written down here,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -33,6 +34,8 @@ _SAME = {
     pa.timestamp("us"): "timestamp_ntz",
     pa.null(): "void",
 }
+_BY_NAME = {name: data_type for data_type, name in _SAME.items()}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _SHORTER = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
@@ -63,6 +66,12 @@ def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
         f"{quoted(field.name) if quote else field.name}:{type_name(field.type, quote=quote)}" for field in data_type
     ]
     return f"struct<{','.join(fields)}>"
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type in which Spark sends a column of this ``simpleString``; null for nested ones, which fit later."""
+    decimal = _DECIMAL.fullmatch(name)
+    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else _BY_NAME.get(name, pa.null())
 
 
 def to_batches(tables: Iterator[pa.Table], target: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.model import NewBatch, State, Topic
@@ -26,6 +27,7 @@ from txnstore.spark import jobs
 from txnstore.spark.options import WriteOptions
 from txnstore.spark.routing import PARTITION, TOPIC, SegmentRouter
 from txnstore.spark.stores import open_location, open_objects
+from txnstore.spark.types import arrow_type
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,11 +45,11 @@ class TxnStoreWriter(DataSourceArrowWriter):
     Made once on the driver, and pickled for the tasks and for the commit: so it carries the job.
     """
 
-    def __init__(self, options: WriteOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
         with open_location(options.location) as store:
             state = store.state(refresh=False)
             self._only = options.topic
-            self._topics = _topics(state, options, columns)
+            self._topics = _topics(state, options, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
             self._job = jobs.begin(store, options.transactional_id, options.versions, ids)
             self._location = replace(options.location, url=store.url)
@@ -80,37 +82,35 @@ class TxnStoreWriter(DataSourceArrowWriter):
         _LOG.warning("the job failed; what it uploaded goes with the next vacuum", extra={"tasks": len(messages)})
 
 
-def _topics(state: State, options: WriteOptions, columns: Sequence[str]) -> Mapping[str, Topic]:
-    """What the job may write; the columns are checked as far as their names go."""
-    if options.topic is None:
-        if TOPIC not in columns:
-            msg = f"which topic is to be written? Give the option topic, or a column {TOPIC} with a name in each row"
-            raise SchemaMismatchError(msg)
-        _check_reserved(columns)
-        return dict(state.topics.items())
-    topic = find_topic(state, options.topic)
-    _check_reserved(columns)
-    _check_names(topic_writer(topic), [name for name in columns if name not in (TOPIC, PARTITION)])
-    return {topic.name: topic}
-
-
-def _check_reserved(columns: Sequence[str]) -> None:
-    for name in columns:
+def _topics(state: State, options: WriteOptions, schema: StructType) -> Mapping[str, Topic]:
+    """What the job may write; columns are checked before any task runs, as far as the driver can know."""
+    names = schema.names
+    for name in names:
         if is_reserved(name) and name not in (TOPIC, PARTITION):
             msg = f"column {name!r} is given by the store when rows are appended: drop it from the DataFrame"
             raise SchemaMismatchError(msg)
+    if options.topic is not None:
+        topic = find_topic(state, options.topic)
+        _check_columns(topic_writer(topic), schema)
+        return {topic.name: topic}
+    if TOPIC not in names:
+        msg = f"which topic is to be written? Give the option topic, or a column {TOPIC} with a name in each row"
+        raise SchemaMismatchError(msg)
+    return dict(state.topics.items())
 
 
-def _check_names(writer: TopicWriter, columns: Sequence[str]) -> None:
-    """Refuse, before any task runs, columns that the topic does not have, and the lack of those that it needs."""
-    for name in columns:
+def _check_columns(writer: TopicWriter, schema: StructType) -> None:
+    """Refuse columns that the topic does not have, types that do not fit, and the lack of what it needs."""
+    types = {field.name: arrow_type(field.dataType.simpleString()) for field in schema.fields}
+    for name in (TOPIC, PARTITION):
+        types.pop(name, None)
+    for name in types:
         if name not in writer.stored.names:
             close = difflib.get_close_matches(name.lower(), writer.stored.names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            known = ", ".join(writer.stored.names)
-            msg = f"topic {writer.topic.name!r} has no column {name!r}{hint} It has: {known}"
+            msg = f"topic {writer.topic.name!r} has no column {name!r}{hint} It has: {', '.join(writer.stored.names)}"
             raise SchemaMismatchError(msg)
-    if writer.schema is None and "value" not in columns:
+    if writer.schema is None and "value" not in types:
         msg = f"topic {writer.topic.name!r} holds Kafka records: the DataFrame needs a column 'value' (key is optional)"
         raise SchemaMismatchError(msg)
-    normalize(pa.table({name: pa.nulls(0) for name in columns}), writer.schema)
+    normalize(pa.table({name: pa.array([], data_type) for name, data_type in types.items()}), writer.schema)

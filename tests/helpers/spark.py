@@ -1,0 +1,44 @@
+"""Short ways to read and write through ``format("txnstore")``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from txnstore.store import Store
+
+
+def append(frame: DataFrame, url: str, topic: str | None = None, **options: Any) -> None:
+    """Append a frame in one job."""
+    given = options if topic is None else {"topic": topic, **options}
+    frame.write.format("txnstore").options(**given).mode("append").save(url)
+
+
+def load(spark: SparkSession, url: str, topic: str, **options: Any) -> DataFrame:
+    """A frame of a topic."""
+    return spark.read.format("txnstore").option("topic", topic).options(**options).load(url)
+
+
+def storage(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options for fsspec, as options of a data source."""
+    return {f"storage.{name}": text if isinstance(text, str) else json.dumps(text) for name, text in options.items()}
+
+
+def records(spark: SparkSession, count: int, tasks: int = 2, first: int = 0) -> DataFrame:
+    """Kafka records ``first`` up to ``first + count``, with the number as value and ``k0`` … ``k9`` as keys."""
+    numbers = spark.range(first, first + count, 1, tasks)
+    return numbers.selectExpr("concat('k', id % 10) as key", "cast(id as string) as value")
+
+
+def values(store: Store, topic: str, isolation: str = "read_committed") -> list[int]:
+    """The numbers in a topic, sorted, as a scan reads them."""
+    table = store.scan(topic, isolation, columns=["value"]).to_table()
+    return sorted(int(value) for value in table["value"].to_pylist())
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """The rows of a frame in log order."""
+    return sorted(tuple(row) for row in frame.orderBy("_topic", "_partition", "_offset").collect())
