@@ -17,8 +17,8 @@ from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.store import Store, create_on, open_on
 
-STEPS = 5
-PARTITIONS = 3
+STEPS = 4
+PARTITIONS = 2
 INPUT = TopicPartition("in", 0)
 
 
@@ -51,7 +51,7 @@ def _run(store: Store, ledger: Ledger) -> None:
             producer.begin_transaction()
             for partition in range(PARTITIONS):
                 producer.send("out", b"%d" % step, key=b"%d" % partition, partition=partition)
-                if step == 1:
+                if step == 0:
                     producer.flush()
             producer.send_offsets({INPUT: step + 1}, "job")
             _commit(producer.commit_transaction)
@@ -78,14 +78,14 @@ def _between(store: Store, step: int, ledger: Ledger) -> None:
             other.send("out", b"aborted", partition=0)
             other.flush()
             other.abort_transaction()
-    if step == 2:
+    if step == 1:
         with store.producer(linger=None) as plain:
             for number in range(2):
                 value = b"plain-%d-%d" % (plain.producer_id, number)
                 ledger.attempted.add(value)
                 plain.send("plain", value).result()
                 ledger.plain.append(value)
-    if step == 3:
+    if step == 2:
         store.compact()
         store.checkpoint()
         store.vacuum(older_than=0.0)

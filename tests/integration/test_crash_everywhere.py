@@ -46,7 +46,7 @@ def test_a_crash_at_any_request_loses_nothing_and_doubles_nothing(*, after: bool
             check_result(inner, _runtime(clock, -n), ledger, finished=False)
         run_job(inner, _runtime(clock, 1000 + n), ledger)
         check_result(inner, _runtime(clock, -n), ledger, finished=True)
-    assert crashes > 40
+    assert crashes > 60
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,6 @@ def test_a_fault_at_any_request_is_survived_without_a_restart(fault: Fault) -> N
         inner, ledger = MemoryStore(clock=clock), Ledger()
         faults = FaultStore(inner, script({n: fault}), sleep=lambda _: None)
         run_job(_retrying(faults), _runtime(clock, n), ledger)
-        check_result(inner, _runtime(clock, -n), ledger, finished=True)
         faults.release()
         check_result(inner, _runtime(clock, -n), ledger, finished=True)
 
