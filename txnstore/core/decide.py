@@ -118,7 +118,7 @@ def _replace_segments(draft: Draft, command: ReplaceSegments) -> None:
         msg = f"a compaction of {command.tp} must remove something"
         raise CompactionConflictError(msg)
     _check_removed(command, partition)
-    _check_added(command)
+    _check_added(command, draft.state)
     draft.emit(
         SegmentsReplaced(
             topic=command.tp.topic,
@@ -147,7 +147,7 @@ def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
     raise CompactionConflictError(msg)
 
 
-def _check_added(command: ReplaceSegments) -> None:
+def _check_added(command: ReplaceSegments, state: State) -> None:
     """The added batches are in order inside the removed range, belong to nobody, and hold no more than was there."""
     at, limit = command.removed[0].base_offset, command.removed[-1].limit
     for batch in command.added:
@@ -156,6 +156,9 @@ def _check_added(command: ReplaceSegments) -> None:
             raise CompactionConflictError(msg)
         if batch.transactional or batch.producer_id != NO_PRODUCER:
             msg = f"segment {batch.segment.key} is merged, so it belongs to no producer, not to {batch.producer_id}"
+            raise CompactionConflictError(msg)
+        if batch.segment.key in state.dropped:
+            msg = f"segment {batch.segment.key} was vacuumed before it took its place in {command.tp}"
             raise CompactionConflictError(msg)
         if batch.records != batch.limit - batch.base_offset and not batch.segment.explicit_offsets:
             msg = f"segment {batch.segment.key} has gaps in its offsets, so it must say the offset of each record"
