@@ -112,8 +112,10 @@ def emit_views(store: Store, isolation: str = "read_committed", snapshot: Snapsh
     return emit(store.objects, _snapshot(store, snapshot), level)
 
 
-def _snapshot(store: Store, snapshot: Snapshot | None) -> Snapshot:
-    if snapshot is not None and not isinstance(snapshot, Snapshot):
+def _snapshot(store: Store, snapshot: object) -> Snapshot:
+    if snapshot is None:
+        return store.snapshot()
+    if not isinstance(snapshot, Snapshot):
         msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
         raise InvalidConfigError(msg)
-    return snapshot if snapshot is not None else store.snapshot()
+    return snapshot

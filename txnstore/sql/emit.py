@@ -26,7 +26,7 @@ def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
         unreadable = _unreadable(slices)
         if unreadable is not None:
             parts.append(
-                f"-- {quote(topic.name)} is left out: {unreadable.key} has the Arrow format, which DuckDB cannot read.\n"
+                f"-- {quote(topic.name)} is left out: DuckDB cannot read the Arrow format of {unreadable.key}.\n"
                 "-- Set segment.format=parquet and compact the topic.",
             )
             continue

@@ -14,6 +14,8 @@ _PATTERN = frozenset("*?[]{}")
 def local_root(objects: ObjectStore) -> str | None:
     """The absolute folder of a store in a folder; None for any other, and where DuckDB would misread the path.
 
+    DuckDB does not know the checksums of what it reads there: ``verify(deep=True)`` checks them.
+
     Only wrappers that neither change nor refuse a request are looked through: a store that injects faults, or adds
     anything else, stays in the way of every read.
     """

@@ -6,12 +6,12 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary, ref
 
 from txnstore.core.model import Isolation, Segment, State, TopicPartition
 from txnstore.errors import InvalidConfigError, TxnStoreError
-from txnstore.reader import fetch
 from txnstore.snapshot import Snapshot
 from txnstore.sql import history, inspection
 from txnstore.sql.filesystem import PROTOCOL, SegmentFileSystem, SegmentObject, TableFile, VirtualFile
@@ -37,8 +37,13 @@ _numbers = itertools.count(1)
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 
-_Files = dict[str, VirtualFile]
-_Local = dict[str, tuple[TopicPartition, Segment]]
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The views of a snapshot by name, the files that they need of us, the segments that DuckDB reads by itself."""
+
+    views: dict[str, str] = field(default_factory=dict)
+    files: dict[str, VirtualFile] = field(default_factory=dict)
+    in_place: list[SegmentObject] = field(default_factory=list)
 
 
 class Session:
@@ -53,41 +58,59 @@ class Session:
         self.number = next(_numbers)
         self._files = ref(files)
         self._views: dict[str, str] = {}
-        self._local: _Local = {}
+        self._in_place: list[SegmentObject] = []
         self._lock = threading.Lock()
         files.owner = self
         _sessions[self.number] = self
 
     def show(self, connection: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
         """Move all views to the snapshot in one step: no query sees views of two snapshots."""
-        with self._lock:
-            files, views, local = self._plan(snapshot)
-            self.files.replace(files)
-            statements = [f"DROP VIEW {name}" for name in sorted(self._views.keys() - views.keys())]
-            statements += [
-                f"CREATE OR REPLACE VIEW {name} AS {select}"
-                for name, select in views.items()
-                if self._views.get(name) != select
-            ]
-            # A cursor, because the connection itself may be in the middle of a result.
-            cursor = connection.cursor()
-            try:
-                cursor.execute("BEGIN")
-                for statement in statements:
-                    cursor.execute(statement)
-                cursor.execute("COMMIT")
-            finally:
-                cursor.close()
-            self._views, self._local = views, local
+        import duckdb
 
-    def damaged(self, message: str) -> TxnStoreError | None:
-        """What is wrong with a segment that DuckDB reads in place and names in an error; None if nothing is."""
-        for tp, segment in self._local.values():
-            if segment.key in message:
-                try:
-                    fetch(self.store.objects, tp, segment)
-                except TxnStoreError as error:
-                    return error
+        with self._lock:
+            try:
+                self._show(connection, self._plan(snapshot, local_root(self.store.objects)))
+            except duckdb.IOException:
+                # A file that should be there is not. Through our own file system it is missed when it is read, and
+                # named; the other topics are not affected.
+                self._show(connection, self._plan(snapshot, None))
+
+    def _show(self, connection: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
+        self.files.replace(plan.files)
+        statements = [f"DROP VIEW {name}" for name in sorted(self._views.keys() - plan.views.keys())]
+        statements += [
+            f"CREATE OR REPLACE VIEW {name} AS {select}"
+            for name, select in plan.views.items()
+            if self._views.get(name) != select
+        ]
+        # A cursor, because the connection itself may be in the middle of a result. Closed early, it rolls back.
+        cursor = connection.cursor()
+        try:
+            cursor.execute("BEGIN")
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.execute("COMMIT")
+        finally:
+            cursor.close()
+        self._views, self._in_place = plan.views, plan.in_place
+
+    def damaged(self, error: Exception) -> TxnStoreError | None:
+        """What is wrong with a segment that DuckDB reads in place, if that is what its error is about.
+
+        DuckDB mostly names the file. Bytes that make no sense to its decoders end in its bare error class instead,
+        without a name: then all segments of the connection are checked.
+        """
+        import duckdb
+
+        message = str(error)
+        suspects = [item for item in self._in_place if item.segment.key in message]
+        if not suspects and type(error) is duckdb.Error:
+            suspects = self._in_place
+        for suspect in suspects:
+            try:
+                suspect.load()
+            except TxnStoreError as found:
+                return found
         return None
 
     @property
@@ -99,41 +122,40 @@ class Session:
             raise InvalidConfigError(msg)
         return files
 
-    def _plan(self, snapshot: Snapshot) -> tuple[_Files, dict[str, str], _Local]:
-        """Of a snapshot: the files that it needs of us, its views by name, the segments that DuckDB reads in place."""
+    def _plan(self, snapshot: Snapshot, root: str | None) -> _Plan:
+        """What a snapshot needs; segments below the folder ``root`` are read in place."""
         state = snapshot.state
-        locate = _Locator(self.store)
-        files = locate.files
-        views: dict[str, str] = {}
+        plan = _Plan()
+        locate = _Locator(self.store, root, plan)
         names = view_names(state)
         for topic in state.sorted_topics():
             slices = visible_slices(topic, state, self.isolation)
-            views[quote(names[topic.name])] = topic_select(topic, slices, locate)
+            plan.views[quote(names[topic.name])] = topic_select(topic, slices, locate)
         for name, (schema, file) in _inspection(self.store, state).items():
             path = f"state/{state.sequence}/{name}.parquet"
-            files[path] = file
-            views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
-        views["txn.snapshot"] = (
+            plan.files[path] = file
+            plan.views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
+        plan.views["txn.snapshot"] = (
             f"SELECT {state.sequence}::BIGINT AS sequence, make_timestamptz({state.timestamp * 1000}) AS timestamp, "
             f"{literal(self.isolation)} AS isolation, {self.number}::BIGINT AS session"
         )
-        return files, views, locate.local
+        return plan
 
 
 class _Locator:
-    """Where a connection finds a segment: in the file system itself where DuckDB can read it there, else through us."""
+    """Where a connection finds a segment: in the folder itself where DuckDB can read it there, else through us."""
 
-    def __init__(self, store: Store) -> None:
-        self.files: _Files = {}
-        self.local: _Local = {}
+    def __init__(self, store: Store, root: str | None, plan: _Plan) -> None:
         self._objects = store.objects
-        self._root = local_root(store.objects)
+        self._root = root
+        self._plan = plan
 
     def __call__(self, tp: TopicPartition, segment: Segment) -> str:
+        file = SegmentObject(self._objects, tp, segment)
         if self._root is not None and segment.format == "parquet":
-            self.local[segment.key] = (tp, segment)
+            self._plan.in_place.append(file)
             return f"{self._root}/{segment.key}"
-        self.files[segment.key] = SegmentObject(self._objects, tp, segment)
+        self._plan.files[segment.key] = file
         return f"{PROTOCOL}://{segment.key}"
 
 
@@ -203,7 +225,7 @@ def errors_of(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        found = session.files.damage or session.damaged(str(error))
+        found = session.files.damage or session.damaged(error)
         if found is not None:
             raise found from error
         raise

@@ -1,10 +1,14 @@
 """The SQL of a topic: a SELECT over exactly the segments that a reader of a snapshot may see. Pure text, no I/O.
 
 A view reads its segments with DuckDB's own Parquet reader, so that columns and filters are pushed into the files. What
-the files do not hold comes from the chain, as lists with one value a file that are indexed by ``file_index``: the
-partition, the base offset of a freshly appended segment, the time of a batch without an event time. A filter on
-such a column skips whole files before they are opened. The columns and their types are given (``schema``), so that
-DuckDB opens no file to learn them, and segments of an older schema are widened and filled with nulls.
+the files do not hold comes from the chain: the partition is a constant of its branch of a UNION ALL, so that a filter
+on it leaves the other partitions' files alone; the base offset of a freshly appended segment is found in a list with
+one value a file, by ``file_index``. The columns and their types are given (``schema``), so that DuckDB opens no file to
+learn them, and segments of an older schema are widened and filled with nulls.
+
+DuckDB 2.0 fails with an internal error where a filter on a *virtual* column alone (``file_index``,
+``file_row_number``) meets ``ORDER BY … LIMIT``: its late materialisation looks the column up among the stored ones. So
+each expression here refers to two of them, which keeps such a filter out of the scan.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from txnstore.sql.types import duckdb_type, literal, quote
 Locate = Callable[[TopicPartition, Segment], str]
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
+#: Above this number of partitions, neighbours share a branch of the UNION ALL: each branch costs about 1 ms to plan.
+_MAX_BRANCHES = 16
 #: Names that DuckDB's reader gives columns of its own; a column of a topic with such a name is renamed inside the view.
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})
 
@@ -52,12 +58,18 @@ def visible_slices(topic: Topic, state: State, isolation: Isolation) -> list[Sli
 def topic_select(topic: Topic, slices: Iterable[Slice], locate: Locate) -> str:
     """The rows of the slices with the columns and types of a scan of the topic, in no particular order."""
     schema = Projection(topic).schema
-    groups: dict[tuple[bool, bool], list[Slice]] = {}
+    width = -(-topic.partitions // _MAX_BRANCHES)
+    groups: dict[tuple[int, bool, bool], list[Slice]] = {}
     for part in slices:
-        groups.setdefault((part.batch.segment.explicit_offsets, _is_whole_file(part)), []).append(part)
+        kind = (part.tp.partition // width, part.batch.segment.explicit_offsets, _is_whole_file(part))
+        groups.setdefault(kind, []).append(part)
     if not groups:
         return _empty(schema)
-    return "\nUNION ALL\n".join(_Group(topic, schema, groups[kind], *kind).select(locate) for kind in sorted(groups))
+    branches = (
+        _Branch(topic, schema, found, explicit, whole).select(locate)
+        for (_, explicit, whole), found in sorted(groups.items())
+    )
+    return "\nUNION ALL\n".join(branches)
 
 
 def read_parquet(paths: Sequence[str], columns: pa.Schema, names: Sequence[str] | None = None) -> str:
@@ -86,7 +98,7 @@ def _empty(schema: pa.Schema) -> str:
     return f"SELECT {columns} WHERE false"
 
 
-class _Group:
+class _Branch:
     """Slices that are read the same way: with stored offsets or counted ones, whole files or parts of files."""
 
     def __init__(self, topic: Topic, schema: pa.Schema, slices: Sequence[Slice], explicit: bool, whole: bool) -> None:
@@ -97,7 +109,7 @@ class _Group:
         self._whole = whole
 
     def select(self, locate: Locate) -> str:
-        """One SELECT over all files of the group."""
+        """One SELECT over all files of the branch."""
         stored = [field for field in self._schema if field.name not in _RESERVED]
         if self._explicit:
             stored = [*stored, OFFSET_FIELD, TIMESTAMP_FIELD]
@@ -115,13 +127,16 @@ class _Group:
         if field.name == TOPIC_FIELD.name:
             return literal(self._topic.name)
         if field.name == PARTITION_FIELD.name:
-            return _by_file([part.tp.partition for part in self._slices], "INTEGER")
+            return f"({_constant([part.tp.partition for part in self._slices])})::INTEGER"
         if field.name == OFFSET_FIELD.name and not self._explicit:
-            bases = [part.batch.base_offset - part.batch.first_row for part in self._slices]
-            return f"{_by_file(bases, 'BIGINT')} + file_row_number"
+            return f"{_by_file(self._shifts())} + file_row_number"
         if field.name == TIMESTAMP_FIELD.name and not self._explicit:
             return self._timestamp()
         return quote(_inner_name(field.name))
+
+    def _shifts(self) -> list[int]:
+        """Of each file of counted offsets: the offset of its first row, were all of it one batch."""
+        return [part.batch.base_offset - part.batch.first_row for part in self._slices]
 
     def _timestamp(self) -> str:
         """The ``_timestamp`` of freshly appended rows, by the rules of a scan.
@@ -129,11 +144,10 @@ class _Group:
         Writers leave no event time null (they fill in the time of the append), so a column of the right type is
         taken as it is: then filters on ``_timestamp`` skip row groups. Merged segments store ``_timestamp`` itself.
         """
-        append_time = self._topic.config.get("message.timestamp.type") == "LogAppendTime"
-        name = "timestamp" if self._topic.schema is None else self._topic.timestamp
-        if append_time:
+        if self._topic.config.get("message.timestamp.type") == "LogAppendTime":
             return _instants([part.batch.appended_at for part in self._slices])
         default = _instants([part.batch.max_timestamp for part in self._slices])
+        name = "timestamp" if self._topic.schema is None else self._topic.timestamp
         if name is None:
             return default
         data_type, column = self._schema.field(name).type, quote(_inner_name(name))
@@ -148,26 +162,26 @@ class _Group:
 
     def _condition(self) -> str:
         """Which rows of each file belong to its slice."""
+        first, limit = [part.start for part in self._slices], [part.limit for part in self._slices]
         if self._explicit:
             position = quote(OFFSET_FIELD.name)
-            first, limit = [part.start for part in self._slices], [part.limit for part in self._slices]
-        else:
-            position = "file_row_number"
-            shifts = [part.batch.base_offset - part.batch.first_row for part in self._slices]
-            first = [part.start - shift for part, shift in zip(self._slices, shifts, strict=True)]
-            limit = [part.limit - shift for part, shift in zip(self._slices, shifts, strict=True)]
-        return f"{position} >= {_by_file(first, 'BIGINT')} AND {position} < {_by_file(limit, 'BIGINT')}"
+            return f"{position} >= {_constant(first)} AND {position} < {_constant(limit)}"
+        position = f"({_by_file(self._shifts())} + file_row_number)"
+        return f"{position} >= {_by_file(first)} AND {position} < {_by_file(limit)}"
 
 
-def _by_file(values: Sequence[int], data_type: str) -> str:
-    """An expression with one value a file, in the order of the list of files."""
-    if len(set(values)) == 1:
-        return f"{values[0]}::{data_type}"
-    return f"([{', '.join(map(str, values))}]::{data_type}[])[file_index::BIGINT + 1]"
+def _by_file(values: Sequence[int]) -> str:
+    """A BIGINT with one value a file, in the order of the list of files. Never without a second virtual column."""
+    return f"([{', '.join(map(str, values))}]::BIGINT[])[file_index::BIGINT + 1]"
+
+
+def _constant(values: Sequence[int]) -> str:
+    """The same, but a constant where all files have one value, and fit to stand alone where they have not."""
+    return f"{values[0]}::BIGINT" if len(set(values)) == 1 else f"{_by_file(values)} + 0 * file_row_number"
 
 
 def _instants(milliseconds: Sequence[int]) -> str:
-    return f"make_timestamptz({_by_file([value * 1000 for value in milliseconds], 'BIGINT')})"
+    return f"make_timestamptz({_constant([value * 1000 for value in milliseconds])})"
 
 
 def _inner_name(name: str) -> str:
