@@ -172,8 +172,9 @@ def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompactio
 def _carry_out(store: Store, topic: Topic, result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
     """Upload the merged segment, then put it in its place with one entry."""
     try:
+        started = store.runtime.clock()
         added = _merged(store, topic, plan)
-        store.chain.submit(ReplaceSegments(plan.tp, plan.removed, added))
+        store.chain.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(store, plan)):
             raise

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from txnstore.chain import checkpoint, keys
-from txnstore.core.commands import ForgetObjects
+from txnstore.core.commands import DropObjects, ForgetObjects
 from txnstore.core.model import State
+from txnstore.core.transactions import FORGET_AFTER_MS
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, ReadOnlyError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.probe import PROBE_FOLDER
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 DEFAULT_GRACE = 24 * 60 * 60
 #: Complete checkpoints that are kept, whatever their age.
 KEPT_CHECKPOINTS = 2
-#: Objects deleted, then forgotten by the chain, at a time.
-_CHUNK = 1_000
+#: Keys that one entry of the chain tells of, and that one request deletes.
+_ENTRY, _REQUEST = 5_000, 1_000
 #: A writer needs no longer than this for one file of a local store, so no vacuum sweeps younger ones.
 _SWEEP_MS = 60 * 60 * 1000
 
@@ -43,15 +44,6 @@ class VacuumReport:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """The garbage that was found, what will be garbage soon, and what is in use."""
-
-    garbage: list[ObjectInfo]
-    young: int
-    referenced: int
-
-
 def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = False) -> VacuumReport:
     """Delete segments, old checkpoints and leftovers of probes that nothing names, after a grace period.
 
@@ -63,10 +55,11 @@ def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = Fal
     a reader whose snapshot is younger than the grace period finds all that it names (RET-09). Entries of the chain are
     never deleted. What does not look like an object of this library is left alone.
 
-    Two assumptions about time remain. A reader must not use a snapshot longer than the grace period. And a segment
-    must be named by an entry within the grace period after its upload began: nobody else can know of the uploads of a
-    transaction that is still open, only that they are young (RET-10). A writer that may have been suspended for longer
-    must upload again instead of committing.
+    Before segments are deleted, the chain is told: an append or a compaction that names one of them came earlier, and
+    the segment stays, or comes later and is refused, however long its writer slept (RET-10). So a short grace period
+    costs transactions that are open now their uploads, but never an acknowledged record. The chain forgets the names
+    when they are so old that no upload of that age is accepted any more. What remains is an assumption about readers:
+    a snapshot must not be used for longer than the grace period.
     """
     grace_ms = _grace_ms(older_than)
     if store.read_only and not dry_run:
@@ -79,18 +72,22 @@ def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = Fal
     others = _old_checkpoints(store.objects, store.chain.number)
     others += store.objects.list(f"{PROBE_FOLDER}/")
     state = store.state()
-    choice = _choose(state, segments, others, now - grace_ms)
-    gone = _already_gone(state, segments, now - grace_ms)
+    garbage = _choose(state, segments, now - grace_ms)
+    leftovers = [item for item in others if item.modified_ms <= now - grace_ms]
     swept = 0
     if not dry_run:
-        _delete(store, choice.garbage, state)
-        _forget(store, gone)
+        garbage = _delete_segments(store, garbage)
+        _delete(store.objects, leftovers)
+        _forget(store, state, segments, now - FORGET_AFTER_MS)
         swept = _sweep(store.objects, max(grace_ms, _SWEEP_MS))
+    named = named_keys(state)
+    referenced = sum(item.key in named for item in segments)
+    deleted = [*garbage, *leftovers]
     return VacuumReport(
-        deleted=tuple(item.key for item in choice.garbage),
-        bytes=sum(item.size for item in choice.garbage),
-        kept_young=choice.young,
-        referenced=choice.referenced,
+        deleted=tuple(item.key for item in deleted),
+        bytes=sum(item.size for item in deleted),
+        kept_young=len(segments) + len(others) - referenced - len(deleted),
+        referenced=referenced,
         swept=swept,
         dry_run=dry_run,
     )
@@ -111,30 +108,14 @@ def named_keys(state: State) -> set[str]:
     return {batch.segment.key for partition in state.partitions.values() for batch in partition.batches}
 
 
-def _choose(state: State, segments: Iterable[ObjectInfo], others: Iterable[ObjectInfo], before: int) -> _Choice:
-    """Sort the objects; ``before`` is the time, in ms, at which the grace period began."""
+def _choose(state: State, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
+    """The segments that nothing names; ``before`` is the time, in ms, at which the grace period began."""
     named = named_keys(state)
-    garbage: list[ObjectInfo] = []
-    young = referenced = 0
-    for item in segments:
-        if item.key in named:
-            referenced += 1
-        elif max(item.modified_ms, state.dropped.get(item.key, 0)) <= before:
-            garbage.append(item)
-        else:
-            young += 1
-    for item in others:
-        if item.modified_ms <= before:
-            garbage.append(item)
-        else:
-            young += 1
-    return _Choice(garbage, young, referenced)
-
-
-def _already_gone(state: State, segments: Iterable[ObjectInfo], before: int) -> list[str]:
-    """Dropped segments that a vacuum deleted which could not note it any more."""
-    there = {item.key for item in segments}
-    return sorted(key for key, dropped in state.dropped.items() if key not in there and dropped <= before)
+    return [
+        item
+        for item in segments
+        if item.key not in named and max(item.modified_ms, state.dropped.get(item.key, 0)) <= before
+    ]
 
 
 def _old_checkpoints(objects: ObjectStore, chain: int) -> list[ObjectInfo]:
@@ -163,17 +144,29 @@ def _hinted(objects: ObjectStore, chain: int) -> int:
     return checkpoint.hinted(chain, hint)
 
 
-def _delete(store: Store, garbage: Sequence[ObjectInfo], state: State) -> None:
-    """Delete, then note in the chain which dropped objects are gone; a crash between leaves the note to the next."""
-    for start in range(0, len(garbage), _CHUNK):
-        chunk = [item.key for item in garbage[start : start + _CHUNK]]
-        store.objects.delete(chunk)
-        _forget(store, [key for key in chunk if key in state.dropped])
+def _delete_segments(store: Store, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Announce, then delete; the segments that were named in the meantime stay."""
+    deleted: list[ObjectInfo] = []
+    for start in range(0, len(garbage), _ENTRY):
+        chunk = garbage[start : start + _ENTRY]
+        allowed = set(store.chain.submit(DropObjects(tuple(item.key for item in chunk))))
+        free = [item for item in chunk if item.key in allowed]
+        _delete(store.objects, free)
+        deleted += free
+    return deleted
 
 
-def _forget(store: Store, dropped: Sequence[str]) -> None:
-    for start in range(0, len(dropped), _CHUNK):
-        store.chain.submit(ForgetObjects(tuple(dropped[start : start + _CHUNK])))
+def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
+    for start in range(0, len(items), _REQUEST):
+        objects.delete([item.key for item in items[start : start + _REQUEST]])
+
+
+def _forget(store: Store, state: State, segments: Iterable[ObjectInfo], before: int) -> None:
+    """Let the chain forget what was dropped long ago and is not there any more."""
+    there = {item.key for item in segments}
+    gone = sorted(key for key, dropped in state.dropped.items() if key not in there and dropped <= before)
+    for start in range(0, len(gone), _ENTRY):
+        store.chain.submit(ForgetObjects(tuple(gone[start : start + _ENTRY])))
 
 
 def _sweep(objects: object, older_than_ms: int) -> int:

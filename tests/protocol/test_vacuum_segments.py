@@ -26,7 +26,9 @@ from tests.helpers.compaction import (
 from txnstore.chain import keys
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import TopicPartition
-from txnstore.errors import InvalidConfigError, ReadOnlyError
+from txnstore.core.transactions import FORGET_AFTER_MS
+from txnstore.errors import InvalidConfigError, ReadOnlyError, UploadExpiredError
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, on
@@ -35,10 +37,17 @@ T0 = TopicPartition("t", 0)
 ORPHAN = "topics/t/0/018bcfe5-6800-7259-8652-237b4f65d4d9.parquet"
 
 
-class ListHookStore(MemoryStore):
-    """A store in memory in which something else happens right after the segments were listed."""
+class HookStore(MemoryStore):
+    """A store in memory in which something else happens right after segments were listed, or one was uploaded."""
 
     after_list: Callable[[], None] | None = None
+    after_put: Callable[[], None] | None = None
+
+    def put(self, key: str, data: bytes) -> None:
+        super().put(key, data)
+        if key.startswith(keys.TOPICS) and self.after_put is not None:
+            hook, self.after_put = self.after_put, None
+            hook()
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None):  # type: ignore[no-untyped-def]  # noqa: ANN201
         found = super().list(prefix, start_after, limit)
@@ -49,12 +58,12 @@ class ListHookStore(MemoryStore):
 
 
 @pytest.fixture
-def objects(clock: ManualClock) -> ListHookStore:
-    return ListHookStore(clock=clock)
+def objects(clock: ManualClock) -> HookStore:
+    return HookStore(clock=clock)
 
 
 @pytest.fixture
-def store(clock: ManualClock, objects: ListHookStore) -> Store:
+def store(clock: ManualClock, objects: HookStore) -> Store:
     store = new_store(clock, objects)
     store.create_topic("t")
     return store
@@ -161,7 +170,7 @@ def test_uploads_of_an_open_transaction_are_young(store: Store, clock: ManualClo
 
 
 def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
-    store: Store, objects: ListHookStore, clock: ManualClock
+    store: Store, objects: HookStore, clock: ManualClock
 ) -> None:
     """RET-10: the objects are listed first, the state is read afterwards."""
     other = reopen(store, clock)
@@ -229,34 +238,124 @@ def test_a_store_that_is_read_only_is_not_vacuumed(store: Store, clock: ManualCl
 # What the chain remembers ---------------------------------------------------------------------------------------------
 
 
-def test_the_chain_forgets_what_is_deleted(store: Store, clock: ManualClock) -> None:
+def test_the_chain_is_told_before_anything_is_deleted(clock: ManualClock) -> None:
+    """OBJ-06: the entry decides whether a late writer or the vacuum was first."""
+    store = create_on(CountingStore(MemoryStore(clock=clock), log=True), runtime=runtime(clock))
+    assert isinstance(store.objects, CountingStore)
+    store.create_topic("t")
+    store.objects.put(ORPHAN, b"abandoned")
+    store.objects.reset()
+    store.vacuum(0)
+    kinds = [kind for kind, _ in store.objects.log if kind in ("list", "put_if_absent", "delete")]
+    assert kinds == ["list", "list", "list", "put_if_absent", "delete"]
+    assert list(store.state().dropped) == [ORPHAN]
+
+
+def test_the_chain_forgets_what_was_deleted_long_ago(store: Store, clock: ManualClock) -> None:
+    """Not earlier than no upload of that age is accepted any more."""
     for number in range(3):
         commit(store, [b"%d" % number])
     store.compact()
-    assert len(store.state().dropped) == 3
     store.vacuum(0)
+    clock.advance(FORGET_AFTER_MS - 1)
+    store.vacuum()
+    assert len(store.state().dropped) == 3
+    clock.advance(1)
+    store.vacuum()
     assert len(store.state().dropped) == 0
     sequence = store.state().sequence
-    store.vacuum(0)
+    store.vacuum()
     assert store.state().sequence == sequence
     assert store.verify(deep=True).ok
 
 
-def test_a_vacuum_that_died_after_its_deletions_is_finished_by_the_next(clock: ManualClock) -> None:
+def test_what_was_dropped_is_not_forgotten_before_it_is_deleted(store: Store, clock: ManualClock) -> None:
+    commit(store, [b"a"])
+    commit(store, [b"b"])
+    store.compact()
+    clock.advance(FORGET_AFTER_MS)
+    assert len(store.vacuum(FORGET_AFTER_MS / 1000 + 1).deleted) == 0
+    assert len(store.state().dropped) == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_vacuum_that_died_between_announcement_and_deletion_is_finished_by_a_later_one(
+    clock: ManualClock, fault: Fault
+) -> None:
     inner = MemoryStore(clock=clock)
     store = new_store(clock, inner)
     store.create_topic("t")
     for number in range(3):
         commit(store, [b"%d" % number])
     store.compact()
-    dying = open_on(FaultStore(inner, on(Fault.CRASH_AFTER, "delete", key_contains="topics/")))
+    store.objects.put(ORPHAN, b"abandoned")
+    dying = open_on(FaultStore(inner, on(fault, "delete", key_contains="topics/")), runtime=runtime(clock))
     with pytest.raises(SimulatedCrash):
         dying.vacuum(0)
+    assert set(store.state().dropped) > {ORPHAN}
+    clock.advance(DAY_MS)
+    store.vacuum()
     assert segment_keys(store) == named_keys(store)
-    assert len(store.state().dropped) == 3
-    assert store.vacuum(0).deleted == ()
-    assert len(store.state().dropped) == 0
+    assert values(store) == [b"0", b"1", b"2"]
     assert store.verify(deep=True).ok
+
+
+# Writers that slept ---------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_whose_upload_was_vacuumed_is_refused_and_may_try_again(store: Store) -> None:
+    """RET-10: either the object is there, or the append is refused; never a name without its object."""
+    with store.producer("w", batch_bytes=1) as producer:
+        producer.begin_transaction()
+        producer.send("t", b"a", partition=0)
+        producer._accumulator.wait()
+        assert len(store.vacuum(0).deleted) == 1
+        with pytest.raises(UploadExpiredError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("t", b"a", partition=0)
+    assert values(store) == [b"a"]
+    assert store.verify(deep=True).ok
+
+
+def test_a_compactor_whose_upload_was_vacuumed_replaces_nothing(
+    store: Store, objects: HookStore, clock: ManualClock
+) -> None:
+    """RET-10, for merged segments."""
+    other = reopen(store, clock)
+    for number in range(3):
+        commit(store, [b"%d" % number])
+
+    def sleep() -> None:
+        clock.advance(DAY_MS)
+        assert len(other.vacuum().deleted) == 1
+
+    objects.after_put = sleep
+    assert store.compact().conflicts == 1
+    assert values(store) == [b"0", b"1", b"2"]
+    assert store.compact().merges == 1
+    assert store.verify(deep=True).ok
+
+
+def test_a_compactor_that_slept_until_all_is_forgotten_replaces_nothing(
+    store: Store, objects: HookStore, clock: ManualClock
+) -> None:
+    """RET-10: the names are forgotten, so the age of the upload decides."""
+    other = reopen(store, clock)
+    for number in range(3):
+        commit(store, [b"%d" % number])
+
+    def sleep() -> None:
+        clock.advance(DAY_MS)
+        other.vacuum()
+        clock.advance(FORGET_AFTER_MS)
+        other.vacuum()
+        assert len(other.state().dropped) == 0
+
+    objects.after_put = sleep
+    assert store.compact().conflicts == 1
+    assert values(store) == [b"0", b"1", b"2"]
 
 
 def test_more_objects_than_one_request_deletes(store: Store, clock: ManualClock) -> None:

@@ -100,11 +100,15 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceSegments:
-    """Put merged batches in the place of others. Refused if one of ``removed`` is gone or not below the HW rule."""
+    """Put merged batches in the place of others. Refused if one of ``removed`` is gone or not below the HW rule.
+
+    ``uploaded_at``: when the first of ``added`` was uploaded, in ms; see :class:`~txnstore.core.model.NewBatch`.
+    """
 
     tp: TopicPartition
     removed: tuple[Batch, ...]
     added: tuple[Batch, ...]
+    uploaded_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ def _replace_segments(draft: Draft, command: ReplaceSegments) -> None:
         raise CompactionConflictError(msg)
     _check_removed(command, partition)
     _check_added(command, draft.state)
+    _check_upload_time(draft.state, command)
     draft.emit(
         SegmentsReplaced(
             topic=command.tp.topic,
@@ -167,6 +168,14 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
     before, after = (sum(batch.records for batch in batches) for batches in (command.removed, command.added))
     if after > before:
         msg = f"a compaction of {command.tp} cannot turn {before} records into {after}"
+        raise CompactionConflictError(msg)
+
+
+def _check_upload_time(state: State, command: ReplaceSegments) -> None:
+    """A merged segment must not be one that a vacuum has deleted so long ago that the chain forgot it (OBJ-06)."""
+    if command.uploaded_at is not None and state.timestamp - command.uploaded_at > transactions.MAX_UPLOAD_AGE_MS:
+        days = transactions.MAX_UPLOAD_AGE_MS // 86_400_000
+        msg = f"the merge of {command.tp} was uploaded over {days} days ago: a vacuum may have deleted it"
         raise CompactionConflictError(msg)
 
 
