@@ -11,6 +11,7 @@ from txnstore.core.commands import ReplaceSegments
 from txnstore.core.decide import decide
 from txnstore.core.events import SegmentsReplaced
 from txnstore.core.model import Batch, Map, Partition, Segment, State, Topic, TopicPartition
+from txnstore.core.transactions import MAX_UPLOAD_AGE_MS
 from txnstore.errors import CompactionConflictError
 
 TP = TopicPartition("t", 0)
@@ -101,3 +102,14 @@ def test_an_empty_removal_is_refused(state: State) -> None:
 )
 def test_what_comes_in_must_fit_what_goes(state: State, added: tuple[Batch, ...], match: str) -> None:
     _refused(state, (FIRST, SECOND), added, match)
+
+
+def test_a_merged_segment_that_a_vacuum_took_is_refused(state: State) -> None:
+    """OBJ-06: announced, or so old that the announcement may be forgotten."""
+    announced = replace(state, dropped=Map({MERGED.segment.key: 5}))
+    _refused(announced, (FIRST, SECOND), (MERGED,), "vacuumed")
+    late = replace(state, timestamp=MAX_UPLOAD_AGE_MS + 10)
+    command = ReplaceSegments(TP, (FIRST, SECOND), (MERGED,), uploaded_at=9)
+    with pytest.raises(CompactionConflictError, match="over 3 days ago"):
+        decide(late, command)
+    assert decide(late, replace(command, uploaded_at=10)).events
