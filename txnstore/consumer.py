@@ -15,8 +15,7 @@ from typing import Literal, Self, overload
 import pyarrow as pa
 
 from txnstore.core.commands import CommitOffsets, TxnOffsets
-from txnstore.core.events import GroupOffset
-from txnstore.core.groups import committed
+from txnstore.core.groups import committed, group_offset
 from txnstore.core.model import OffsetAndMetadata, State, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.core.visibility import read_limit
@@ -32,8 +31,9 @@ __all__ = ["Consumer", "GroupMetadata", "OffsetAndTimestamp", "PartitionOffsets"
 
 _ALL_ROWS = 2**63 - 1
 
-#: One partition or several.
-Partitions = TopicPartition | Iterable[TopicPartition]
+#: One partition or several; a plain pair of topic and number does as well.
+Pair = tuple[str, int]
+Partitions = Pair | Iterable[Pair]
 
 
 class Consumer:
@@ -147,7 +147,7 @@ class Consumer:
 
     # Positions --------------------------------------------------------------------------------------------------------
 
-    def position(self, partition: TopicPartition) -> int:
+    def position(self, partition: Pair) -> int:
         """The offset of the next record that a poll returns, or a higher one if that was compacted away."""
         part = self._assigned(partition)
         if part.flow is None:
@@ -155,7 +155,7 @@ class Consumer:
         assert part.flow is not None  # locate has found it
         return part.flow.position
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: Pair, offset: int) -> None:
         """Go on at this offset. If it is outside the log, the next poll goes where ``auto_offset_reset`` says."""
         part = self._assigned(partition)
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
@@ -234,18 +234,18 @@ class Consumer:
         group = self._group("commit")
         if offsets is None:
             offsets = {part.tp: part.flow.position for part in self._positions.assigned.values() if part.flow}
-        items = tuple(_group_offset(TopicPartition(*tp), value) for tp, value in offsets.items())
+        items = tuple(group_offset(tp, value) for tp, value in offsets.items())
         if items:
             self._store.chain.submit(CommitOffsets(TxnOffsets(group, items)))
         self._committed_at = self._store.runtime.clock()
 
     @overload
-    def committed(self, partition: TopicPartition, *, metadata: Literal[False] = False) -> int | None: ...
+    def committed(self, partition: Pair, *, metadata: Literal[False] = False) -> int | None: ...
 
     @overload
-    def committed(self, partition: TopicPartition, *, metadata: Literal[True]) -> OffsetAndMetadata | None: ...
+    def committed(self, partition: Pair, *, metadata: Literal[True]) -> OffsetAndMetadata | None: ...
 
-    def committed(self, partition: TopicPartition, *, metadata: bool = False) -> int | OffsetAndMetadata | None:
+    def committed(self, partition: Pair, *, metadata: bool = False) -> int | OffsetAndMetadata | None:
         """The group's committed offset, or None; with ``metadata`` as :class:`OffsetAndMetadata` (OFF-15).
 
         Raises :class:`~txnstore.errors.UnstableOffsetCommitError` while an open transaction holds one (OFF-09).
@@ -295,7 +295,7 @@ class Consumer:
         self._open()
         return self._store.chain.refresh()
 
-    def _assigned(self, partition: TopicPartition) -> Assignment:
+    def _assigned(self, partition: Pair) -> Assignment:
         self._open()
         tp = TopicPartition(*partition)
         if tp not in self._positions.assigned:
@@ -342,17 +342,6 @@ def _flat(partitions: Partitions) -> list[TopicPartition]:
     if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
         return [TopicPartition(*partitions)]
     return [TopicPartition(*tp) for tp in partitions]
-
-
-def _group_offset(tp: TopicPartition, value: int | OffsetAndMetadata) -> GroupOffset:
-    position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-    return GroupOffset(
-        topic=tp.topic,
-        partition=tp.partition,
-        offset=position.offset,
-        metadata=position.metadata,
-        leader_epoch=position.leader_epoch,
-    )
 
 
 def _positive(name: str, value: float) -> float:

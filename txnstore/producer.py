@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from txnstore.accumulator import Accumulator, Upload
 from txnstore.batching import RecordFuture, TableFuture, TablePart
 from txnstore.core.commands import Append, Appended, Ended, EndTxn, InitProducer, ProducerIdentity, TxnOffsets
-from txnstore.core.events import GroupOffset
+from txnstore.core.groups import group_offset
 from txnstore.core.model import WINDOW, NewBatch, OffsetAndMetadata, Outcome, TopicPartition, next_sequence
 from txnstore.core.names import check_id
 from txnstore.errors import (
@@ -557,21 +557,9 @@ def _txn_offsets(
         msg = f"group must be a name or a consumer's group_metadata(), not {group!r}"
         raise InvalidConfigError(msg)
     check_id("group", name)
-    items = []
-    for tp, value in offsets.items():
-        position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-        topic, partition = tp
-        items.append(
-            GroupOffset(
-                topic=topic,
-                partition=partition,
-                offset=position.offset,
-                metadata=position.metadata,
-                leader_epoch=position.leader_epoch,
-            ),
-        )
+    items = tuple(group_offset(tp, value) for tp, value in offsets.items())
     generation = -1 if isinstance(group, str) else group.generation
-    return TxnOffsets(name, tuple(items), generation, "" if isinstance(group, str) else group.member_id)
+    return TxnOffsets(name, items, generation, "" if isinstance(group, str) else group.member_id)
 
 
 def _rounds(uploads: list[Upload]) -> list[list[Upload]]:

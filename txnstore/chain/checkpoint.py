@@ -74,6 +74,9 @@ def receive(chain: int, sequence: int, requested: Requested | None) -> State | N
     try:
         head, batches = requested[0].result(), requested[1].result()
         document = decode(HeadDocument, head_key, head)
+        if document.sequence != sequence:
+            msg = f"{head_key} holds the state of entry {document.sequence}"
+            raise CorruptionError(msg)
         if document.batches_sha256 != content_hash(batches):
             msg = f"{batches_key} is altered: its hash is not the one in {head_key}"
             raise CorruptionError(msg)

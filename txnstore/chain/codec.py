@@ -11,9 +11,10 @@ import json
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from txnstore.core.events import Event
-from txnstore.errors import CorruptionError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 #: The format that this release writes; it reads this one and older ones, and refuses newer ones.
 FORMAT_VERSION = 1
@@ -59,8 +60,16 @@ M = TypeVar("M", bound=Stored)
 
 
 def encode(document: Stored) -> bytes:
-    """The bytes of a document, with its checksum."""
-    body = document.model_dump_json().encode()
+    """The bytes of a document, with its checksum.
+
+    A value of a wrong type, which no reader would accept, is an :class:`InvalidConfigError`: what is written once into
+    a chain stays there.
+    """
+    try:
+        body = document.model_dump_json(warnings="error").encode()
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        msg = f"a value of a wrong type cannot be written: {error}"
+        raise InvalidConfigError(msg) from error
     digest = hashlib.sha256(body).hexdigest().encode()
     return body[:-1] + _MARK + digest + b'"}'
 

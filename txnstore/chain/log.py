@@ -25,10 +25,11 @@ from txnstore.core.evolve import begin_entry, evolve
 from txnstore.core.model import State
 from txnstore.errors import (
     CorruptionError,
+    InvalidConfigError,
     ObjectNotFoundError,
     ReadOnlyError,
     StorageError,
-    TxnStoreError,
+    UnknownOutcomeError,
 )
 from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectStore
@@ -192,9 +193,7 @@ class Chain:
 
         :class:`UnknownOutcomeError`: the storage did not tell in time; the same call again resolves it first.
         """
-        if self._read_only:
-            msg = f"the store {self._objects.url} was opened read_only, so nothing can be committed"
-            raise ReadOnlyError(msg)
+        self._check_writable("committed")
         waiter = _Waiter(command)
         with self._mutex:
             self._waiting.append(waiter)
@@ -215,8 +214,13 @@ class Chain:
         except BaseException as error:
             for waiter in waiters:
                 if not waiter.done:
-                    waiter.error, waiter.done = error, True
+                    waiter.error, waiter.done = _for_followers(error), True
             raise
+
+    def _check_writable(self, what: str) -> None:
+        if self._read_only:
+            msg = f"the store {self._objects.url} was opened read_only, so nothing can be {what}"
+            raise ReadOnlyError(msg)
 
     def _commit(self, waiters: list[_Waiter]) -> State | None:
         self._settle()
@@ -241,20 +245,35 @@ class Chain:
         crossed = attempt.entry.events and attempt.entry.sequence % self._checkpoint_every == 0
         return self._state if crossed else None
 
-    def _decide(self, waiters: list[_Waiter]) -> _Attempt:
-        """Decide the commands one after the other at the head; a refused one fails alone."""
+    def _decide(self, waiters: list[_Waiter], *, one_by_one: bool = False) -> _Attempt:
+        """Decide the commands one after the other at the head; a refused one fails alone.
+
+        ``one_by_one``: so does one whose events cannot be written, which is found out by encoding them alone.
+        """
         state = begin_entry(self._state, self._runtime.clock())
         events: list[Event] = []
         for waiter in waiters:
             try:
                 decision = decide(state, waiter.command)
-            except TxnStoreError as error:
+                if one_by_one:
+                    encode(self._entry(decision.state, [*decision.events]))
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a command is its caller's alone
                 waiter.error, waiter.result = error, None
             else:
                 waiter.error, waiter.result = None, decision.result
                 state = decision.state
                 events += decision.events
-        entry = Entry(
+        entry = self._entry(state, events)
+        try:
+            data = encode(entry) if events else b""
+        except InvalidConfigError:
+            if one_by_one:
+                raise
+            return self._decide(waiters, one_by_one=True)
+        return _Attempt(entry, Claim(keys.entry(self.number, entry.sequence), data), state)
+
+    def _entry(self, state: State, events: list[Event]) -> Entry:
+        return Entry(
             sequence=state.sequence,
             entry_id=self._runtime.new_id(),
             writer_id=self._writer_id,
@@ -262,8 +281,6 @@ class Chain:
             previous=self._state.entry_hash,
             events=events,
         )
-        claim = Claim(keys.entry(self.number, entry.sequence), encode(entry) if events else b"")
-        return _Attempt(entry, claim, state)
 
     def _settle(self) -> None:
         """Find out what became of an entry whose outcome an earlier call could not tell."""
@@ -294,6 +311,7 @@ class Chain:
 
     def checkpoint(self) -> int:
         """Write a checkpoint of the head; returns its sequence number."""
+        self._check_writable("written")
         state = self.refresh()
         checkpoint.write(self._objects, self.number, state)
         self.metrics.checkpoints += 1
@@ -306,6 +324,13 @@ class Chain:
             self.metrics.checkpoints += 1
         except StorageError as error:
             _LOG.warning("checkpoint not written", extra={"sequence": state.sequence, "error": str(error)})
+
+
+def _for_followers(error: BaseException) -> Exception:
+    """What the others in the entry are told if the thread that writes it fails: an interrupt was for that one only."""
+    if isinstance(error, Exception):
+        return error
+    return UnknownOutcomeError(f"the thread that was to commit this was stopped by {error!r}")
 
 
 def _through_none(items: Iterator[bytes | None]) -> Iterator[bytes | None]:

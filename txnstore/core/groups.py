@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+
 from txnstore.core.commands import ProducerIdentity, TxnOffsets
 from txnstore.core.draft import Draft
-from txnstore.core.events import OffsetsCommitted
+from txnstore.core.events import GroupOffset, OffsetsCommitted
 from txnstore.core.model import Group, OffsetAndMetadata, State, TopicPartition
+from txnstore.core.names import check_topic_name
 from txnstore.errors import (
     IllegalGenerationError,
     InvalidConfigError,
@@ -16,6 +19,49 @@ from txnstore.errors import (
 
 #: Kafka's ``offset.metadata.max.bytes``.
 MAX_METADATA_BYTES = 4096
+#: The largest offset: Kafka's and Arrow's are 64 bits wide.
+MAX_OFFSET = 2**63 - 1
+
+
+def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOffset:
+    """A position as an entry holds it: of exact types, so that every reader of the chain can read it.
+
+    Any integer will do (those of numpy, too). :class:`InvalidConfigError` says what else was given.
+    """
+    position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    try:
+        topic, partition = tp
+    except (TypeError, ValueError):
+        msg = f"the positions of a group are given by TopicPartition, not by {tp!r}"
+        raise InvalidConfigError(msg) from None
+    if not isinstance(position.metadata, str) or not _encodable(position.metadata):
+        msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {position.metadata!r}"
+        raise InvalidConfigError(msg)
+    return GroupOffset(
+        topic=check_topic_name(topic),
+        partition=_integer(f"the partition of {topic!r}", partition),
+        offset=_integer(f"the offset of {topic}-{partition}", position.offset),
+        metadata=position.metadata,
+        leader_epoch=_integer(f"the leader epoch of {topic}-{partition}", position.leader_epoch),
+    )
+
+
+def _integer(what: str, value: object) -> int:
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    msg = f"{what} must be an integer, not {value!r}"
+    raise InvalidConfigError(msg)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity | None = None) -> None:
@@ -30,8 +76,8 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
         if item.tp not in draft.state.partitions:
             msg = f"group {offsets.group!r} cannot commit an offset of {item.tp}: there is no such partition"
             raise UnknownTopicOrPartitionError(msg)
-        if item.offset < 0:
-            msg = f"group {offsets.group!r} cannot commit offset {item.offset} of {item.tp}: it must be 0 or more"
+        if not 0 <= item.offset <= MAX_OFFSET:
+            msg = f"group {offsets.group!r} cannot commit offset {item.offset} of {item.tp}: it must be 0 to 2**63 - 1"
             raise InvalidConfigError(msg)
         if len(item.metadata.encode()) > MAX_METADATA_BYTES:
             msg = f"the metadata of {item.tp} in group {offsets.group!r} is over {MAX_METADATA_BYTES} bytes"
