@@ -8,7 +8,6 @@ column takes almost nothing); a dictionary only where a sample of the values rep
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -159,7 +158,8 @@ class SegmentWriter:
         self._format = fmt
         self._compression = COMPRESSIONS[fmt][compression]
         self._row_group_rows = row_group_rows
-        self._sink = io.BytesIO()
+        self._sink = pa.BufferOutputStream()
+        self._size = 0
         self._writer: Any = None
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
@@ -169,7 +169,7 @@ class SegmentWriter:
     @property
     def size(self) -> int:
         """The bytes written so far; the rows of the row group that is being filled are not in it yet."""
-        return self._sink.tell()
+        return self._size if self._sink.closed else int(self._sink.tell())
 
     def append(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows, which must have the schema of the writer."""
@@ -188,7 +188,8 @@ class SegmentWriter:
         if self._pending_rows or self._writer is None:
             self._flush(whole_groups=False)
         self._writer.close()
-        data = self._sink.getvalue()
+        data = self._sink.getvalue().to_pybytes()
+        self._size = len(data)
         return EncodedSegment(data, self._format, self.rows, hashlib.sha256(data).hexdigest())
 
     def close(self) -> None:
