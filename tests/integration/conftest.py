@@ -18,7 +18,7 @@ _ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two cores; a task may fail three times before its job does."""
+    """A local session with two cores; a task may fail once, the second time its job fails with it."""
     with pytest.MonkeyPatch.context() as environment:
         # The workers are processes of their own, which inherit what the JVM starts with: the same interpreter, the
         # project on their path. The other tests' processes must not.
@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def _start(warehouse: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2,4]").appName("txnstore-tests")
+    builder = SparkSession.builder.master("local[2,2]").appName("txnstore-tests")
     for name, value in {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+TIME = pa.timestamp("ms", "UTC")
 RECORD_COLUMNS = ["_topic", "_partition", "_offset", "_timestamp", "key", "value", "headers", "timestamp"]
 
 
@@ -91,7 +91,7 @@ def test_isolation(spark: SparkSession, store: Store) -> None:
 
 def test_typed_columns_come_back_as_they_were(spark: SparkSession, store: Store) -> None:
     """Every kind of type a topic may have, with nulls, in the one Arrow form that Spark takes for it."""
-    fields = {
+    fields: dict[str, tuple[pa.DataType, Any]] = {
         "b": (pa.bool_(), True),
         "i8": (pa.int8(), -8),
         "i16": (pa.int16(), -16),
@@ -104,16 +104,17 @@ def test_typed_columns_come_back_as_they_were(spark: SparkSession, store: Store)
         "bin": (pa.binary(), b"bytes"),
         "fixed": (pa.binary(3), b"abc"),
         "day": (pa.date32(), datetime(2026, 1, 2, tzinfo=UTC).date()),
-        "ms": (pa.timestamp("ms", "UTC"), datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)),
+        "ms": (TIME, datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)),
         "bare": (pa.timestamp("us"), datetime(2026, 1, 2, 3, 4, 5, 7)),  # noqa: DTZ001 - a time without a zone
         "price": (pa.decimal128(10, 2), None),
         "list": (pa.list_(pa.large_string()), ["a", None]),
         "map": (pa.map_(pa.string(), pa.int32()), [("x", 1)]),
-        "nested": (pa.struct([("a b", pa.list_(pa.struct([("c", pa.timestamp("ms", "UTC"))])))]), {"a b": [{"c": None}]}),
+        "nested": (pa.struct([("a b", pa.list_(pa.struct([("c", TIME)])))]), {"a b": [{"c": None}]}),
     }
     schema = pa.schema([pa.field(name, data_type) for name, (data_type, _) in fields.items()])
     store.create_topic("typed", schema=schema)
-    full, empty = {name: value for name, (_, value) in fields.items()}, dict.fromkeys(fields)
+    full: dict[str, Any] = {name: value for name, (_, value) in fields.items()}
+    empty: dict[str, Any] = dict.fromkeys(fields)
     with store.producer("t") as producer, producer.transaction() as txn:
         txn.send_table("typed", pa.Table.from_pylist([full, empty], schema))
     frame = load(spark, store.url, "typed", columns=",".join([*fields, "_offset"]))
@@ -147,25 +148,12 @@ def test_columns_as_an_option_or_as_a_schema(spark: SparkSession, store: Store) 
         spark.read.format("txnstore").option("topic", "events").schema("value string").load(store.url).count()
 
 
-@pytest.mark.parametrize(
-    ("options", "bounds"),
-    [
-        ({"startingOffsets": '{"events":{"0":12}}'}, {"start": {0: 12}}),
-        ({"startingOffsets": '{"0":12,"1":-1}'}, {"start": {0: 12, 1: 18}}),
-        ({"endingOffsets": '{"events":{"0":2,"1":-1}}'}, {"end": {0: 2}}),
-        ({"startingOffsets": '{"0":1,"1":-2}', "endingOffsets": '{"0":13,"1":3}'}, {"start": {0: 1}, "end": {0: 13, 1: 3}}),
-        ({"partitions": "1"}, {"partitions": [1]}),
-        ({"startingOffsets": "latest"}, {"start": 18}),
-        ({"startingTimestamp": 1012}, {"start": 14}),
-        ({"startingTimestamp": 1003, "endingTimestamp": 1011}, {"start": 3, "end": 13}),
-        ({"startingTimestamp": 9999}, {"start": 18}),
-    ],
-)
-def test_offsets_partitions_and_times(
-    spark: SparkSession, store: Store, options: dict[str, object], bounds: dict[str, object]
-) -> None:
+def test_offsets_partitions_and_times(spark: SparkSession, store: Store) -> None:
     """As in Spark's Kafka source: JSON by topic and partition, -2 and -1, half-open."""
-    assert numbers(load(spark, store.url, "events", **options)) == scanned(store, **bounds)
+    some = {"startingOffsets": '{"0":1,"1":-2}', "endingOffsets": '{"events":{"0":13,"1":3}}'}
+    assert numbers(load(spark, store.url, "events", **some)) == scanned(store, start={0: 1}, end={0: 13, 1: 3})
+    times = {"startingTimestamp": 1003, "endingTimestamp": 1011, "partitions": "1"}
+    assert numbers(load(spark, store.url, "events", **times)) == scanned(store, start=3, end=13, partitions=[1])
 
 
 def test_several_topics_with_the_same_columns(spark: SparkSession, store: Store) -> None:
@@ -225,27 +213,18 @@ def test_an_altered_segment_is_named(spark: SparkSession, store: Store) -> None:
     ("options", "message"),
     [
         ({"topic": "event"}, "there is no topic 'event'; the topics are: events"),
-        ({}, "Give the option .topic."),
         ({"topic": "events", "column": "value"}, "there is no option 'column'; did you mean columns"),
         ({"topic": "events", "columns": "value,nothing"}, "has no column 'nothing'"),
-        ({"topic": "events", "isolation": "serializable"}, "isolation must be 'read_committed' or 'read_uncommitted'"),
-        ({"topic": "events", "maxOffsetsPerTrigger": "5"}, "belongs to streaming queries"),
     ],
 )
-def test_mistakes_are_named_at_load(
-    spark: SparkSession, store: Store, options: dict[str, str], message: str
-) -> None:
+def test_mistakes_are_named_at_load(spark: SparkSession, store: Store, options: dict[str, str], message: str) -> None:
     with pytest.raises(Exception, match=message):
-        spark.read.format("txnstore").options(**options).load(store.url)
+        load(spark, store.url, **options)
 
 
 def test_offsets_outside_the_log_are_refused(spark: SparkSession, store: Store) -> None:
-    for offsets, message in (
-        ({"0": 99}, "offset 99 of events-0 is outside the log"),
-        ({"7": 0}, "has no partition 7"),
-    ):
-        with pytest.raises(Exception, match=message):
-            load(spark, store.url, "events", startingOffsets=json.dumps(offsets)).count()
+    with pytest.raises(Exception, match="offset 99 of events-0 is outside the log"):
+        load(spark, store.url, "events", startingOffsets='{"0":99}').count()
 
 
 def test_streaming_says_that_it_comes_later(spark: SparkSession, store: Store, tmp_path: Any) -> None:

@@ -242,14 +242,10 @@ def test_insert_into_a_view_appends(spark: SparkSession, store: Store) -> None:
 @pytest.mark.parametrize(
     ("frame", "options", "message"),
     [
-        ("'v' as value", {"topic": "nowhere"}, "there is no topic 'nowhere'; the topics are: events"),
         ("'v' as value", {}, "Give the option topic, or a column _topic"),
         ("'v' as valu", {"topic": "events"}, "has no column 'valu'; did you mean 'value'"),
-        ("'k' as key", {"topic": "events"}, "needs a column 'value'"),
         ("'v' as value, 1 as _offset", {"topic": "events"}, "'_offset' is given by the store"),
         ("1 as value", {"topic": "events"}, "column 'value' is of type int32, but the topic holds binary"),
-        ("'v' as value", {"topic": "events", "txnVersion": 1}, "txnVersion needs a transactionalId"),
-        ("'v' as value", {"topic": "events", "transactionId": "x"}, "did you mean transactionalId"),
     ],
 )
 def test_mistakes_are_named_before_a_task_runs(

@@ -1,0 +1,158 @@
+"""Spark's own Parquet reader over a plan of files gives what ``format("txnstore")`` gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import txnstore
+from tests.helpers.spark import load, rows, storage
+from txnstore.core.model import TopicPartition
+from txnstore.spark import TxnStoreSource, read, register
+from txnstore.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("id", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("name", pa.string())])
+
+
+@pytest.fixture
+def store(local_store_url: str) -> Iterator[Store]:
+    """A store with a typed topic whose times are finer than ``_timestamp``, and null in every fourth row."""
+    with txnstore.create(local_store_url) as created:
+        created.create_topic("typed", partitions=2, schema=SCHEMA, key="id", timestamp="at")
+        commit(created, 0, 40)
+        yield created
+
+
+def commit(store: Store, first: int, limit: int, *, abort: bool = False) -> None:
+    """One transaction of rows with these ids."""
+    ids = list(range(first, limit))
+    times = [None if number % 4 == 0 else number * 1_000_700 for number in ids]
+    table = pa.table([ids, times, [f"n{number}" for number in ids]], schema=SCHEMA)
+    with store.producer("writer") as producer:
+        producer.begin_transaction()
+        producer.send_table("typed", table)
+        producer.flush()
+        if abort:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+
+
+def is_native(frame: DataFrame) -> bool:
+    """Whether the plan reads Parquet files, not a Python data source."""
+    return "parquet" in frame._jdf.queryExecution().optimizedPlan().toString()
+
+
+def same(spark: SparkSession, store: Store, **bounds: Any) -> int:
+    """Check that both roads give the same rows; returns how many."""
+    isolation, start = bounds.get("isolation", "read_committed"), json.dumps(bounds.get("start", {}))
+    native = read(spark, store.url, "typed", **bounds)
+    other = load(spark, store.url, "typed", isolation=isolation, startingOffsets=start)
+    assert is_native(native)
+    assert not is_native(other)
+    assert native.columns == other.columns
+    assert [field.dataType for field in native.schema] == [field.dataType for field in other.schema]
+    found = rows(native)
+    assert found == rows(other)
+    return len(found)
+
+
+def test_both_roads_agree_whatever_lies_in_the_log(spark: SparkSession, store: Store) -> None:
+    """Committed, aborted, open, merged and cut: aborted and open data drops out with its files (CON-02, LSO-11)."""
+    assert same(spark, store) == 40
+    commit(store, 40, 60, abort=True)
+    commit(store, 60, 70)
+    assert same(spark, store) == 50
+    assert same(spark, store, isolation="read_uncommitted") == 70
+    assert store.compact("typed").segments_before > 0
+    commit(store, 70, 80)
+    assert same(spark, store) == 60
+    assert same(spark, store, start={0: 7}) < 60  # A merged file, cut.
+    end = store.offsets("typed", 1).high_watermark
+    assert same(spark, store, start={1: end - 3}) < 60  # A fresh file, cut: the marker has the last offset.
+
+
+def test_columns_bounds_and_snapshots(spark: SparkSession, store: Store) -> None:
+    """The arguments are those of a scan."""
+    snapshot = store.snapshot()
+    commit(store, 40, 50)
+    options: dict[str, Any] = {"columns": ["name", "_offset"], "partitions": [1], "start": 2, "end": {1: 9}}
+    frame = read(spark, store.url, "typed", snapshot=snapshot, **options)
+    assert is_native(frame)
+    assert frame.columns == ["name", "_offset"]
+    expected = store.scan("typed", snapshot=snapshot, **options).to_table().to_pylist()
+    assert [row.asDict() for row in frame.orderBy("_offset").collect()] == expected
+    assert read(spark, store.url, "typed", snapshot=snapshot).count() == 40
+    assert read(spark, store.url, "typed").count() == 50
+
+
+def test_columns_of_yesterday_and_of_today(spark: SparkSession, store: Store) -> None:
+    """Files of an older schema: what they lack is null, what they hold is widened; the key keeps its type."""
+    wider = pa.schema([*SCHEMA, ("more", pa.int64())])
+    store.alter_topic("typed", schema=wider)
+    with store.producer("writer") as producer, producer.transaction() as txn:
+        txn.send_table("typed", pa.table([[100], [5]], names=["id", "more"]))
+    assert same(spark, store) == 41
+
+
+def test_many_files_are_joined_with_what_is_known_of_them(spark: SparkSession, store: Store) -> None:
+    """Beyond some files a literal map would be walked for each row."""
+    with store.producer("writer") as producer:
+        for number in range(40, 80):
+            with producer.transaction() as txn:
+                txn.send_table("typed", pa.table([[number]], names=["id"]))
+    assert same(spark, store) == 80
+    assert read(spark, store.url, "typed", columns=["id"]).count() == 80
+
+
+def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, store: Store) -> None:
+    store.create_topic("empty", schema=SCHEMA)
+    frame = read(spark, store.url, "empty")
+    assert frame.columns == ["_topic", "_partition", "_offset", "_timestamp", *SCHEMA.names]
+    assert frame.collect() == []
+
+
+def test_other_segments_take_the_other_road(spark: SparkSession, store: Store) -> None:
+    """Arrow files are nothing that Spark reads itself; the rows are the same, of the same snapshot."""
+    store.create_topic("arrow", schema=SCHEMA, config={"segment.format": "arrow"})
+    with store.producer("writer") as producer, producer.transaction() as txn:
+        txn.send_table("arrow", pa.table([[1, 2, 3]], names=["id"]))
+    frame = read(spark, store.url, "arrow", columns=["id", "_offset"], start=1)
+    assert not is_native(frame)
+    with store.producer("writer") as producer, producer.transaction() as txn:
+        txn.send_table("arrow", pa.table([[4]], names=["id"]))
+    assert sorted(map(tuple, frame.collect())) == [(2, 1), (3, 2)]
+
+
+@pytest.mark.s3
+def test_a_store_on_s3(spark: SparkSession, s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
+    """Credentials travel as ``storage.*`` options; without hadoop-aws the scan takes the other road."""
+    with txnstore.create(s3_bucket_url, storage_options=storage_options) as store:
+        store.create_topic("events", partitions=2)
+        frame = spark.range(0, 20, 1, 2).selectExpr("cast(id % 3 as string) as key", "cast(id as string) as value")
+        options = {"topic": "events", **storage(storage_options)}
+        frame.write.format("txnstore").options(**options).mode("append").save(s3_bucket_url)
+        found = spark.read.format("txnstore").options(**options).load(s3_bucket_url)
+        assert sorted(int(row["value"]) for row in found.collect()) == list(range(20))
+        scanned = read(spark, s3_bucket_url, "events", columns=["value"], storage_options=storage_options)
+        assert sorted(int(row["value"]) for row in scanned.collect()) == list(range(20))
+        assert store.state().partitions[TopicPartition("events", 0)].high_watermark > 0
+
+
+def test_a_session_may_know_the_source_by_registration(spark: SparkSession, store: Store) -> None:
+    """For sessions that cannot find packages; it is the class that the look-up finds by itself."""
+    from pyspark_txnstore import DefaultSource
+
+    assert DefaultSource is TxnStoreSource
+    other = spark.newSession()
+    register(other)
+    assert load(other, store.url, "typed").count() == 40

@@ -1,0 +1,140 @@
+"""How a Spark job commits, and how a second commit of it is recognised, without Spark."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from txnstore.catalog.writing import topic_writer
+from txnstore.core.model import NewBatch, TopicPartition, TxnState
+from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
+from txnstore.ids import Runtime
+from txnstore.segment.convert import normalize
+from txnstore.spark import jobs
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+from txnstore.testing import Fault, FaultStore, ManualClock
+from txnstore.testing.faults import on
+from txnstore.uploads import upload
+
+
+@pytest.fixture
+def faults() -> FaultStore:
+    """The storage below the store."""
+    return FaultStore(MemoryStore())
+
+
+@pytest.fixture
+def store(faults: FaultStore, clock: ManualClock) -> Iterator[Store]:
+    with create_on(faults, runtime=Runtime(clock, clock.sleep, random.Random(1))) as created:
+        created.create_topic("t", partitions=2)
+        yield created
+
+
+def uploaded(store: Store, *values: str, partition: int = 0) -> NewBatch:
+    """A segment that a task uploaded."""
+    rows = normalize([{"value": value.encode()} for value in values], None)
+    writer = topic_writer(store.topic("t"))
+    return upload(store.objects, store.runtime, writer, TopicPartition("t", partition), rows)
+
+
+def begin(store: Store, name: str | None = None, version: int | None = None) -> jobs.Job:
+    versions = () if version is None else (("", version),)
+    return jobs.begin(store, name, versions, {topic.name: topic.topic_id for topic in store.topics()})
+
+
+def values(store: Store) -> list[bytes]:
+    found: list[bytes] = store.scan("t", columns=["value"]).to_table()["value"].to_pylist()
+    return found
+
+
+def test_sequences_are_contiguous_in_each_partition_in_the_order_of_the_messages(store: Store) -> None:
+    """SEQ-01: from 0, without a gap, whatever the number of segments: far more than a producer's window of five."""
+    job = begin(store)
+    batches = [uploaded(store, f"a{n}", f"b{n}", partition=n % 2) for n in range(20)]
+    jobs.commit(store, job, batches)
+    partition = store.state().partitions[TopicPartition("t", 1)]
+    assert [batch.base_sequence for batch in partition.batches] == list(range(0, 20, 2))
+    assert values(store)[:4] == [b"a0", b"b0", b"a2", b"b2"]
+    assert partition.high_watermark == 21  # Twenty records and one marker.
+
+
+@pytest.mark.parametrize("name", [None, "loader"])
+@pytest.mark.parametrize("version", [None, 3])
+def test_a_second_commit_of_the_same_job_does_nothing(store: Store, name: str | None, version: int | None) -> None:
+    job = begin(store, name, version if name else None)
+    batch = uploaded(store, "a")
+    jobs.commit(store, job, [batch])
+    sequence = store.state().sequence
+    jobs.commit(store, job, [batch])
+    assert store.state().sequence == sequence
+    assert values(store) == [b"a"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.ERROR_BEFORE, Fault.UNAVAILABLE_503, Fault.CONFLICT_409])
+@pytest.mark.parametrize("name", [None, "loader"])
+def test_an_unclear_commit_is_resolved(store: Store, faults: FaultStore, name: str | None, fault: Fault) -> None:
+    """Storage that fails or does not tell costs time, never rows, and never gives them twice."""
+    job = begin(store, name)
+    batch = uploaded(store, "a")
+    faults.plan = on(fault, "put_if_absent", times=2)
+    jobs.commit(store, job, [batch])
+    faults.plan = on(fault, "put_if_absent", times=0)
+    assert values(store) == [b"a"]
+    assert store.state().partitions[TopicPartition("t", 0)].high_watermark == 2
+
+
+def test_storage_that_stays_away_is_an_error_after_all(store: Store, faults: FaultStore, clock: ManualClock) -> None:
+    job = begin(store, "loader")
+    batch = uploaded(store, "a")
+    faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", times=None)
+    with pytest.raises(StorageError):
+        jobs.commit(store, job, [batch])
+    faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", times=0)
+    assert values(store) == []
+
+
+def test_a_version_that_is_committed_is_known_before_anything_is_computed(store: Store) -> None:
+    jobs.commit(store, begin(store, "loader", 4), [uploaded(store, "a")])
+    sequence = store.state().sequence
+    for version in (4, 3, 0):
+        assert begin(store, "loader", version).repeated
+    assert store.state().sequence == sequence  # Nobody was fenced by a job that does nothing.
+    assert not begin(store, "loader", 5).repeated
+    assert not begin(store, "other", 4).repeated
+
+
+def test_two_jobs_of_one_version_race_and_one_commits(store: Store) -> None:
+    """Both computed; the later one fences the earlier (INIT-01)."""
+    first, second = begin(store, "loader", 1), begin(store, "loader", 1)
+    with pytest.raises(ProducerFencedError):
+        jobs.commit(store, first, [uploaded(store, "a")])
+    jobs.commit(store, second, [uploaded(store, "b")])
+    jobs.commit(store, first, [uploaded(store, "a")])  # By now its version is there: nothing to do.
+    assert values(store) == [b"b"]
+
+
+def test_nothing_to_write(store: Store) -> None:
+    """Without rows there is nothing to commit but a version."""
+    sequence = store.state().sequence
+    jobs.commit(store, begin(store), [])
+    assert store.state().sequence == sequence
+    named = begin(store, "loader")
+    jobs.commit(store, named, [])
+    assert store.state().transactions["loader"].state is TxnState.EMPTY
+    jobs.commit(store, begin(store, "loader", 1), [])
+    assert begin(store, "loader", 1).repeated
+
+
+def test_a_topic_that_was_made_anew_is_not_written(store: Store) -> None:
+    job = begin(store)
+    batch = uploaded(store, "a")
+    store.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted while the job ran"):
+        jobs.commit(store, job, [batch])
+    store.create_topic("t", partitions=2)
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted while the job ran"):
+        jobs.commit(store, job, [batch])
+    assert values(store) == []

@@ -1,0 +1,114 @@
+"""The options of ``format("txnstore")``, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.errors import InvalidConfigError
+from txnstore.spark.options import read_options, write_options
+
+BASE = {"path": "s3://bucket/store", "topic": "t"}
+
+
+def test_names_are_found_in_any_case() -> None:
+    """Spark hands over keys in lower case."""
+    options = read_options(
+        {**BASE, "startingoffsets": "LATEST", "ISOLATION": "read_uncommitted", "partitions": "2, 0", "columns": "a, b"},
+    )
+    assert options.start == "latest"
+    assert options.isolation is Isolation.READ_UNCOMMITTED
+    assert options.partitions == (2, 0)
+    assert options.columns == ("a", "b")
+
+
+def test_offsets_as_in_the_kafka_source() -> None:
+    options = read_options({**BASE, "startingOffsets": '{"0":23,"1":-2}', "endingOffsets": '{"t":{"1":-1}}'})
+    assert options.start == {TopicPartition("t", 0): 23, TopicPartition("t", 1): -2}
+    assert options.end == {TopicPartition("t", 1): -1}
+    several = read_options({**BASE, "topic": "t,u", "startingOffsets": '{"u":{"0":1}}'})
+    assert several.topics == ("t", "u")
+    assert several.start == {TopicPartition("u", 0): 1}
+
+
+def test_storage_options_keep_their_types_and_their_secrets() -> None:
+    """JSON where it can be nothing else: a key of digits stays a text. No secret is in a repr."""
+    options = read_options(
+        {
+            **BASE,
+            "storage.key": "12345",
+            "storage.secret": "hush",
+            "storage.anon": "false",
+            "storage.client_kwargs": '{"region_name": "eu-central-1"}',
+        },
+    )
+    assert options.location.storage_options == {
+        "key": "12345",
+        "secret": "hush",
+        "anon": False,
+        "client_kwargs": {"region_name": "eu-central-1"},
+    }
+    assert "hush" not in repr(options)
+
+
+def test_versions_of_a_job() -> None:
+    assert write_options(BASE).versions == ()
+    options = write_options({**BASE, "transactionalid": "loader", "txnversion": "7"})
+    assert (options.transactional_id, options.versions) == ("loader", (("", 7),))
+    assert write_options({**BASE, "transactionalId": "l", "txnVersion": "0", "txnScope": "s"}).versions == (("s", 0),)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "t"}, "where is the store"),
+        ({"path": "memory://x", "topic": "t"}, "memory of one process"),
+        ({"path": "x"}, "which topic is to be read"),
+        ({**BASE, "topic": "a,,b"}, "topic holds an empty name"),
+        ({**BASE, "columns": "a,a"}, "columns names something twice"),
+        ({**BASE, "columns": " "}, "columns names no column"),
+        ({**BASE, "startingOffset": "x"}, "no option 'startingOffset'; did you mean startingOffsets"),
+        ({**BASE, "zzz": "x"}, "no option 'zzz'; The options are columns"),
+        ({**BASE, "maxOffsetsPerTrigger": "5"}, "belongs to streaming queries"),
+        ({**BASE, "isolation": "serializable"}, "isolation must be"),
+        ({**BASE, "partitions": "0,x"}, "partitions must hold integers, not 'x'"),
+        ({**BASE, "startingOffsets": "0"}, "must be earliest, latest or JSON"),
+        ({**BASE, "startingOffsets": "{"}, "must be earliest, latest or JSON"),
+        ({**BASE, "startingOffsets": '{"0":-3}'}, "of t-0 must be an offset"),
+        ({**BASE, "startingOffsets": '{"0":true}'}, "of t-0 must be an offset"),
+        ({**BASE, "startingOffsets": '{"x":1}'}, "must hold integers, not 'x'"),
+        ({**BASE, "endingOffsets": '{"u":{"0":1}}'}, "names the topic 'u', which is not read"),
+        ({**BASE, "endingOffsets": '{"t":{"0":1},"u":5}'}, "names the topic 'u'|must hold offsets by partition"),
+        ({**BASE, "topic": "t,u", "startingOffsets": '{"0":1}'}, "must name the topic"),
+        ({**BASE, "startingOffsets": "earliest", "startingTimestamp": "1"}, "not both"),
+        ({**BASE, "startingTimestamp": "soon"}, "startingTimestamp must hold integers"),
+        ({**BASE, "storage.client_kwargs": '{"secret": '}, "storage.client_kwargs is not valid JSON"),
+    ],
+)
+def test_mistakes_of_a_read(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        read_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "t"}, "where is the store"),
+        ({**BASE, "txnVersion": "1"}, "needs a transactionalId"),
+        ({**BASE, "transactionalId": "x", "txnVersion": "-1"}, "at least 0"),
+        ({**BASE, "transactionalId": "x", "txnVersion": "one"}, "must hold integers"),
+        ({**BASE, "transactionalId": "x", "txnScope": "s"}, "needs a txnVersion"),
+        ({**BASE, "transactionalId": ""}, "must not be empty"),
+        ({**BASE, "transactionId": "x"}, "did you mean transactionalId"),
+        ({**BASE, "checkpointlocation": "x"}, "belongs to streaming queries"),
+    ],
+)
+def test_mistakes_of_a_write(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        write_options(options)
+
+
+def test_a_broken_secret_is_not_repeated() -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        read_options({**BASE, "storage.client_kwargs": '{"aws_secret": "hush'})
+    assert "hush" not in str(caught.value)
