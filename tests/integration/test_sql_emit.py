@@ -1,0 +1,62 @@
+"""Views for a DuckDB that does not have txnstore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.helpers.sqlstore import abort, assert_equals_scan, fill
+from txnstore.errors import InvalidConfigError
+from txnstore.sql import emit_views
+from txnstore.store import Store, create
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with create(tmp_path / "it's here") as made:
+        yield made
+
+
+@pytest.fixture
+def bare() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as con:
+        con.execute("SET TimeZone = 'Europe/Vienna'")
+        yield con
+
+
+def test_the_views_show_in_a_bare_duckdb_what_a_scan_shows(store: Store, bare: duckdb.DuckDBPyConnection) -> None:
+    store.create_topic("a.b-c", partitions=2)
+    store.create_topic("empty")
+    fill(store, "a.b-c", transactions=3)
+    store.compact()
+    abort(store, "a.b-c")
+    fill(store, "a.b-c", transactions=1, first=3)
+    bare.execute(emit_views(store))
+    assert assert_equals_scan(store, bare, "a.b-c") == 32
+    assert assert_equals_scan(store, bare, "empty") == 0
+    bare.execute(emit_views(store, "read_uncommitted"))
+    assert assert_equals_scan(store, bare, "a.b-c", "read_uncommitted") == 40
+
+
+def test_a_topic_that_duckdb_cannot_read_is_left_out_with_a_reason(
+    store: Store,
+    bare: duckdb.DuckDBPyConnection,
+) -> None:
+    store.create_topic("fast", config={"segment.format": "arrow"})
+    store.create_topic("orders")
+    fill(store, "fast", transactions=1)
+    fill(store, "orders", transactions=1)
+    sql = emit_views(store)
+    assert '-- "fast" is left out' in sql
+    bare.execute(sql)
+    assert assert_equals_scan(store, bare, "orders") == 8
+    with pytest.raises(duckdb.CatalogException):
+        bare.sql("SELECT * FROM fast")
+
+
+def test_a_store_in_memory_has_no_views_to_emit(memory_store_url: str) -> None:
+    with create(memory_store_url) as store, pytest.raises(InvalidConfigError, match="local folders and s3"):
+        emit_views(store)

@@ -1,0 +1,154 @@
+"""The schema ``txn``: how a store came to be what it is, as tables of the connection's snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.sqlstore import abort, fill, rows, values
+from txnstore.core.model import TopicPartition
+from txnstore.errors import StorageError
+from txnstore.sql import history, inspection, read_table
+from txnstore.sql.types import duckdb_type
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create, create_on
+from txnstore.testing import Fault, FaultStore
+from txnstore.testing.faults import on
+
+TABLES = inspection.SCHEMAS | history.SCHEMAS
+
+
+@pytest.fixture
+def store(memory_store_url: str) -> Iterator[Store]:
+    with create(memory_store_url) as made:
+        yield made
+
+
+def test_all_tables_are_typed_when_the_store_is_empty(store: Store) -> None:
+    with store.duckdb() as con:
+        for name, schema in TABLES.items():
+            described = rows(con, f"DESCRIBE txn.{name}")
+            assert [row["column_name"] for row in described] == schema.names
+            expected = [duckdb_type(field.type).replace('"', "") for field in schema]
+            assert [row["column_type"].replace('"', "") for row in described] == expected
+            assert values(con, f"SELECT count(*) FROM txn.{name}") == [0]
+
+
+def test_topics_tell_their_settings_and_schema(store: Store) -> None:
+    store.create_topic("plain", partitions=2, config={"cleanup.policy": "compact"})
+    with store.duckdb() as con:
+        (topic,) = rows(con, "SELECT * EXCLUDE (created_at, topic_id) FROM txn.topics")
+        assert topic == {
+            "topic": "plain", "view": "plain", "partitions": 2, "schema": None, "key_column": None,
+            "timestamp_column": None, "config": [("cleanup.policy", "compact")], "version": 0,
+        }  # fmt: skip
+
+
+def test_partitions_tell_the_offsets_that_the_store_tells(store: Store) -> None:
+    store.create_topic("orders", partitions=2)
+    fill(store, "orders", transactions=2)
+    abort(store, "orders")
+    with store.duckdb() as con:
+        for row in rows(con, "SELECT * FROM txn.partitions"):
+            offsets = store.offsets("orders", row["partition"])
+            assert (row["log_start"], row["last_stable"], row["high_watermark"]) == (
+                offsets.log_start,
+                offsets.last_stable,
+                offsets.high_watermark,
+            )
+            assert row["segments"] == 3
+        assert values(con, "SELECT sum(records) FROM txn.partitions") == [24]
+        assert values(con, "SELECT sum(bytes) FROM txn.partitions") == values(
+            con, "SELECT sum(bytes) FROM txn.segments"
+        )
+
+
+def test_batches_tell_what_became_of_them(store: Store) -> None:
+    store.create_topic("orders")
+    fill(store, "orders", transactions=2, records=3)
+    store.compact()
+    fill(store, "orders", transactions=1, records=3, first=2)
+    abort(store, "orders", records=2)
+    with store.producer("open") as producer, store.producer() as plain:
+        producer.begin_transaction()
+        producer.send("orders", b"open")
+        producer.flush()
+        plain.send("orders", b"plain").result()
+        with store.duckdb() as con:
+            query = (
+                "SELECT status, records, transactional, transactional_id, base_sequence, last_sequence FROM txn.batches"
+            )
+            assert [tuple(row.values()) for row in rows(con, f"{query} ORDER BY base_offset")] == [
+                ("compacted", 6, False, None, None, None),
+                ("committed", 3, True, "filler-orders", 0, 2),
+                ("aborted", 2, True, "aborter-orders", 0, 1),
+                ("open", 1, True, "open", 0, 0),
+                ("committed", 1, False, None, 0, 0),
+            ]
+            (compaction,) = rows(con, "SELECT * FROM txn.compactions")
+            assert compaction["topic"] == "orders"
+            assert (compaction["removed_batches"], compaction["added_segments"], compaction["records"]) == (2, 1, 6)
+            assert values(con, "SELECT key FROM txn.segments WHERE compacted") == values(
+                con,
+                "SELECT segment FROM txn.batches WHERE status = 'compacted'",
+            )
+        producer.abort_transaction()
+
+
+def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store) -> None:
+    """KIP-664: what DescribeTransactions and DescribeProducers tell."""
+    store.create_topic("orders")
+    abort(store, "orders", records=2)
+    with store.producer("etl", transaction_timeout=30) as producer:
+        with producer.transaction():
+            producer.send_offsets({TopicPartition("orders", 0): 1}, group="readers")
+        producer.begin_transaction()
+        producer.send("orders", b"open")
+        producer.send_offsets({TopicPartition("orders", 0): 3}, group="readers")
+        producer.flush()
+        with store.duckdb() as con:
+            (txn,) = rows(con, "SELECT * FROM txn.transactions WHERE state = 'ONGOING'")
+            assert (txn["transactional_id"], txn["timeout_ms"]) == ("etl", 30_000)
+            assert txn["partitions"] == [{"topic": "orders", "partition": 0}]
+            assert txn["started_at"] is not None
+            (aborted,) = rows(con, "SELECT first_offset, last_offset, last_stable_offset FROM txn.aborted")
+            assert aborted == {"first_offset": 0, "last_offset": 2, "last_stable_offset": 3}
+            found = rows(con, "SELECT transactional_id, current_txn_start_offset FROM txn.producers ORDER BY 1")
+            assert [tuple(row.values()) for row in found] == [("aborter-orders", None), ("etl", 3)]
+            groups = rows(con, "SELECT committed_offset, pending, producer_id FROM txn.groups ORDER BY pending")
+            assert groups[0] == {"committed_offset": 1, "pending": False, "producer_id": None}
+            # Offsets may wait for the commit itself; if they are in the chain, they are pending.
+            assert all(
+                row == {"committed_offset": 3, "pending": True, "producer_id": txn["producer_id"]} for row in groups[1:]
+            )
+        producer.abort_transaction()
+
+
+def test_entries_are_those_of_the_chain_up_to_the_snapshot(store: Store) -> None:
+    store.create_topic("orders")
+    with store.duckdb() as con:
+        fill(store, "orders", transactions=2)
+        assert values(con, "SELECT sequence FROM txn.entries") == [1]
+        snapshot = store.refresh(con)
+        assert values(con, "SELECT sequence FROM txn.entries ORDER BY 1") == list(range(1, snapshot.sequence + 1))
+        assert values(con, "SELECT event_types['TopicCreated'] FROM txn.entries WHERE sequence = 1") == [1]
+        assert values(con, "SELECT sum(event_types['BatchAppended']) FROM txn.entries") == [2]
+
+
+def test_no_more_than_the_newest_entries_are_read(store: Store) -> None:
+    for number in range(6):
+        store.create_topic(f"t{number}")
+    past = history.History(store.objects, lambda: store.pool, 0, 6, entries=4)
+    assert past.table("entries")["sequence"].to_pylist() == [3, 4, 5, 6]
+
+
+def test_storage_that_is_away_is_an_error_of_ours() -> None:
+    objects = FaultStore(MemoryStore())
+    with create_on(objects) as store:
+        store.create_topic("orders")
+        fill(store, "orders", transactions=1)
+        objects.plan = on(Fault.ERROR_BEFORE, "get", key_contains="topics/", times=None)
+        with pytest.raises(StorageError):
+            read_table(store, "SELECT max(value) FROM orders")
+        assert store.sql("SELECT count(*) FROM txn.topics").fetchall() == [(1,)]
