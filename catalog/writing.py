@@ -1,9 +1,8 @@
-"""What a writer needs to know of a topic: its schema and settings, decoded once for each version of it."""
+"""What a writer needs to know of a topic: its schema and settings, decoded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import pyarrow as pa
 
@@ -34,27 +33,6 @@ class TopicWriter:
 
 
 def topic_writer(topic: Topic) -> TopicWriter:
-    """The decoded form of a topic; cached by id and version."""
-    return _decoded(topic.topic_id, topic.version, _Same(topic))
-
-
-class _Same:
-    """A topic that is equal to every other, so that the cache looks at its id and version only."""
-
-    __slots__ = ("topic",)
-
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=1024)
-def _decoded(topic_id: str, version: int, same: _Same) -> TopicWriter:  # noqa: ARG001 - the cache's key
-    topic = same.topic
+    """The decoded form of a topic."""
     schema = schema_from_text(topic.schema) if topic.schema is not None else None
     return TopicWriter(topic, schema, stored_schema(schema), TopicConfig.from_mapping(topic.config))

@@ -61,6 +61,7 @@ class Accumulator:
         self._sticky = StickyPartitioner(store.runtime.rng)
         self._open: dict[TopicPartition, PendingBatch] = {}
         self._sealed: list[Upload] = []
+        self._writers: dict[str, TopicWriter] = {}
 
     @property
     def waiting(self) -> bool:
@@ -144,7 +145,12 @@ class Accumulator:
         state = self._store.chain.state
         if topic not in state.topics:
             state = self._store.state()  # Somebody else may have created it.
-        return topic_writer(find_topic(state, topic))
+        found = find_topic(state, topic)
+        writer = self._writers.get(topic)
+        if writer is None or writer.topic is not found:
+            # Decoded once for each version of the topic: a state shares the topics that did not change.
+            writer = self._writers[topic] = topic_writer(found)
+        return writer
 
     def _choose(self, writer: TopicWriter, key: bytes | None, partition: int | None) -> int:
         """The partition: the given one, the key's, or the sticky one."""
