@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from txnstore.core import batches
 from txnstore.core.batches import BatchList
 
+REPEATABLE = settings(derandomize=True, deadline=None, max_examples=150)
+
 
 @dataclass(frozen=True)
 class Range:
@@ -47,6 +49,7 @@ def _appended(items: list[Range]) -> BatchList[Range]:
     return result
 
 
+@REPEATABLE
 @given(ranges())
 def test_it_holds_what_was_appended(items: list[Range]) -> None:
     one_by_one, at_once = _appended(items), BatchList(items)
@@ -58,6 +61,7 @@ def test_it_holds_what_was_appended(items: list[Range]) -> None:
     assert repr(one_by_one) == f"BatchList({items!r})"
 
 
+@REPEATABLE
 @given(ranges(), st.integers(0, 30))
 def test_an_older_version_is_not_touched(items: list[Range], cut: int) -> None:
     older = _appended(items[:cut])
@@ -68,7 +72,7 @@ def test_an_older_version_is_not_touched(items: list[Range], cut: int) -> None:
     assert list(newer) == items
 
 
-@settings(max_examples=200)
+@REPEATABLE
 @given(ranges(), st.integers(0, 150), st.integers(0, 150))
 def test_overlapping_is_a_filter(items: list[Range], start: int, limit: int) -> None:
     expected = [item for item in items if start < limit and item.base_offset < limit and item.limit > start]
@@ -76,6 +80,7 @@ def test_overlapping_is_a_filter(items: list[Range], start: int, limit: int) -> 
     assert list(BatchList(items).overlapping(start, limit)) == expected
 
 
+@REPEATABLE
 @given(ranges(), st.data())
 def test_replace_is_a_splice(items: list[Range], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(items)))
@@ -91,6 +96,7 @@ def test_replace_is_a_splice(items: list[Range], data: st.DataObject) -> None:
     assert after.changes(before) == (added, removed)
 
 
+@REPEATABLE
 @given(ranges(), st.integers(0, 30))
 def test_changes_of_an_append_are_the_appended(items: list[Range], cut: int) -> None:
     older = _appended(items[:cut])
