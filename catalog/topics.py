@@ -34,7 +34,7 @@ class _Catalog(Protocol):
 
 def find_topic(state: State, name: str) -> Topic:
     """The topic. Raises :class:`UnknownTopicOrPartitionError`, which lists names that look alike."""
-    topic = state.topics.get(name)
+    topic = state.topics.get(str(name)) if isinstance(name, str) else None
     if topic is None:
         known = ", ".join(sorted(state.topics)[:10]) or "none"
         msg = f"there is no topic {name!r}; the store has {known}"
@@ -54,7 +54,7 @@ def create_topic(
     exist_ok: bool,
 ) -> Topic:
     """Create a topic; with ``exist_ok`` an existing one is returned if it was created the same way."""
-    check_topic_name(name)
+    name = check_topic_name(name)
     _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
     settings = _settings(config or {}, timestamp)
@@ -116,7 +116,7 @@ def alter_topic(
 
 def delete_topic(store: _Catalog, name: str) -> None:
     """Delete a topic."""
-    store.chain.submit(DeleteTopic(name))
+    store.chain.submit(DeleteTopic(check_topic_name(name)))
 
 
 def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfig:

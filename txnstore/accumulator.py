@@ -13,15 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnstore.batching import PendingBatch, RecordFuture, TablePart
+from txnstore.batching import PendingBatch, RecordFuture, TablePart, fail_all
 from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.model import NewBatch, TopicPartition
+from txnstore.core.names import check_topic_name, is_unicode
 from txnstore.core.partitioner import StickyPartitioner, partition_for_key
 from txnstore.errors import (
     InvalidConfigError,
     RecordTooLargeError,
     SchemaMismatchError,
+    StorageError,
+    UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
 from txnstore.segment.convert import normalize, normalize_batches
@@ -30,6 +33,8 @@ from txnstore.uploads import upload
 
 if TYPE_CHECKING:
     from txnstore.store import Store
+
+_MAX_TIMESTAMP = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +51,25 @@ class Upload:
         return self.future.result()
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of the topic's stored schema; ``first`` is the number of the first one in what was sent."""
+
+    writer: TopicWriter
+    rows: pa.Table
+    first: int
+
+
 class Accumulator:
     """The buffers of a producer. Its producer's lock guards every call but :meth:`wait`."""
 
-    def __init__(self, store: Store, batch_bytes: int, buffer_bytes: int, demand: Callable[[], BaseException | None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        batch_bytes: int,
+        buffer_bytes: int,
+        demand: Callable[[], BaseException | None],
+    ) -> None:
         for name, value in (("batch_bytes", batch_bytes), ("buffer_bytes", buffer_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 msg = f"{name} must be a number of bytes of at least 1, not {value!r}"
@@ -85,38 +105,45 @@ class Accumulator:
         timestamp: int | None,
     ) -> RecordFuture:
         """Put one record into its partition's batch."""
-        writer = self._writer(topic)
+        writer = self._writer(topic, partition)
         if writer.schema is None:
+            if timestamp is None:
+                timestamp = self._store.runtime.clock()
             record, key_for_partition, size = _record(topic, value, key, headers, timestamp)
         else:
             record, key_for_partition, size = _row(writer, value, key, headers)
         _check_size(writer, size)
-        tp = TopicPartition(topic, self._choose(writer, key_for_partition, partition))
+        tp = TopicPartition(writer.topic.name, self._choose(writer, key_for_partition, partition))
         batch = self._batch(tp, writer)
-        future = RecordFuture(batch, batch.add_record(record, size), timestamp)
+        # Under LogAppendTime the record gets the time of its append, whatever it brought (as in Kafka).
+        future = RecordFuture(batch, batch.add_record(record, size), None if writer.config.append_time else timestamp)
         self._seal_if_full(batch)
         return future
 
-    def pieces(self, topic: str, data: object) -> Iterator[tuple[int, pa.Table]]:
-        """The rows as tables of the topic's stored schema, each with the number of its first row."""
-        writer = self._writer(topic)
+    def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[Piece]:
+        """The rows in pieces that the buffer can take."""
+        writer = self._writer(topic, partition)
+        most = max(1, self._buffer_bytes // 2)
 
-        def run() -> Iterator[tuple[int, pa.Table]]:
+        def run() -> Iterator[Piece]:
             first = 0
             for table in normalize_batches(data, writer.schema):
-                yield first, table
+                rows = max(1, table.num_rows * most // max(1, table.nbytes))
+                for at in range(0, max(1, table.num_rows), rows):
+                    yield Piece(writer, table.slice(at, rows), first + at)
                 first += table.num_rows
 
         return run()
 
-    def send_table(self, topic: str, table: pa.Table, partition: int | None, first: int) -> list[TablePart]:
-        """Put rows into their partitions' batches; ``first`` is the number of the first row in what was sent."""
-        writer = self._writer(topic)
+    def send_table(self, piece: Piece, partition: int | None) -> list[TablePart]:
+        """Put rows into their partitions' batches."""
+        writer, table = piece.writer, piece.rows
         check_row_sizes(writer, table)
         numbers = self._partitions(writer, table, partition)
         parts: list[TablePart] = []
         for number, rows in split_by_partition(table, numbers, writer.topic.partitions):
-            parts += self._add(TopicPartition(topic, number), writer, rows, _Places(numbers, number, first))
+            places = _Places(numbers, number, piece.first)
+            parts += self._add(TopicPartition(writer.topic.name, number), writer, rows, places)
         return parts
 
     def _add(self, tp: TopicPartition, writer: TopicWriter, rows: pa.Table, places: _Places) -> Iterator[TablePart]:
@@ -141,10 +168,12 @@ class Accumulator:
             numbers = np.where(without_key, np.int32(self._choose(writer, None, None)), numbers)
         return numbers
 
-    def _writer(self, topic: str) -> TopicWriter:
+    def _writer(self, topic: str, partition: int | None = None) -> TopicWriter:
         state = self._store.chain.state
-        if topic not in state.topics:
-            state = self._store.state()  # Somebody else may have created it.
+        topic = check_topic_name(topic)
+        known = state.topics.get(topic)
+        if known is None or (isinstance(partition, int) and partition >= known.partitions):
+            state = self._store.state()  # Somebody else may have created it, or made it larger.
         found = find_topic(state, topic)
         writer = self._writers.get(topic)
         if writer is None or writer.topic is not found:
@@ -160,8 +189,6 @@ class Accumulator:
         if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
             msg = f"partition must be an integer of at least 0, not {partition!r}"
             raise UnknownTopicOrPartitionError(msg)
-        if partition >= count:
-            count = find_topic(self._store.state(), name).partitions
         if partition >= count:
             msg = f"topic {name!r} has {count} partitions, so there is no partition {partition}"
             raise UnknownTopicOrPartitionError(msg)
@@ -202,7 +229,13 @@ class Accumulator:
 
     def _upload(self, batch: PendingBatch) -> NewBatch:
         runtime = self._store.runtime
-        return upload(self._store.objects, runtime, batch.writer, batch.tp, batch.take_table(runtime.clock()))
+        rows = batch.take_table(runtime.clock())
+        try:
+            return upload(self._store.objects, runtime, batch.writer, batch.tp, rows)
+        except UnknownOutcomeError as error:
+            # No entry names the object, so for the caller nothing has happened, whether it is there or not.
+            msg = f"a segment of {batch.tp} could not be uploaded: {error}"
+            raise StorageError(msg) from error
 
     def wait(self, *, crowd_only: bool = False) -> list[Upload]:
         """The uploads that have ended, well or not, in the order of their sends.
@@ -227,8 +260,7 @@ class Accumulator:
         batches, self._open = list(self._open.values()), {}
         sealed, self._sealed = self._sealed, []
         futures.wait([item.future for item in sealed])
-        for batch in [*batches, *(item.batch for item in sealed)]:
-            batch.fail(error)
+        fail_all([*batches, *(item.batch for item in sealed)], error)
 
     def _uploading_bytes(self) -> int:
         return sum(item.size for item in self._sealed if not item.future.done())
@@ -259,15 +291,21 @@ def _record(
     value: object,
     key: object,
     headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None,
-    timestamp: int | None,
+    timestamp: int,
 ) -> tuple[Any, bytes | None, int]:
-    """The tuple that a batch keeps, the key that chooses the partition, and the size."""
+    """The tuple that a batch keeps, the key that chooses the partition, and the size.
+
+    All of it is checked here, so that a wrong record fails alone and not its batch.
+    """
     key, value = _bytes_or_none(topic, "key", key), _bytes_or_none(topic, "value", value)
-    pairs: list[tuple[str, bytes]] | None = None
+    pairs: list[tuple[str, bytes | None]] | None = None
     size = len(key or b"") + len(value or b"")
     if headers:
-        pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+        pairs = _headers(topic, headers)
         size += sum(len(name) + len(content or b"") for name, content in pairs)
+    if type(timestamp) is not int or not 0 <= timestamp <= _MAX_TIMESTAMP:
+        msg = f"the timestamp of a record of topic {topic!r} must be milliseconds, 0 or more, not {timestamp!r}"
+        raise SchemaMismatchError(msg)
     return (key, value, pairs, timestamp), key, size
 
 
@@ -278,6 +316,21 @@ def _bytes_or_none(topic: str, what: str, data: object) -> bytes | None:
         return bytes(data)
     msg = f"the {what} of a record of topic {topic!r} must be bytes or None, not {type(data).__name__}: encode it first"
     raise SchemaMismatchError(msg)
+
+
+def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
+    """The headers as pairs, in their order; a name may be there twice."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        found = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        msg = f"the headers of a record of topic {topic!r} must be a mapping or pairs of name and bytes"
+        raise SchemaMismatchError(msg) from None
+    for name, _ in found:
+        if not isinstance(name, str) or not is_unicode(name):
+            msg = f"the name of a header of topic {topic!r} must be a string of Unicode characters, not {name!r}"
+            raise SchemaMismatchError(msg)
+    return found
 
 
 def _row(writer: TopicWriter, value: object, key: object, headers: object) -> tuple[Any, bytes | None, int]:

@@ -47,7 +47,13 @@ class PendingBatch:
     __slots__ = ("_appended", "_callbacks", "_demand", "_error", "_lock", "_pieces", "_settled", "bytes", "opened_at",
                  "rows", "tp", "writer")  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int, demand: Callable[[], BaseException | None]) -> None:
+    def __init__(
+        self,
+        tp: TopicPartition,
+        writer: TopicWriter,
+        opened_at: int,
+        demand: Callable[[], BaseException | None],
+    ) -> None:
         self.tp = tp
         self.writer = writer
         self.opened_at = opened_at
@@ -99,11 +105,11 @@ class PendingBatch:
         return self._appended is not None or self._error is not None
 
     def resolve(self, appended: Appended) -> None:
-        """The batch is in the log."""
+        """The batch is in the log. See :func:`resolve_all`."""
         self._settle(appended, None)
 
     def fail(self, error: BaseException) -> None:
-        """The batch will not get into the log. The first outcome stays."""
+        """The batch will not get into the log. The first outcome stays. See :func:`fail_all`."""
         self._settle(None, error)
 
     def _settle(self, appended: Appended | None, error: BaseException | None) -> None:
@@ -112,9 +118,13 @@ class PendingBatch:
                 return
             self._appended, self._error = appended, error
             self._pieces = []
-            callbacks, self._callbacks = self._callbacks, []
             if self._settled is not None:
                 self._settled.set()
+
+    def call_back(self) -> None:
+        """Call those who asked to be told of the outcome."""
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
 
@@ -143,6 +153,22 @@ class PendingBatch:
                 self._callbacks.append(callback)
                 return
         callback()
+
+
+def resolve_all(batches: Sequence[PendingBatch], appended: Sequence[Appended]) -> None:
+    """These batches are in the log. Callbacks come last, so that each finds all of them settled."""
+    for batch, landed in zip(batches, appended, strict=True):
+        batch.resolve(landed)
+    for batch in batches:
+        batch.call_back()
+
+
+def fail_all(batches: Sequence[PendingBatch], error: BaseException) -> None:
+    """These batches will not get into the log."""
+    for batch in batches:
+        batch.fail(error)
+    for batch in batches:
+        batch.call_back()
 
 
 T = TypeVar("T")

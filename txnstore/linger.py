@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
+_LOG = logging.getLogger(__name__)
+
+
+#: Seconds until a flush that failed is tried again.
+_AGAIN = 1.0
+
 
 class Lingerer:
-    """Calls ``flush`` ``seconds`` after the first :meth:`wake` since the last flush. Its thread starts when needed."""
+    """Calls ``flush`` ``seconds`` after the first :meth:`wake` since the last flush. Its thread starts when needed.
 
-    def __init__(self, seconds: float, flush: Callable[[], object]) -> None:
+    If ``flush`` returns an error, what it left is tried again ``again`` seconds later.
+    """
+
+    def __init__(self, seconds: float, flush: Callable[[], BaseException | None], again: float = _AGAIN) -> None:
         self._seconds = seconds
+        self._again = again
         self._flush = flush
         self._wanted = threading.Event()
         self._stopped = threading.Event()
@@ -41,4 +52,9 @@ class Lingerer:
             if self._stopped.wait(self._seconds):
                 return
             self._wanted.clear()
-            self._flush()
+            error = self._flush()
+            if error is not None:
+                _LOG.warning("records wait for another flush", extra={"error": str(error)})
+                if self._stopped.wait(self._again):
+                    return
+                self._wanted.set()

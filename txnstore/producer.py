@@ -2,7 +2,8 @@
 
 The path of a record: ``send`` puts it into its partition's open batch; a full batch is sealed and uploaded by a thread
 of the pool; ``flush`` registers uploaded batches with one entry; ``commit_transaction`` registers the last ones with
-the decision itself. The protocol's rules are the chain's; here is only what a client must keep: state, sequences, futures.
+the decision itself. The protocol's rules are the chain's; here is only what a client must keep: its state, its
+sequences, the futures.
 """
 
 from __future__ import annotations
@@ -10,16 +11,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from txnstore.accumulator import Accumulator, Upload
-from txnstore.batching import RecordFuture, TableFuture, TablePart
-from txnstore.core.commands import Append, Appended, Ended, EndTxn, InitProducer, ProducerIdentity, TxnOffsets
-from txnstore.core.groups import group_offset
-from txnstore.core.model import WINDOW, NewBatch, OffsetAndMetadata, Outcome, TopicPartition, next_sequence
+from txnstore.batching import RecordFuture, TableFuture, TablePart, fail_all, resolve_all
+from txnstore.core.commands import Ended, EndTxn, InitProducer, ProducerIdentity
+from txnstore.core.model import OffsetAndMetadata, Outcome, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.errors import (
     InvalidConfigError,
@@ -31,26 +30,19 @@ from txnstore.errors import (
     UnknownOutcomeError,
 )
 from txnstore.linger import Lingerer
+from txnstore.session import GroupMetadata, Pending, Session, rounds, txn_offsets
 
 if TYPE_CHECKING:
     from txnstore.store import Store
 
-
-class GroupMetadata(Protocol):
-    """A consumer's membership, as :meth:`Consumer.group_metadata` gives it (KIP-447)."""
-
-    @property
-    def group(self) -> str: ...
-
-    @property
-    def generation(self) -> int: ...
-
-    @property
-    def member_id(self) -> str: ...
+_END_UNKNOWN = "the outcome of the commit or abort is not known yet: repeat that call"
 
 
 class _State(Enum):
-    """The client's states (API-01). ENDING: an end was sent whose outcome nobody could tell yet (API-08)."""
+    """The client's states (API-01). ENDING: a commit or abort is under way, or nobody could tell its outcome (API-08).
+
+    ABORTABLE_ERROR and FATAL_ERROR: nothing waits any more, what had not been written has failed.
+    """
 
     READY = auto()
     IN_TRANSACTION = auto()
@@ -58,24 +50,6 @@ class _State(Enum):
     ABORTABLE_ERROR = auto()
     FATAL_ERROR = auto()
     CLOSED = auto()
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A command whose outcome is unknown, and whose batches it carries: it is repeated before anything else."""
-
-    command: Append | EndTxn
-    uploads: list[Upload]
-
-
-@dataclass(slots=True)
-class _Session:
-    """What lasts for one epoch: sequences, and what the open transaction has sent so far."""
-
-    identity: ProducerIdentity
-    sequences: dict[TopicPartition, int] = field(default_factory=dict)
-    offsets: list[TxnOffsets] = field(default_factory=list)
-    started: bool = False
 
 
 class Producer:
@@ -98,16 +72,16 @@ class Producer:
         linger: float | str | None = "default",
     ) -> None:
         if transactional_id is not None:
-            check_id("transactional_id", transactional_id)
+            transactional_id = check_id("transactional_id", transactional_id)
         linger_seconds = _linger(linger, transactional_id)
         self._store = store
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._sending = threading.RLock()
         self._error: BaseException | None = None
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         self._accumulator = Accumulator(store, batch_bytes, buffer_bytes, self._flush_on_demand)
-        self._session = _Session(self._init(transactional_id, transaction_timeout))
+        self._session = Session(self._init(transactional_id, transaction_timeout))
         self._state = _State.READY
         self._lingerer = Lingerer(linger_seconds, self._flush_on_demand) if linger_seconds is not None else None
 
@@ -173,13 +147,13 @@ class Producer:
         parts: list[TablePart] = []
         with self._lock:
             self._check_send()
-            pieces = self._accumulator.pieces(topic, data)
+            pieces = self._accumulator.pieces(topic, data, partition)
         try:
-            for first, piece in pieces:
+            for piece in pieces:
                 self._make_room()
                 with self._lock:
                     self._check_send()
-                    parts += self._accumulator.send_table(topic, piece, partition, first)
+                    parts += self._accumulator.send_table(piece, partition)
         except BaseException as error:
             if parts:
                 self._fail(error)
@@ -191,6 +165,7 @@ class Producer:
     def _make_room(self) -> None:
         """Block while the buffer is full. An error is raised before the record is taken in, so nothing is half done."""
         if self._accumulator.crowded:
+            self._check_usable()
             self._flush(crowd_only=True)
 
     def _wake_lingerer(self) -> None:
@@ -204,7 +179,7 @@ class Producer:
         with self._lock:
             self._check_in_transaction("send offsets")
             if offsets:
-                self._session.offsets.append(_txn_offsets(offsets, group))
+                self._session.offsets.append(txn_offsets(offsets, group))
 
     def send_offsets_to_transaction(
         self,
@@ -218,22 +193,26 @@ class Producer:
         """Upload and register everything sent so far. Raises the first error; the futures tell which records failed."""
         self._check_usable()
         self._flush()
+        if self._state is _State.ABORTABLE_ERROR:
+            self._check_in_transaction("flush")
+        if self._end_is_unknown:
+            raise UnknownOutcomeError(_END_UNKNOWN)
 
     def _flush_on_demand(self) -> BaseException | None:
         """A flush that somebody's wait or the linger asked for; returns why it could not end."""
+        if self._pid != os.getpid():
+            return ProducerClosedError("this producer belongs to the process that this one was forked from")
         try:
             self._flush()
-        except TxnStoreError as error:
+        except Exception as error:  # noqa: BLE001 - it is handed to whoever waits
             return error
-        if self._state is _State.ENDING:
-            return UnknownOutcomeError("the outcome of the commit or abort is not known yet: repeat that call")
-        return None
+        return UnknownOutcomeError(_END_UNKNOWN) if self._state is _State.ENDING else None
 
     def _flush(self, *, crowd_only: bool = False) -> None:
         """Register what is uploaded: everything sent so far, or only as much as makes room for more."""
         with self._sending:
             with self._lock:
-                if self._state in (_State.CLOSED, _State.FATAL_ERROR, _State.ENDING):
+                if self._state not in (_State.READY, _State.IN_TRANSACTION):
                     return
                 if crowd_only:
                     self._accumulator.make_room()
@@ -255,7 +234,7 @@ class Producer:
                 continue
             errors.append(error)
             self._forget([upload])
-            upload.batch.fail(error)
+            fail_all([upload.batch], error)
         if errors:
             self._fail(errors[0])
             if self.transactional_id is None:
@@ -269,58 +248,66 @@ class Producer:
 
     def _register(self, uploads: list[Upload]) -> None:
         """Give batches their offsets, with one entry a round, inside the open transaction if there is one."""
-        for part in _rounds(uploads):
-            session = self._session
-            command = Append(session.identity, self._numbered(part), tuple(session.offsets))
-            self._submit(_Pending(command, part))
+        for part in rounds(uploads):
+            # A done callback that waits for another record has flushed the later rounds already.
+            waiting = [upload for upload in part if not upload.batch.settled]
+            if waiting:
+                self._submit(Pending(self._session.append(waiting), waiting))
 
     def _settle(self) -> None:
         """Repeat the command whose outcome is unknown; its sequences make that harmless (SEQ-14)."""
         if self._pending is not None:
             self._submit(self._pending)
 
-    def _numbered(self, uploads: list[Upload]) -> tuple[NewBatch, ...]:
-        """The batches with their sequence numbers: contiguous in each partition, from 0 in each epoch (SEQ-01)."""
-        batches, following = [], dict(self._session.sequences)
-        for upload in uploads:
-            sequence = following.get(upload.batch.tp, 0)
-            batches.append(replace(upload.new_batch, base_sequence=sequence))
-            following[upload.batch.tp] = next_sequence(sequence, upload.batch.rows)
-        return tuple(batches)
-
-    def _submit(self, pending: _Pending) -> Ended | None:
+    def _submit(self, pending: Pending) -> Ended | None:
         """Submit a command and settle its batches. An unknown outcome keeps the command for the next call."""
-        command = pending.command
         try:
-            answer = self._store.chain.submit(command)
+            answer = self._store.chain.submit(pending.command)
         except UnknownOutcomeError:
-            self._pending = pending
-            self._session.started = True
+            self._keep(pending)
             raise
         except StorageError:
             raise  # Nothing happened: the batches stay uploaded, and the same call may be repeated.
-        except TxnStoreError as error:
-            self._pending = None
-            self._forget(pending.uploads)
-            for upload in pending.uploads:
-                upload.batch.fail(error)
-            self._fail(error)
+        except Exception as error:
+            self._refused(pending, error)
+            raise
+        except BaseException:
+            self._keep(pending)  # An interrupt: as after a time-out, nobody knows (API-08).
             raise
         self._pending = None
         self._forget(pending.uploads)
-        ended = answer if isinstance(answer, Ended) else None
-        appended: tuple[Appended, ...] = ended.appended if ended is not None else answer
-        if ended is None:
-            self._advance(command)
-        for upload, landed in zip(pending.uploads, appended, strict=True):
-            upload.batch.resolve(landed)
-        return ended
+        batches = [upload.batch for upload in pending.uploads]
+        if isinstance(answer, Ended):
+            resolve_all(batches, answer.appended)
+            return answer
+        self._session.advance(pending.command)
+        resolve_all(batches, answer)
+        return None
 
-    def _advance(self, command: Append | EndTxn) -> None:
+    def _keep(self, pending: Pending) -> None:
+        self._pending = pending
         self._session.started = True
-        self._session.offsets = self._session.offsets[len(command.offsets) :]
-        for batch in command.batches:
-            self._session.sequences[batch.tp] = next_sequence(batch.base_sequence, batch.records)
+
+    def _refused(self, pending: Pending, error: Exception) -> None:
+        """A refused command ends its batches, and with them the transaction.
+
+        Without one, each batch is tried alone: those of other partitions may be fine, and if an earlier attempt had an
+        unknown outcome, they may even be in the log (SEQ-15, SEQ-18).
+        """
+        self._pending = None
+        fatal = isinstance(error, TxnStoreError) and error.fatal
+        if self.transactional_id is None and len(pending.uploads) > 1 and not fatal:
+            for upload in pending.uploads:
+                try:
+                    self._submit(Pending(self._session.append([upload]), [upload]))
+                except StorageError:
+                    raise
+                except Exception:  # noqa: BLE001, S112 - its future tells; the caller gets the first error
+                    continue
+            return
+        self._forget(pending.uploads)
+        fail_all([upload.batch for upload in pending.uploads], error)
+        self._fail(error)
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
@@ -356,20 +343,29 @@ class Producer:
         with self._sending:
             with self._lock:
                 self._check_end(outcome)
-            if self._state is _State.ENDING:
-                self._finish(self._pending)
+                # From here on no record is taken in, so that each belongs to this transaction or to the next (API-19).
+                before, self._state = self._state, _State.ENDING
+            try:
+                pending = self._pending if before is _State.ENDING else self._last_command(outcome)
+                ended = self._submit(pending) if pending is not None else None
+            except BaseException as error:
+                self._not_ended(outcome, before, error)
+                raise
+            self._begin_session(ended.producer if ended is not None else self._session.identity)
+
+    def _not_ended(self, outcome: Outcome, before: _State, error: BaseException) -> None:
+        """Back to where the end was asked for, unless nobody knows whether it happened, or the error says otherwise."""
+        with self._lock:
+            if self._state is not _State.ENDING or self._end_is_unknown:
                 return
+            self._state = before
             if outcome is Outcome.ABORT:
-                self._drop_unsent()
-                pending = _Pending(EndTxn(self._session.identity, outcome), [])
-                needed = self._session.started
-            else:
-                pending = self._last_batches()
-                needed = self._session.started or bool(pending.uploads or self._session.offsets)
-            if needed:
-                self._finish(pending)
-            else:
-                self._begin_session(self._session.identity)
+                # Its unsent records are dropped, so this transaction must never be committed.
+                self._state, self._error = _State.ABORTABLE_ERROR, self._error or error
+
+    @property
+    def _end_is_unknown(self) -> bool:
+        return self._pending is not None and isinstance(self._pending.command, EndTxn)
 
     def _check_end(self, outcome: Outcome) -> None:
         self._check_usable()
@@ -387,18 +383,22 @@ class Producer:
             msg = f"cannot {verb}: no transaction is open"
             raise InvalidTxnStateError(msg)
 
-    def _last_batches(self) -> _Pending:
-        """Everything that is not registered yet; only what one entry may carry is left for the end itself."""
+    def _last_command(self, outcome: Outcome) -> Pending | None:
+        """The end of the transaction with all that is not registered yet; None if there is nothing to end (API-07)."""
+        if outcome is Outcome.ABORT:
+            self._drop_unsent()
+            return Pending(EndTxn(self._session.identity, outcome), []) if self._session.started else None
         with self._lock:
             self._accumulator.seal()
         self._settle()
-        rounds = list(_rounds(self._uploaded()))
-        for uploads in rounds[:-1]:
+        parts = rounds(self._uploaded())
+        for uploads in parts[:-1]:
             self._register(uploads)
-        uploads = rounds[-1] if rounds else []
+        uploads = parts[-1] if parts else []
         session = self._session
-        command = EndTxn(session.identity, Outcome.COMMIT, self._numbered(uploads), tuple(session.offsets))
-        return _Pending(command, uploads)
+        if not (session.started or uploads or session.offsets):
+            return None
+        return Pending(EndTxn(session.identity, outcome, session.numbered(uploads), tuple(session.offsets)), uploads)
 
     def _drop_unsent(self) -> None:
         """Records that are not registered are gone with the transaction (API-06); uploads become garbage."""
@@ -406,26 +406,14 @@ class Producer:
         with self._lock:
             self._accumulator.drop(TransactionAbortedError(msg))
             self._session.offsets = []
-        if self._pending is not None:
-            for upload in self._pending.uploads:
-                upload.batch.fail(TransactionAbortedError(msg))
             self._pending = None
-
-    def _finish(self, pending: _Pending | None) -> None:
-        assert pending is not None
-        try:
-            ended = self._submit(pending)
-        except UnknownOutcomeError:
-            self._state = _State.ENDING
-            raise
-        assert ended is not None
-        self._begin_session(ended.producer)
 
     def _begin_session(self, identity: ProducerIdentity) -> None:
         with self._lock:
-            self._session = _Session(identity)
+            self._session = Session(identity)
             self._error = None
-            self._state = _State.READY
+            if self._state is not _State.CLOSED:  # A done callback may have closed it.
+                self._state = _State.READY
 
     # States -----------------------------------------------------------------------------------------------------------
 
@@ -436,8 +424,9 @@ class Producer:
             if isinstance(error, TxnStoreError) and error.fatal:
                 self._state = _State.FATAL_ERROR
                 self._accumulator.drop(error)
-            elif self._state is _State.IN_TRANSACTION:
+            elif self._state in (_State.IN_TRANSACTION, _State.ENDING):
                 self._state = _State.ABORTABLE_ERROR
+                self._accumulator.drop(error)
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
@@ -461,6 +450,10 @@ class Producer:
         if self._state is _State.ABORTABLE_ERROR:
             msg = f"cannot {what}: the transaction failed ({self._error}); abort it"
             raise InvalidTxnStateError(msg) from self._error
+        if self._state is _State.ENDING:
+            why = "its outcome is not known yet, repeat that call" if self._end_is_unknown else "wait for it to end"
+            msg = f"cannot {what}: the transaction is being committed or aborted; {why}"
+            raise InvalidTxnStateError(msg)
         if self._state is not _State.IN_TRANSACTION:
             msg = f"cannot {what}: no transaction is open; call begin_transaction() first"
             raise InvalidTxnStateError(msg)
@@ -473,16 +466,25 @@ class Producer:
             return
         if self._lingerer is not None:
             self._lingerer.stop()
-        try:
-            if self.transactional_id is None:
-                if self._state is not _State.FATAL_ERROR:
+        with self._sending:
+            try:
+                if self.transactional_id is None:
                     self._flush()
-            elif self._state in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR):
-                self._end(Outcome.ABORT)
-        finally:
-            with self._lock:
-                self._state = _State.CLOSED
-                self._accumulator.drop(ProducerClosedError("the producer was closed before this record was written"))
+                elif self._state in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR):
+                    self._end(Outcome.ABORT)
+            finally:
+                with self._lock:
+                    self._state = _State.CLOSED
+                    self._give_up()
+
+    def _give_up(self) -> None:
+        """Fail what still waits; of the records of a command without an answer nobody can say that they failed."""
+        if self._pending is not None:
+            uploads, self._pending = self._pending.uploads, None
+            error = UnknownOutcomeError("the producer was closed before the storage told whether this was written")
+            self._forget(uploads)
+            fail_all([upload.batch for upload in uploads], error)
+        self._accumulator.drop(ProducerClosedError("the producer was closed before this record was written"))
 
     def __enter__(self) -> Self:
         return self
@@ -546,34 +548,3 @@ def _linger(linger: float | str | None, transactional_id: str | None) -> float |
         msg = f"linger must be a number of seconds of at least 0, or None, not {linger!r}"
         raise InvalidConfigError(msg)
     return float(linger)
-
-
-def _txn_offsets(
-    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-    group: str | GroupMetadata,
-) -> TxnOffsets:
-    name = group if isinstance(group, str) else getattr(group, "group", None)
-    if name is None:
-        msg = f"group must be a name or a consumer's group_metadata(), not {group!r}"
-        raise InvalidConfigError(msg)
-    check_id("group", name)
-    items = tuple(group_offset(tp, value) for tp, value in offsets.items())
-    generation = -1 if isinstance(group, str) else group.generation
-    return TxnOffsets(name, items, generation, "" if isinstance(group, str) else group.member_id)
-
-
-def _rounds(uploads: list[Upload]) -> list[list[Upload]]:
-    """Batches in order, cut where a partition would get more of them than its producer window remembers.
-
-    A repeated append is recognised by that window, so one entry carries at most five batches a partition.
-    """
-    rounds: list[list[Upload]] = []
-    counts: dict[TopicPartition, int] = {}
-    for upload in uploads:
-        tp = upload.batch.tp
-        if not rounds or counts.get(tp, 0) >= WINDOW:
-            rounds.append([])
-            counts = {}
-        rounds[-1].append(upload)
-        counts[tp] = counts.get(tp, 0) + 1
-    return rounds

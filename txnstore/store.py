@@ -397,7 +397,7 @@ def _txn_state(name: str | None) -> TxnState | None:
     if name is None:
         return None
     try:
-        return TxnState[name.upper()]
+        return TxnState[str(name).upper()]
     except KeyError:
         known = ", ".join(state.name for state in TxnState)
         msg = f"there is no transaction state {name!r}; there are {known}"

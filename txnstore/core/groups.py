@@ -8,7 +8,7 @@ from txnstore.core.commands import ProducerIdentity, TxnOffsets
 from txnstore.core.draft import Draft
 from txnstore.core.events import GroupOffset, OffsetsCommitted
 from txnstore.core.model import Group, OffsetAndMetadata, State, TopicPartition
-from txnstore.core.names import check_topic_name
+from txnstore.core.names import check_topic_name, is_unicode
 from txnstore.errors import (
     IllegalGenerationError,
     InvalidConfigError,
@@ -34,7 +34,7 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOf
     except (TypeError, ValueError):
         msg = f"the positions of a group are given by TopicPartition, not by {tp!r}"
         raise InvalidConfigError(msg) from None
-    if not isinstance(position.metadata, str) or not _encodable(position.metadata):
+    if not isinstance(position.metadata, str) or not is_unicode(position.metadata):
         msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {position.metadata!r}"
         raise InvalidConfigError(msg)
     return GroupOffset(
@@ -54,14 +54,6 @@ def _integer(what: str, value: object) -> int:
         pass
     msg = f"{what} must be an integer, not {value!r}"
     raise InvalidConfigError(msg)
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity | None = None) -> None:

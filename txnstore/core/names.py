@@ -13,7 +13,7 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 def check_topic_name(name: str) -> str:
-    """The name, if Kafka accepts it for a topic, too; otherwise :class:`InvalidTopicError` says what is wrong.
+    """The name as a plain string, if Kafka accepts it for a topic, too; else :class:`InvalidTopicError` says why not.
 
     Kafka's rule (``Topic.validate``): 1 to 249 of ``a-z A-Z 0-9 . _ -``, but neither ``.`` nor ``..``. A topic is a
     folder below ``topics/``, so the rule also keeps every key inside the store.
@@ -33,11 +33,11 @@ def check_topic_name(name: str) -> str:
             f"the topic name {name!r} holds {found.group()!r}; only letters a-z and A-Z, digits, '.', '_' and '-' "
             "are allowed",
         )
-    return name
+    return str(name)
 
 
 def check_id(kind: str, value: str) -> str:
-    """The value, if it can be a transactional id or a group; otherwise :class:`InvalidConfigError` names the kind.
+    """The value as a plain string, if it can be a transactional id or a group; else :class:`InvalidConfigError`.
 
     ``kind`` is the setting as the user knows it (``transactional.id``, ``group.id``). 1 to 249 printable characters
     of any script. Kafka refuses the empty string in every coordinator call (COORD-06); that ids are short and
@@ -53,4 +53,13 @@ def check_id(kind: str, value: str) -> str:
         )
     if not value.isprintable():
         raise InvalidConfigError(f"{kind} {value!r} holds a character that cannot be printed")
-    return value
+    return str(value)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a string can be stored: UTF-8 has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
