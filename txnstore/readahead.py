@@ -22,7 +22,7 @@ from txnstore.storage.base import ObjectStore
 
 #: Segments on their way at a time: so many, and so many bytes of them beyond the first.
 MAX_FETCHES = 16
-MAX_FETCH_BYTES = 64 << 20
+MAX_FETCH_BYTES = 32 << 20
 #: Pieces that are decoded or wait decoded at a time.
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 

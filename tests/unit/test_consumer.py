@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -450,7 +451,7 @@ def test_a_group_is_needed_for_its_offsets(store: Store) -> None:
         {"auto_commit_interval": -1.0},
     ],
 )
-def test_a_wrong_option_is_refused(store: Store, options: dict[str, object]) -> None:
+def test_a_wrong_option_is_refused(store: Store, options: dict[str, Any]) -> None:
     """CON-01."""
     with pytest.raises(InvalidConfigError):
         store.consumer(["t"], **options)

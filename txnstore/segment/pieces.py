@@ -53,9 +53,10 @@ def open_segment(data: bytes, fmt: str) -> SegmentFile:
 
 class _Parquet:
     def __init__(self, data: bytes) -> None:
-        self._file = pq.ParquetFile(pa.BufferReader(data))
-        self._metadata = self._file.metadata
-        self.columns: list[str] = list(self._file.schema_arrow.names)
+        self._data = data
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        self._metadata = file.metadata
+        self.columns: list[str] = list(file.schema_arrow.names)
         self.rows = [self._metadata.row_group(number).num_rows for number in range(self._metadata.num_row_groups)]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
@@ -71,7 +72,9 @@ class _Parquet:
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
         held = [name for name in columns if name in self.columns]
-        return self._file.read_row_group(piece, columns=held, use_threads=False)
+        # One file object is for one thread at a time; making another costs little, because the footer is known.
+        file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata, pre_buffer=False)
+        return file.read_row_group(piece, columns=held, use_threads=False)
 
 
 class _ArrowIpc:

@@ -1,0 +1,145 @@
+"""Slices on their way from objects to tables: windows, threads, what a segment promises."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.reading import T0, append, new_store
+from txnstore import readahead
+from txnstore.core.visibility import Slice
+from txnstore.errors import CorruptionError, UnsupportedFormatError
+from txnstore.readahead import read_ahead
+from txnstore.reader import Projection, open_slice, read_slice
+from txnstore.segment.codec import encode
+from txnstore.segment.pieces import open_segment
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+
+
+class _Inline(Executor):
+    """Runs each task when it is submitted, and counts them."""
+
+    def __init__(self) -> None:
+        self.submitted = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.submitted += 1
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - a pool gives any error to the one who waits
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Store:
+    store = new_store(clock)
+    store.create_topic("t")
+    return store
+
+
+def _slices(store: Store, count: int) -> list[Slice]:
+    for number in range(count):
+        append(store, str(number))
+    return store.scan("t").plan()
+
+
+def test_the_window_bounds_what_is_on_its_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CON-12: by number, and by bytes beyond the first."""
+    slices = _slices(store, 60)
+    projection = Projection(store.topic("t"))
+    for window, largest in [(readahead.MAX_FETCH_BYTES, readahead.MAX_FETCHES + 10), (1, 10)]:
+        monkeypatch.setattr(readahead, "MAX_FETCH_BYTES", window)
+        pool = _Inline()
+        tables = read_ahead(store.objects, pool, slices, projection)
+        assert pool.submitted == 0, "nothing is fetched before it is asked for"
+        next(tables)
+        assert 1 <= pool.submitted <= largest
+        assert [table["value"][0].as_py() for table in tables] == [b"%d" % number for number in range(1, 60)]
+        assert pool.submitted == 60
+
+
+def test_pieces_may_be_read_by_many_threads_at_once() -> None:
+    rows = 64 * 500
+    table = pa.table({"x": pa.arange(0, rows), "s": pa.array([str(number) * 20 for number in range(rows)])})
+    for fmt in ("parquet", "arrow"):
+        file = open_segment(encode(table, fmt, "zstd", 500).data, fmt)
+        assert file.rows == [500] * 64
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(5):
+                pieces = list(pool.map(file.read, range(64), [["x", "s"]] * 64))
+                assert pa.concat_tables(pieces).equals(table)
+
+
+def test_a_piece_knows_its_offsets_where_parquet_does() -> None:
+    table = pa.table({"_offset": pa.arange(10, 20), "x": pa.arange(0, 10)})
+    file = open_segment(encode(table, "parquet", "zstd", 4).data, "parquet")
+    assert [file.offset_range(number) for number in range(3)] == [(10, 13), (14, 17), (18, 19)]
+    assert open_segment(encode(table, "arrow", "zstd").data, "arrow").offset_range(0) is None
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(UnsupportedFormatError, match="'orc'"):
+        open_segment(b"", "orc")
+
+
+def _with(store: Store, data: bytes, part: Slice, **changes: Any) -> Slice:
+    """The slice with a segment whose bytes are these, rightly described but for the changes."""
+    segment = replace(part.batch.segment, size=len(data), sha256=hashlib.sha256(data).hexdigest(), **changes)
+    store.objects.put(segment.key, data)
+    return replace(part, batch=replace(part.batch, segment=segment))
+
+
+def test_a_segment_that_breaks_its_promise_is_named(store: Store) -> None:
+    (part,) = _slices(store, 1)
+    projection = Projection(store.topic("t"))
+    two_rows = encode(pa.table({"key": [b"a", b"b"], "value": [b"a", b"b"]})).data
+    with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} holds 2 rows; the chain says 1"):
+        open_slice(store.objects, _with(store, two_rows, part), projection)
+    with pytest.raises(CorruptionError, match="no column _offset"):
+        open_slice(store.objects, _with(store, two_rows, part, rows=2, explicit_offsets=True), projection)
+    with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} cannot be decoded as parquet"):
+        open_slice(store.objects, _with(store, b"not parquet", part), projection)
+
+
+def test_two_batches_may_share_a_segment(store: Store) -> None:
+    """``first_row`` tells where the batch begins in it."""
+    (part,) = _slices(store, 1)
+    table = pa.table({"key": [b"k"] * 6, "value": [b"%d" % number for number in range(6)]})
+    shared = _with(store, encode(table, row_group_rows=2).data, part, rows=6)
+    batch = replace(shared.batch, base_offset=100, limit=103, records=3, first_row=2)
+    projection = Projection(store.topic("t"), ["_offset", "value"])
+    assert read_slice(store.objects, Slice(T0, batch, 100, 103), projection).to_pydict() == {
+        "_offset": [100, 101, 102],
+        "value": [b"2", b"3", b"4"],
+    }
+    assert read_slice(store.objects, Slice(T0, batch, 102, 103), projection).to_pydict() == {
+        "_offset": [102],
+        "value": [b"4"],
+    }
+
+
+def test_a_merged_segment_is_cut_by_its_offsets(store: Store) -> None:
+    """Gaps at both ends and over whole pieces; only the pieces that may hold an offset are decoded."""
+    (part,) = _slices(store, 1)
+    offsets = [3, 5, 9, 20, 21, 40]
+    table = pa.table({"_offset": offsets, "value": [b"%d" % offset for offset in offsets]})
+    merged = _with(store, encode(table, row_group_rows=2).data, part, rows=6, explicit_offsets=True)
+    batch = replace(merged.batch, base_offset=0, limit=50, records=6)
+    projection = Projection(store.topic("t"), ["_offset", "value"])
+    for start in range(0, 51, 3):
+        for limit in range(start, 51, 5):
+            cut = Slice(T0, batch, start, limit)
+            found = read_slice(store.objects, cut, projection)
+            assert found["_offset"].to_pylist() == [offset for offset in offsets if start <= offset < limit]
+            assert found.schema == projection.schema
+    assert len(open_slice(store.objects, Slice(T0, batch, 20, 30), projection)) == 2
+    assert len(open_slice(store.objects, Slice(T0, batch, 41, 50), projection)) == 0
