@@ -40,5 +40,5 @@ def values(store: Store, topic: str, isolation: str = "read_committed") -> list[
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """The rows of a frame in log order."""
-    return sorted(tuple(row) for row in frame.orderBy("_topic", "_partition", "_offset").collect())
+    """The rows of a frame in log order: its first columns are topic, partition and offset."""
+    return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[:3])
