@@ -228,10 +228,10 @@ class Accumulator:
         self._sealed.append(Upload(batch, batch.bytes, future))
 
     def _upload(self, batch: PendingBatch) -> NewBatch:
-        runtime = self._store.runtime
+        runtime, chain_time = self._store.runtime, self._store.chain.state.timestamp
         rows = batch.take_table(runtime.clock())
         try:
-            return upload(self._store.objects, runtime, batch.writer, batch.tp, rows)
+            return upload(self._store.objects, runtime, batch.writer, batch.tp, rows, chain_time)
         except UnknownOutcomeError as error:
             # No entry names the object, so for the caller nothing has happened, whether it is there or not.
             msg = f"a segment of {batch.tp} could not be uploaded: {error}"

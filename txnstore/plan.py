@@ -29,7 +29,7 @@ def partition_offsets(state: State, topic: str, partition: int) -> PartitionOffs
 
 def find_topic(state: State, name: str) -> Topic:
     """The topic. Raises :class:`UnknownTopicOrPartitionError`, which names topics that there are."""
-    topic = state.topics.get(name)
+    topic = state.topics.get(name) if isinstance(name, str) else None  # The map takes strings only.
     if topic is None:
         known = ", ".join(sorted(state.topics)[:10]) or "none yet"
         msg = f"there is no topic {name!r}; the topics are: {known}"

@@ -19,10 +19,13 @@ def upload(
     writer: TopicWriter,
     tp: TopicPartition,
     table: pa.Table,
+    chain_time: int = 0,
 ) -> NewBatch:
     """Upload rows of the topic's stored schema as one segment, and describe it. One PUT.
 
-    The object has a unique name and belongs to nobody until an entry of the chain names it.
+    The object has a unique name and belongs to nobody until an entry of the chain names it. ``chain_time``: that of the
+    last entry that the writer knows. Where another writer's clock went ahead, so did the time of the chain, in which
+    the age of an upload is told.
     """
     now = runtime.clock()
     column = writer.timestamp_column
@@ -36,4 +39,12 @@ def upload(
     encoded = encode(table, config.segment_format, config.compression)
     key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
     objects.put(key, encoded.data)
-    return NewBatch(tp.topic, tp.partition, encoded.segment(key), first, last, uploaded_at=now)
+    return NewBatch(
+        tp.topic,
+        tp.partition,
+        encoded.segment(key),
+        first,
+        last,
+        uploaded_at=max(now, chain_time),
+        topic_id=writer.topic.topic_id,
+    )

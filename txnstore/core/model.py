@@ -132,7 +132,9 @@ class Batch:
 class NewBatch:
     """A batch whose segment is uploaded, and which has no offsets yet.
 
-    ``uploaded_at``: when its writer uploaded it, in ms; an old one is refused, because a vacuum may have deleted it.
+    ``uploaded_at``: when its writer uploaded it, in ms, but not before the entries that the writer knew; an old one is
+    refused, because a vacuum may have deleted it. ``topic_id``: the topic whose schema its rows have; if another one has
+    got the name meanwhile, it is refused. None: not checked.
     """
 
     topic: str
@@ -142,6 +144,7 @@ class NewBatch:
     max_timestamp: int
     base_sequence: int = NO_PRODUCER
     uploaded_at: int | None = None
+    topic_id: str | None = None
 
     @property
     def tp(self) -> TopicPartition:

@@ -179,6 +179,7 @@ def _append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> 
         if duplicate is not None:
             return duplicate
     _check_upload(draft.state, batch)
+    _check_topic(draft.state, batch)
     base_offset = partition.high_watermark
     limit = base_offset + batch.records
     draft.emit(
@@ -227,6 +228,13 @@ def _check_upload(state: State, batch: NewBatch) -> None:
         days = MAX_UPLOAD_AGE_MS // 86_400_000
         msg = f"the upload {key} is over {days} days old: a vacuum may have deleted it"
         raise UploadExpiredError(msg)
+
+
+def _check_topic(state: State, batch: NewBatch) -> None:
+    """Rows of a topic that was deleted must not get into another one of its name: their schema is the old one's."""
+    if batch.topic_id is not None and batch.topic_id != state.topics[batch.topic].topic_id:
+        msg = f"topic {batch.topic!r} was deleted and created again; what was sent to the old one is refused"
+        raise UnknownTopicOrPartitionError(msg)
 
 
 def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
