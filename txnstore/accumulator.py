@@ -224,11 +224,11 @@ class Accumulator:
     def _seal(self, batch: PendingBatch) -> None:
         del self._open[batch.tp]
         self._sticky.new_batch(batch.tp.topic)
-        future = self._store.pool.submit(self._upload, batch)
+        future = self._store.pool.submit(self._upload, batch, self._store.chain.state.timestamp)
         self._sealed.append(Upload(batch, batch.bytes, future))
 
-    def _upload(self, batch: PendingBatch) -> NewBatch:
-        runtime, chain_time = self._store.runtime, self._store.chain.state.timestamp
+    def _upload(self, batch: PendingBatch, chain_time: int) -> NewBatch:
+        runtime = self._store.runtime
         rows = batch.take_table(runtime.clock())
         try:
             return upload(self._store.objects, runtime, batch.writer, batch.tp, rows, chain_time)

@@ -133,8 +133,8 @@ class NewBatch:
     """A batch whose segment is uploaded, and which has no offsets yet.
 
     ``uploaded_at``: when its writer uploaded it, in ms, but not before the entries that the writer knew; an old one is
-    refused, because a vacuum may have deleted it. ``topic_id``: the topic whose schema its rows have; if another one has
-    got the name meanwhile, it is refused. None: not checked.
+    refused, because a vacuum may have deleted it. ``topic_id``: the topic whose schema its rows have; it is refused if
+    another one has got the name meanwhile. None: not checked.
     """
 
     topic: str
