@@ -135,6 +135,7 @@ class History:
             self.world.commit_offset(offset, tp)
         else:
             self.clients[name].send_offsets({tp: offset})
+            self.last = None  # It may have been the end of the transaction before, which is not repeated any more.
         self.model.position(name, tp, offset)
 
     def compact(self, tp: TopicPartition) -> None:
