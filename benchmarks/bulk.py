@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import tempfile
 from collections.abc import Iterator
@@ -88,8 +89,6 @@ def _write(target: Path, table: pa.Table) -> None:
         column_encoding={"timestamp": "DELTA_BINARY_PACKED"},
     )  # fmt: skip
     with path.open("rb+") as file:
-        import os
-
         os.fsync(file.fileno())
 
 
@@ -111,7 +110,7 @@ def _scans(base: Path) -> Iterator[Result]:
             pass
 
     def plain_arrow() -> None:
-        for _ in con.execute("select * from read_parquet(?)", [files]).to_arrow_reader():
+        for _ in con.sql("select * from read_parquet($files)", params={"files": files}).to_arrow_reader():
             pass
 
     view_con = store.duckdb()

@@ -26,7 +26,8 @@ class Result:
     def line(self) -> str:
         """One readable line."""
         sign = "≤" if self.at_most else "≥"
-        return f"{'ok  ' if self.met else 'MISS'} {self.name:<58} {self.ratio:6.2f}  (target {sign} {self.target})  {self.detail}"
+        verdict = "ok  " if self.met else "MISS"
+        return f"{verdict} {self.name:<58} {self.ratio:6.2f}  (target {sign} {self.target})  {self.detail}"
 
 
 def seconds(run: Callable[[], object]) -> float:
