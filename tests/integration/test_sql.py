@@ -272,14 +272,26 @@ def test_compacted_and_fresh_segments_together_are_the_topic(store: Store, fmt: 
             assert assert_equals_scan(store, old, "orders", snapshot=before) == 32
 
 
-def test_filters_and_limits_give_what_python_gives(store: Store) -> None:
-    """Also top-N queries with a filter on a column that no file stores, which DuckDB 2.0 itself stumbles over."""
-    store.create_topic("orders", partitions=20)
-    fill(store, "orders", transactions=2, records=60)
+@pytest.mark.parametrize(("partitions", "transactions", "compacted"), [(20, 2, 0), (20, 5, 0), (20, 1, 2), (3, 25, 0)])
+def test_filters_and_limits_give_what_python_gives(
+    store: Store,
+    partitions: int,
+    transactions: int,
+    compacted: int,
+) -> None:
+    """For few files and for many, fresh and merged ones.
+
+    Also top-N queries with a filter on a column that no file stores, which DuckDB 2.0 itself stumbles over.
+    """
+    store.create_topic("orders", partitions=partitions)
+    if compacted:
+        fill(store, "orders", transactions=compacted, records=60)
+        store.compact()
+    fill(store, "orders", transactions=transactions, records=60, first=compacted)
     everything = store.scan("orders").to_table().to_pylist()
     places = sorted((row["_partition"], row["_offset"]) for row in everything)
     with store.duckdb() as con:
-        for partition in (0, 7, 19):
+        for partition in {0, 2, partitions - 1}:
             mine = [offset for number, offset in places if number == partition]
             query = f"FROM orders WHERE _partition = {partition}"
             assert values(con, f"SELECT _offset {query} ORDER BY _offset") == mine

@@ -1,14 +1,17 @@
 """The SQL of a topic: a SELECT over exactly the segments that a reader of a snapshot may see. Pure text, no I/O.
 
-A view reads its segments with DuckDB's own Parquet reader, so that columns and filters are pushed into the files. What
-the files do not hold comes from the chain: the partition is a constant of its branch of a UNION ALL, so that a filter
-on it leaves the other partitions' files alone; the base offset of a freshly appended segment is found in a list with
-one value a file, by ``file_index``. The columns and their types are given (``schema``), so that DuckDB opens no file to
-learn them, and segments of an older schema are widened and filled with nulls.
+A view reads its segments with DuckDB's own Parquet reader, so that columns and filters are pushed into the files. The
+columns and their types are given (``schema``), so that DuckDB opens no file to learn them, and segments of an older
+schema are widened and filled with nulls. What the files do not hold is found by the file that a row comes from:
+
+- few files: by the file's *name*. It tells the partition, and a map the base offset of a freshly appended segment. A
+  filter on such a column removes files from the list, unopened. Merged segments store offsets, so any number is few.
+- many files: by the file's *number* in the list, which costs the same however many there are. Numbers shift when files
+  are removed from the list, so here each partition has a branch of a UNION ALL of its own, where it is a constant.
 
 DuckDB 2.0 fails with an internal error where a filter on a *virtual* column alone (``file_index``,
 ``file_row_number``) meets ``ORDER BY … LIMIT``: its late materialisation looks the column up among the stored ones. So
-each expression here refers to two of them, which keeps such a filter out of the scan.
+no expression here refers to one of them alone, which keeps such a filter out of the scan.
 """
 
 from __future__ import annotations
@@ -28,10 +31,14 @@ from txnstore.sql.types import duckdb_type, literal, quote
 Locate = Callable[[TopicPartition, Segment], str]
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
+#: So many files are looked up by their names: the map is planned anew with each query.
+_FEW = 64
 #: Above this number of partitions, neighbours share a branch of the UNION ALL: each branch costs about 1 ms to plan.
 _MAX_BRANCHES = 16
 #: Names that DuckDB's reader gives columns of its own; a column of a topic with such a name is renamed inside the view.
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})
+#: The name of the file of a row, as a column inside the view. No column of a topic may begin like this.
+_FILE = f"{PARTITION_FIELD.name} file"
 
 
 def view_names(state: State) -> dict[str, str]:
@@ -58,25 +65,33 @@ def visible_slices(topic: Topic, state: State, isolation: Isolation) -> list[Sli
 def topic_select(topic: Topic, slices: Iterable[Slice], locate: Locate) -> str:
     """The rows of the slices with the columns and types of a scan of the topic, in no particular order."""
     schema = Projection(topic).schema
-    width = -(-topic.partitions // _MAX_BRANCHES)
-    groups: dict[tuple[int, bool, bool], list[Slice]] = {}
-    for part in slices:
-        kind = (part.tp.partition // width, part.batch.segment.explicit_offsets, _is_whole_file(part))
+    parts = list(slices)
+    fresh = sum(not part.batch.segment.explicit_offsets for part in parts)
+    width = topic.partitions if fresh <= _FEW else -(-topic.partitions // _MAX_BRANCHES)
+    groups: dict[tuple[bool, int, bool], list[Slice]] = {}
+    for part in parts:
+        explicit = part.batch.segment.explicit_offsets
+        kind = (explicit, 0 if explicit else part.tp.partition // width, _is_whole_file(part))
         groups.setdefault(kind, []).append(part)
     if not groups:
         return _empty(schema)
     branches = (
         _Branch(topic, schema, found, explicit, whole).select(locate)
-        for (_, explicit, whole), found in sorted(groups.items())
+        for (explicit, _, whole), found in sorted(groups.items())
     )
     return "\nUNION ALL\n".join(branches)
 
 
-def read_parquet(paths: Sequence[str], columns: pa.Schema, names: Sequence[str] | None = None) -> str:
+def read_parquet(
+    paths: Sequence[str],
+    columns: pa.Schema,
+    names: Sequence[str] | None = None,
+    file_column: str | None = None,
+) -> str:
     """A call of ``read_parquet`` that knows its columns: nothing is opened to bind it.
 
     ``names``: what the columns are called inside the query, if not as in the files. A column that a file does not
-    have is null; a narrower one is widened.
+    have is null; a narrower one is widened. ``file_column``: a column more, with the path of the file of each row.
     """
     entries = ", ".join(
         f"{literal(column.name)}: "
@@ -84,7 +99,8 @@ def read_parquet(paths: Sequence[str], columns: pa.Schema, names: Sequence[str] 
         for column, name in zip(columns, names or columns.names, strict=True)
     )
     files = ",\n  ".join(literal(path) for path in paths)
-    return f"read_parquet([\n  {files}\n], schema = MAP {{{entries}}})"
+    named = "" if file_column is None else f", filename = {literal(file_column)}"
+    return f"read_parquet([\n  {files}\n], schema = MAP {{{entries}}}{named})"
 
 
 def _is_whole_file(part: Slice) -> bool:
@@ -107,17 +123,21 @@ class _Branch:
         self._slices = slices
         self._explicit = explicit
         self._whole = whole
+        self._names = [part.batch.segment.key.rpartition("/")[2] for part in slices]
+        # A file of which two parts are read is listed twice, so its name says too little.
+        unique = len(set(self._names)) == len(slices)
+        self._by_name = unique and (len(slices) <= _FEW or (explicit and whole))
 
     def select(self, locate: Locate) -> str:
         """One SELECT over all files of the branch."""
         stored = [field for field in self._schema if field.name not in _RESERVED]
         if self._explicit:
             stored = [*stored, OFFSET_FIELD, TIMESTAMP_FIELD]
-        # A file of which two parts are read is listed twice.
         source = read_parquet(
             [locate(part.tp, part.batch.segment) for part in self._slices],
             pa.schema(stored),
             [_inner_name(field.name) for field in stored],
+            _FILE if self._by_name else None,
         )
         columns = ", ".join(f"{self._column(field)} AS {quote(field.name)}" for field in self._schema)
         where = "" if self._whole else f"\nWHERE {self._condition()}"
@@ -127,16 +147,24 @@ class _Branch:
         if field.name == TOPIC_FIELD.name:
             return literal(self._topic.name)
         if field.name == PARTITION_FIELD.name:
-            return f"({_constant([part.tp.partition for part in self._slices])})::INTEGER"
+            return f"({self._partition()})::INTEGER"
         if field.name == OFFSET_FIELD.name and not self._explicit:
-            return f"{_by_file(self._shifts())} + file_row_number"
+            return self._offset()
         if field.name == TIMESTAMP_FIELD.name and not self._explicit:
             return self._timestamp()
         return quote(_inner_name(field.name))
 
-    def _shifts(self) -> list[int]:
-        """Of each file of counted offsets: the offset of its first row, were all of it one batch."""
-        return [part.batch.base_offset - part.batch.first_row for part in self._slices]
+    def _partition(self) -> str:
+        partitions = [part.tp.partition for part in self._slices]
+        if self._by_name and len(set(partitions)) > 1:
+            # topics/<topic>/<partition>/<name>
+            return f"split_part({quote(_FILE)}, '/', -2)"
+        return self._per_file(partitions)
+
+    def _offset(self) -> str:
+        """The offset of a row in a freshly appended segment."""
+        first = [part.batch.base_offset - part.batch.first_row for part in self._slices]
+        return f"{self._lookup(first)} + file_row_number"
 
     def _timestamp(self) -> str:
         """The ``_timestamp`` of freshly appended rows, by the rules of a scan.
@@ -145,8 +173,8 @@ class _Branch:
         taken as it is: then filters on ``_timestamp`` skip row groups. Merged segments store ``_timestamp`` itself.
         """
         if self._topic.config.get("message.timestamp.type") == "LogAppendTime":
-            return _instants([part.batch.appended_at for part in self._slices])
-        default = _instants([part.batch.max_timestamp for part in self._slices])
+            return self._instants([part.batch.appended_at for part in self._slices])
+        default = self._instants([part.batch.max_timestamp for part in self._slices])
         name = "timestamp" if self._topic.schema is None else self._topic.timestamp
         if name is None:
             return default
@@ -162,26 +190,26 @@ class _Branch:
 
     def _condition(self) -> str:
         """Which rows of each file belong to its slice."""
-        first, limit = [part.start for part in self._slices], [part.limit for part in self._slices]
-        if self._explicit:
-            position = quote(OFFSET_FIELD.name)
-            return f"{position} >= {_constant(first)} AND {position} < {_constant(limit)}"
-        position = f"({_by_file(self._shifts())} + file_row_number)"
-        return f"{position} >= {_by_file(first)} AND {position} < {_by_file(limit)}"
+        position = quote(OFFSET_FIELD.name) if self._explicit else f"({self._offset()})"
+        first = self._per_file([part.start for part in self._slices])
+        limit = self._per_file([part.limit for part in self._slices])
+        return f"{position} >= {first} AND {position} < {limit}"
 
+    def _lookup(self, values: Sequence[int]) -> str:
+        """A BIGINT with one value a file. Not to be used without a second virtual column."""
+        if self._by_name:
+            entries = ", ".join(f"{literal(name)}: {value}" for name, value in zip(self._names, values, strict=True))
+            return f"(MAP {{{entries}}}[split_part({quote(_FILE)}, '/', -1)])::BIGINT"
+        return f"([{', '.join(map(str, values))}]::BIGINT[])[file_index::BIGINT + 1]"
 
-def _by_file(values: Sequence[int]) -> str:
-    """A BIGINT with one value a file, in the order of the list of files. Never without a second virtual column."""
-    return f"([{', '.join(map(str, values))}]::BIGINT[])[file_index::BIGINT + 1]"
+    def _per_file(self, values: Sequence[int]) -> str:
+        """The same, fit to stand alone: a constant where all files have one value."""
+        if len(set(values)) == 1:
+            return f"{values[0]}::BIGINT"
+        return self._lookup(values) if self._by_name else f"({self._lookup(values)} + 0 * file_row_number)"
 
-
-def _constant(values: Sequence[int]) -> str:
-    """The same, but a constant where all files have one value, and fit to stand alone where they have not."""
-    return f"{values[0]}::BIGINT" if len(set(values)) == 1 else f"{_by_file(values)} + 0 * file_row_number"
-
-
-def _instants(milliseconds: Sequence[int]) -> str:
-    return f"make_timestamptz({_constant([value * 1000 for value in milliseconds])})"
+    def _instants(self, milliseconds: Sequence[int]) -> str:
+        return f"make_timestamptz({self._per_file([value * 1000 for value in milliseconds])})"
 
 
 def _inner_name(name: str) -> str:
