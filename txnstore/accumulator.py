@@ -222,9 +222,9 @@ class Accumulator:
             self._seal(batch)
 
     def _seal(self, batch: PendingBatch) -> None:
+        future = self._store.pool.submit(self._upload, batch, self._store.chain.state.timestamp)
         del self._open[batch.tp]
         self._sticky.new_batch(batch.tp.topic)
-        future = self._store.pool.submit(self._upload, batch, self._store.chain.state.timestamp)
         self._sealed.append(Upload(batch, batch.bytes, future))
 
     def _upload(self, batch: PendingBatch, chain_time: int) -> NewBatch:

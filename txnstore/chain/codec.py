@@ -62,16 +62,16 @@ M = TypeVar("M", bound=Stored)
 def encode(document: Stored) -> bytes:
     """The bytes of a document, with its checksum.
 
-    A value of a wrong type, which no reader would accept, is an :class:`InvalidConfigError`: what is written once into
-    a chain stays there.
+    The reader's rules hold here, too: what is written once into a chain stays there. So a value of a wrong type is an
+    :class:`InvalidConfigError`.
     """
     try:
-        body = document.model_dump_json(warnings="error").encode()
-    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        body = document.model_dump_json(warnings=False).encode()
+        type(document).model_validate_json(body)
+    except (PydanticSerializationError, UnicodeEncodeError, ValidationError) as error:
         msg = f"a value of a wrong type cannot be written: {error}"
         raise InvalidConfigError(msg) from error
-    digest = hashlib.sha256(body).hexdigest().encode()
-    return body[:-1] + _MARK + digest + b'"}'
+    return _sealed(body)
 
 
 def decode(model: type[M], key: str, data: bytes) -> M:
@@ -81,7 +81,7 @@ def decode(model: type[M], key: str, data: bytes) -> M:
     written this way.
     """
     body = data[:-_SUFFIX] + b"}"
-    intact = data[-_SUFFIX : -_SUFFIX + len(_MARK)] == _MARK and data[-66:-2] == _digest(body)
+    intact = data == _sealed(body)
     version = _version(data)
     if version is not None and version > FORMAT_VERSION:
         msg = f"{key} has format version {version}; this txnstore reads up to {FORMAT_VERSION}"
@@ -104,14 +104,15 @@ def content_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode()
+def _sealed(body: bytes) -> bytes:
+    """A JSON object with its checksum as the last member."""
+    return body[:-1] + _MARK + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
 def _version(data: bytes) -> int | None:
     try:
         document: Any = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     version = document.get("version") if isinstance(document, dict) else None
     return version if isinstance(version, int) else None

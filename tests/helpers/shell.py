@@ -1,0 +1,197 @@
+"""Stores for tests of the shell: a manual clock, no pauses, faults and gates where a test wants them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, decode
+from txnstore.chain.log import Chain
+from txnstore.core.invariants import check
+from txnstore.core.model import State, Topic, TopicPartition
+from txnstore.ids import Runtime
+from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import ManualClock
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+
+_SEEDS = itertools.count()
+T = TypeVar("T")
+
+
+def runtime(clock: Callable[[], int] | None = None) -> Runtime:
+    """A runtime that never pauses; no two have the same ids, as no two processes have."""
+    return Runtime(clock or ManualClock(), lambda _: None, random.Random(f"shell/{next(_SEEDS)}"))
+
+
+def new_store(objects: ObjectStore | None = None, *, partitions: int = 3, clock: ManualClock | None = None) -> Store:
+    """A new store with one topic ``t``, which keeps a log of its requests."""
+    inner = objects if objects is not None else MemoryStore()
+    store = create_on(CountingStore(inner, log=True), runtime=runtime(clock))
+    store.create_topic("t", partitions=partitions)
+    return store
+
+
+def another_process(store: Store, objects: ObjectStore | None = None) -> Store:
+    """The same store as a process sees it that shares nothing with this one."""
+    return open_on(CountingStore(objects or backend(store), log=True), runtime=runtime())
+
+
+def backend(store: Store) -> ObjectStore:
+    """What lies below the counting of a store."""
+    return store.objects.inner
+
+
+def topic(name: str, partitions: int = 1) -> Topic:
+    """A topic that no other is, to be created by a command."""
+    return Topic(name=name, topic_id=f"{name}-{next(_SEEDS)}", partitions=partitions)
+
+
+@contextmanager
+def a_chain(objects: ObjectStore, clock: Callable[[], int] | None = None, checkpoint_every: int = 64) -> Iterator[Chain]:
+    """A loaded chain of a process of its own."""
+    with ThreadPoolExecutor(4) as pool:
+        chain = Chain(objects, 0, runtime(clock), pool, checkpoint_every=checkpoint_every)
+        chain.load(_hint(objects))
+        yield chain
+
+
+def _hint(objects: ObjectStore) -> bytes | None:
+    listed = {item.key for item in objects.list("chains/")}
+    return objects.get(keys.latest(0)) if keys.latest(0) in listed else None
+
+
+def entries(objects: ObjectStore) -> list[Entry]:
+    """All entries in the bucket, decoded, in order."""
+    found = objects.list(keys.entries(0))
+    return [decode(Entry, item.key, objects.get(item.key)) for item in found]
+
+
+def names_in_bucket(objects: ObjectStore) -> list[str]:
+    """The topics that the entries in the bucket create, entry by entry: what a slot holds, at a glance."""
+    return [
+        "+".join(event.topic.name for event in entry.events if event.type == "TopicCreated")
+        for entry in entries(objects)
+    ]
+
+
+def sound(store: Store) -> State:
+    """The newest state as a new process reads it; every invariant holds in it."""
+    state = another_process(store).state()
+    assert check(state) == []
+    return state
+
+
+def rows(store: Store, name: str = "t", isolation: str = "read_committed") -> list[tuple[int, int, bytes]]:
+    """Partition, offset and value of all that a new reader finds."""
+    table = another_process(store).scan(name, isolation).to_table()
+    columns = (table[column].to_pylist() for column in ("_partition", "_offset", "value"))
+    return sorted(zip(*columns, strict=True))
+
+
+def values(store: Store, name: str = "t", isolation: str = "read_committed") -> list[bytes]:
+    """The values that a new reader finds, by partition and offset."""
+    return [value for _, _, value in rows(store, name, isolation)]
+
+
+def in_threads(count: int, work: Callable[[int], T]) -> list[T | Exception]:
+    """What ``work(0)``, ``work(1)``, … give or raise, each in a thread, all begun at once."""
+    start = threading.Barrier(count)
+
+    def run(number: int) -> T | Exception:
+        start.wait()
+        try:
+            return work(number)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+class Gate:
+    """A request that is held: ``reached`` is set when it has arrived; :meth:`open` lets it pass."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Semaphore(0)
+        self._open = threading.Event()
+
+    def wait_for(self, count: int = 1) -> None:
+        """Return when so many requests stand at the gate."""
+        for _ in range(count):
+            assert self.reached.acquire(timeout=60)
+
+    def open(self) -> None:
+        """Let them pass, and all that come later."""
+        self._open.set()
+
+    def pass_through(self) -> None:
+        """What the request does."""
+        self.reached.release()
+        assert self._open.wait(60)
+
+
+class GatedStore:
+    """An object store around another one that holds the requests a test names, so that nobody has to sleep."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self._gates: list[tuple[str, str, Gate]] = []
+
+    def hold(self, operation: str, key_contains: str = "") -> Gate:
+        """A gate for all requests of this kind from now on."""
+        gate = Gate()
+        self._gates.append((operation, key_contains, gate))
+        return gate
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def identity(self) -> str | None:
+        return getattr(self.inner, "identity", None)
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        self._arrive("get", key)
+        return self.inner.get(key, start, end)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._arrive("put", key)
+        self.inner.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._arrive("put_if_absent", key)
+        return self.inner.put_if_absent(key, data)
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        self._arrive("list", prefix)
+        return self.inner.list(prefix, start_after, limit)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._arrive("delete", " ".join(keys))
+        self.inner.delete(keys)
+
+    def stat(self, key: str) -> ObjectInfo:
+        self._arrive("stat", key)
+        return self.inner.stat(key)
+
+    def now_ms(self) -> int:
+        return self.inner.now_ms()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _arrive(self, operation: str, key: str) -> None:
+        for wanted, contains, gate in self._gates:
+            if wanted == operation and contains in key:
+                gate.pass_through()

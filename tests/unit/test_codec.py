@@ -1,0 +1,162 @@
+"""Entries and other small documents: exact, versioned, and every damage is told (OBJ-13)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, StoreDocument, content_hash, decode, encode
+from txnstore.core.events import GroupOffset, OffsetsCommitted, PartitionsAdded, TopicCreated, TxnCompleted
+from txnstore.core.model import Outcome, Topic, TopicPartition
+from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
+
+KEY = "chains/0000/entries/00000000000000000007.json"
+
+
+def entry(**changes: Any) -> Entry:
+    values: dict[str, Any] = {
+        "sequence": 7,
+        "entry_id": "id",
+        "writer_id": "writer",
+        "timestamp": 1_700_000_000_000,
+        "previous": "ab" * 32,
+        "events": [
+            TopicCreated(topic=Topic("t", "topic-id", 2, config={"segment.format": "arrow"})),
+            PartitionsAdded(transactional_id="ä", producer_id=3, epoch=4, partitions=[TopicPartition("t", 1)]),
+            TxnCompleted(
+                transactional_id="ä", producer_id=3, epoch=4, outcome=Outcome.ABORT, next_producer_id=3, next_epoch=5
+            ),
+        ],
+    }
+    return Entry(**values | changes)
+
+
+def sealed(body: bytes) -> bytes:
+    """Any JSON object with a checksum that fits."""
+    return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(encode(entry()))
+    del found["checksum"]
+    return found | changes
+
+
+def rewritten(value: object) -> bytes:
+    return sealed(json.dumps(value, separators=(",", ":")).encode())
+
+
+def test_what_is_encoded_is_decoded_to_the_same_values_of_the_same_types() -> None:
+    again = decode(Entry, KEY, encode(entry()))
+    assert again == entry()
+    assert type(again.events[1].partitions[0]) is TopicPartition  # type: ignore[union-attr]
+    assert again.events[2].outcome is Outcome.ABORT  # type: ignore[union-attr]
+
+
+def test_the_bytes_are_plain_json_with_a_version_and_a_checksum_of_what_is_before_it() -> None:
+    data = encode(entry())
+    read = json.loads(data)
+    assert read["version"] == FORMAT_VERSION
+    assert list(read)[-1] == "checksum"
+    body = data[: data.rindex(b',"checksum"')] + b"}"
+    assert read["checksum"] == hashlib.sha256(body).hexdigest()
+
+
+def test_equal_documents_have_equal_bytes() -> None:
+    assert encode(entry()) == encode(entry())
+    assert encode(entry()) != encode(entry(entry_id="other"))
+
+
+def test_the_hash_of_the_content_is_the_sha256_of_all_bytes() -> None:
+    assert content_hash(b"abc") == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_every_truncation_is_told() -> None:
+    data = encode(StoreDocument(store_id="id", chains=1, created_at=5))
+    for length in range(len(data)):
+        with pytest.raises(CorruptionError, match=r"store\.json.*truncated or altered"):
+            decode(StoreDocument, "store.json", data[:length])
+
+
+def test_every_altered_byte_is_told() -> None:
+    """Whatever it hits, an altered entry is never taken for a good one; its name is in the message."""
+    data = encode(StoreDocument(store_id="id", chains=1, created_at=5))
+    for at in range(len(data)):
+        for bit in (0x01, 0x80):
+            altered = bytearray(data)
+            altered[at] ^= bit
+            with pytest.raises((CorruptionError, UnsupportedFormatError), match=r"store\.json"):
+                decode(StoreDocument, "store.json", bytes(altered))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{}", b"null", b"[]", b"\xff\xfe", b"PAR1", b"<html>not found</html>", b"[" * 100_000, b'{"version":"1"}'],
+    ids=["empty", "object", "null", "array", "binary", "parquet", "html", "deep", "version-of-text"],
+)
+def test_what_was_never_a_document_is_told(data: bytes) -> None:
+    with pytest.raises(CorruptionError, match="00007.json is truncated or altered"):
+        decode(Entry, KEY, data)
+
+
+def test_something_appended_is_told() -> None:
+    with pytest.raises(CorruptionError):
+        decode(Entry, KEY, encode(entry()) + b" ")
+
+
+def test_a_newer_version_is_unsupported_whatever_else_it_holds() -> None:
+    """The version is looked at first: a newer format may have another checksum, other members, other events."""
+    for newer in (
+        rewritten(document(version=FORMAT_VERSION + 1)),
+        rewritten(document(version=FORMAT_VERSION + 1, colour="red")),
+        b'{"version": 7, "all": "different"}',
+    ):
+        with pytest.raises(UnsupportedFormatError, match=r"00007\.json has format version \d; .* reads up to 1"):
+            decode(Entry, KEY, newer)
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"colour": "red"}, "colour"),
+        ({"sequence": "7"}, "sequence"),
+        ({"sequence": 7.0}, "sequence"),
+        ({"timestamp": None}, "timestamp"),
+        ({"events": {}}, "events"),
+        ({"events": [{"type": "TopicVanished"}]}, "events.0"),
+        ({"events": [{"type": "TopicCreated"}]}, "events.0.TopicCreated.topic"),
+    ],
+    ids=str,
+)
+def test_a_document_of_the_wrong_shape_is_corrupt_and_the_place_is_named(changes: dict[str, Any], where: str) -> None:
+    with pytest.raises(CorruptionError, match=f"00007.json is not a valid Entry: {where}"):
+        decode(Entry, KEY, rewritten(document(**changes)))
+
+
+@pytest.mark.parametrize("missing", ["sequence", "entry_id", "writer_id", "timestamp", "previous", "events"])
+def test_a_document_without_a_member_is_corrupt(missing: str) -> None:
+    found = document()
+    del found[missing]
+    with pytest.raises(CorruptionError, match=f"Entry: {missing}: Field required"):
+        decode(Entry, KEY, rewritten(found))
+
+
+def test_one_kind_of_document_is_not_taken_for_another() -> None:
+    with pytest.raises(CorruptionError, match="StoreDocument"):
+        decode(StoreDocument, "store.json", encode(LatestDocument(sequence=4)))
+
+
+@pytest.mark.parametrize("offset", [1.5, "1", None, object()], ids=["float", "text", "none", "object"])
+def test_a_value_of_a_wrong_type_is_not_written(offset: Any) -> None:
+    """An entry that no reader accepts would make the store unreadable for ever, so it must not come into being."""
+    events = [OffsetsCommitted(group="g", offsets=[GroupOffset(topic="t", partition=0, offset=offset)])]
+    with pytest.raises(InvalidConfigError, match="wrong type"):
+        encode(entry(events=events))
+
+
+def test_text_that_is_no_unicode_is_not_written() -> None:
+    with pytest.raises(InvalidConfigError, match="wrong type"):
+        encode(StoreDocument(store_id="\ud800", chains=1, created_at=5))
