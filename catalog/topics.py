@@ -11,7 +11,7 @@ from txnstore.catalog.settings import TopicConfig
 from txnstore.core.commands import AlterTopic, CreateTopic, DeleteTopic
 from txnstore.core.model import State, Topic
 from txnstore.core.names import check_topic_name
-from txnstore.errors import InvalidConfigError, TopicExistsError, UnknownTopicOrPartitionError
+from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
 from txnstore.segment.schema_text import schema_from_text, schema_to_text
 
@@ -92,8 +92,27 @@ def alter_topic(
     schema: pa.Schema | None,
     config: Mapping[str, object] | None,
 ) -> Topic:
-    """Change a topic; what is None stays as it is. Raises the class of :mod:`txnstore.errors` that fits the mistake."""
-    topic = find_topic(store.state(), name)
+    """Change a topic; what is None stays as it is. Raises the class of :mod:`txnstore.errors` that fits the mistake.
+
+    If somebody else alters it at the same moment, the change is applied to what they made of it.
+    """
+    while True:
+        topic = find_topic(store.state(), name)
+        altered = _altered(topic, partitions, schema, config)
+        try:
+            result: Topic = store.chain.submit(AlterTopic(altered, topic.version))
+        except TopicChangedError:
+            continue  # Each round follows a change of somebody else, so the rounds end.
+        return result
+
+
+def _altered(
+    topic: Topic,
+    partitions: int | None,
+    schema: pa.Schema | None,
+    config: Mapping[str, object] | None,
+) -> Topic:
+    name = topic.name
     changes: dict[str, Any] = {}
     if partitions is not None:
         _check_partitions(name, partitions)
@@ -109,9 +128,7 @@ def alter_topic(
         merged = {**topic.config, **config}
         kept = {setting: value for setting, value in merged.items() if value is not None}
         changes["config"] = _settings(kept, topic.timestamp).to_mapping()
-    altered = replace(topic, version=topic.version + 1, **changes)
-    result: Topic = store.chain.submit(AlterTopic(altered, topic.version))
-    return result
+    return replace(topic, version=topic.version + 1, **changes)
 
 
 def delete_topic(store: _Catalog, name: str) -> None:

@@ -24,6 +24,7 @@
     ├── CatalogError
     │   ├── UnknownTopicOrPartitionError   caller
     │   ├── TopicExistsError               caller
+    │   ├── TopicChangedError              retriable  somebody else altered the topic at the same moment
     │   ├── InvalidTopicError              caller     a name that Kafka refuses, too
     │   ├── SchemaMismatchError            caller     names the column
     │   └── InvalidConfigError             caller     names the setting
@@ -199,6 +200,13 @@ class UnknownTopicOrPartitionError(CatalogError):
 
 class TopicExistsError(CatalogError):
     """A topic of this name exists already."""
+
+
+class TopicChangedError(CatalogError):
+    """Somebody else altered the topic between its reading and its change. Nothing was changed."""
+
+    retriable = True
+    advice = "Read the topic again and repeat the change."
 
 
 class InvalidTopicError(CatalogError):

@@ -21,6 +21,7 @@ from txnstore.core.model import Batch, Outcome, Topic, TopicPartition
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,
+    TopicChangedError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
     UploadExpiredError,
@@ -62,7 +63,7 @@ def test_who_alters_must_have_seen_the_last_version(world: World) -> None:
         AlterTopic(replace(topic, version=1), 0),
         AlterTopic(replace(topic, version=2, topic_id="another"), 1),
     ):
-        assert world.refuse(CompactionConflictError, command).retriable
+        assert world.refuse(TopicChangedError, command).retriable
 
 
 def test_what_is_not_there_cannot_be_changed(world: World) -> None:

@@ -40,6 +40,7 @@ from txnstore.core.model import NO_PRODUCER, Partition, State, Topic
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,
+    TopicChangedError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -80,7 +81,7 @@ def _alter_topic(draft: Draft, command: AlterTopic) -> Topic:
     topic, current = command.topic, _topic(draft.state, command.topic.name)
     if current.version != command.expected_version or current.topic_id != topic.topic_id:
         msg = f"topic {topic.name!r} was changed by somebody else in the meantime: read it again"
-        raise CompactionConflictError(msg)
+        raise TopicChangedError(msg)
     if topic.partitions < current.partitions:
         msg = (
             f"topic {topic.name!r} has {current.partitions} partitions; they can grow, but not shrink to "
