@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import subprocess
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -17,6 +21,7 @@ import pytest
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill, rows, values
 from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.sql import read_table
+from txnstore.sql.session import session_of
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create
 
@@ -376,3 +381,18 @@ def test_a_folder_with_a_quote_in_its_name_is_read_in_place(tmp_path: Path) -> N
         with store.duckdb(snapshot=store.snapshot()) as con:
             assert values(con, "SELECT count(*) FROM orders") == [8]
         assert store.metrics().gets == before + 1  # The snapshot looked for the next entry.
+
+
+def test_a_closed_connection_leaves_nothing_behind(store: Store) -> None:
+    store.create_topic("orders")
+    con = store.duckdb()
+    files = weakref.ref(session_of(con).files)
+    con.close()
+    del con
+    gc.collect()
+    assert files() is None
+
+
+def test_nothing_of_duckdb_is_imported_with_the_package() -> None:
+    code = "import sys, txnstore, txnstore.sql; sys.exit('duckdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
