@@ -9,8 +9,15 @@ from collections.abc import Sequence
 import click
 
 from txnstore._version import __version__
+from txnstore.cli.consume import consume
 from txnstore.cli.context import App, CommandError, shared_options
+from txnstore.cli.log import log
+from txnstore.cli.maintenance import checkpoint, compact, vacuum, verify
+from txnstore.cli.produce import produce
+from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
+from txnstore.cli.topic import topic
+from txnstore.cli.txn import txn
 from txnstore.errors import TxnStoreError
 
 
@@ -24,7 +31,7 @@ def root() -> None:
     """
 
 
-for command in (init, info):
+for command in (init, info, topic, produce, consume, txn, sql, compact, vacuum, verify, checkpoint, log):
     root.add_command(command)
 
 

@@ -45,7 +45,8 @@ class Output:
 
         found = list(rows)
         if not found:
-            self.note(empty)
+            if empty:
+                self.note(empty)
             return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for column in columns:
@@ -162,13 +163,11 @@ def _plain(value: Any) -> Any:
 
 
 def display(value: Any) -> str:
-    """A value for people: nothing for None, thousands apart, the rest as in JSON."""
+    """A value for people: nothing for None, texts as they are, the rest as in JSON."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
     if isinstance(value, str):
         return value
     plain = _plain(value)

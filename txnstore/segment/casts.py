@@ -79,7 +79,7 @@ def _cast(array: Any, target: pa.DataType) -> Any:
         # Text that is repeated may outgrow 32-bit offsets once it is spelled out.
         decoded = pc.run_end_decode(array) if pt.is_run_end_encoded(source) else array.dictionary_decode()
         return _cast(decoded, target)
-    if target == TIMESTAMP:
+    if target == TIMESTAMP and not pt.is_null(source):
         return as_milliseconds(_to_int64(array) if pt.is_integer(source) else _whole_unit(array), "")
     if pt.is_integer(source) and pt.is_decimal(target) and target.scale <= _MAX_DECIMAL - _INT64_DIGITS:
         # Arrow asks for room for 19 digits, however small the numbers are.

@@ -1,0 +1,154 @@
+"""``consume``: the records of a topic on standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.output import instant, to_json
+
+if TYPE_CHECKING:
+    from txnstore.consumer import Consumer
+    from txnstore.record import Record
+
+_POLL = 5_000
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", metavar="ID", help="Go on where this group stopped, and commit what was printed.")
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|latest|OFFSET",
+    default="earliest",
+    show_default=True,
+    help="Where to begin; for a group only earliest or latest, and only where it has committed nothing.",
+)
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+)
+@click.option("--follow", is_flag=True, help="Wait for more at the end, until interrupted.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--keys", is_flag=True, help="Text: print the key, a tab, then the value.")
+@click.option("--headers", is_flag=True, help="Text: print the headers.")
+@click.option("--offsets", is_flag=True, help="Text: print topic-partition:offset.")
+@click.option("--timestamps", is_flag=True, help="Text: print the time.")
+@shared_options()
+@pass_app
+def consume(
+    app: App,
+    /,
+    topic: str,
+    group: str | None,
+    start: str,
+    partitions: tuple[int, ...],
+    limit: int | None,
+    isolation: str,
+    follow: bool,
+    form: str,
+    **shown: bool,
+) -> None:
+    """Print the records of TOPIC, each once, up to its end as it is now.
+
+    Text prints the value as it is (a row as JSON); null is printed as null. JSON prints one object a record.
+    """
+    offset = _offset(start, group)
+    as_json = form == "json" or app.out.as_json
+    count = 0
+    with app.open() as store:
+        consumer = store.consumer(
+            group=group, isolation=isolation, auto_offset_reset=start if offset is None else "earliest"
+        )
+        with consumer:
+            _assign(consumer, topic, partitions, store.topic(topic).partitions, offset)
+            for records in _polls(consumer, limit, follow=follow):
+                for record in records:
+                    app.out.write((to_json(as_values(record)).encode() if as_json else _text(record, shown)) + b"\n")
+                app.out.flush()
+                count += len(records)
+                if group is not None:
+                    consumer.commit()
+    app.out.note(f"{count:,} records")
+
+
+def _offset(start: str, group: str | None) -> int | None:
+    if start in ("earliest", "latest"):
+        return None
+    if not start.isdecimal():
+        msg = f"--from takes earliest, latest or an offset, not {start!r}"
+        raise click.UsageError(msg)
+    if group is not None:
+        msg = "--from OFFSET cannot be combined with --group: a group begins at its committed offsets"
+        raise click.UsageError(msg)
+    return int(start)
+
+
+def _assign(consumer: Consumer, topic: str, partitions: tuple[int, ...], count: int, offset: int | None) -> None:
+    from txnstore.core.model import TopicPartition
+
+    if not partitions and offset is None:
+        consumer.subscribe(topic)
+        return
+    consumer.assign([TopicPartition(topic, number) for number in partitions or range(count)])
+    if offset is not None:
+        for tp in consumer.assignment():
+            consumer.seek(tp, offset)
+
+
+def _polls(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:
+    """What polls return: up to the end as it was at the beginning, or for ever."""
+    left = limit
+    ends = None if follow else consumer.end_offsets()
+    while left is None or left > 0:
+        if ends is not None and all(consumer.position(tp) >= end for tp, end in ends.items()):
+            return
+        records = consumer.poll(1.0 if follow else 0.0, _POLL if left is None else min(left, _POLL))
+        if records:
+            yield records
+        elif not follow:
+            return
+        if left is not None:
+            left -= len(records)
+
+
+def as_values(record: Record) -> dict[str, Any]:
+    """A record as its JSON object."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": record.key,
+        "value": record.value,
+        "headers": record.headers,
+    }
+
+
+def _text(record: Record, shown: dict[str, bool]) -> bytes:
+    parts = []
+    if shown["timestamps"]:
+        parts.append((instant(record.timestamp) or "").encode())
+    if shown["offsets"]:
+        parts.append(f"{record.topic}-{record.partition}:{record.offset}".encode())
+    if shown["headers"]:
+        parts.append(b",".join(name.encode() + b":" + _bytes(value) for name, value in record.headers))
+    if shown["keys"]:
+        parts.append(_bytes(record.key))
+    return b"\t".join([*parts, _bytes(record.value)])
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return to_json(value).encode()

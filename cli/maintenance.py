@@ -1,0 +1,89 @@
+"""``compact``, ``vacuum``, ``verify``, ``checkpoint``: the care of a store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.output import size
+from txnstore.cli.values import Duration
+
+_PARTITION_COLUMNS = [
+    "partition", "segments_before", "segments_after", "bytes_before", "bytes_after", "records", "aborted", "conflicts",
+]  # fmt: skip
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@shared_options()
+@pass_app
+def compact(app: App, topic: str | None, dry_run: bool) -> None:
+    """Merge small committed segments of TOPIC, or of all, and drop aborted data.
+
+    Nothing at or above the last stable offset is touched, and no reader is disturbed.
+    """
+    with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
+        report = store.compact(
+            topic, dry_run=dry_run, progress=lambda progress: advance(progress.done, total=progress.total)
+        )
+    rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
+    for row in rows:
+        del row["tp"]
+    app.out.rows(rows, _PARTITION_COLUMNS, empty="Nothing to compact")
+    if rows:
+        app.out.note(
+            f"{'Would merge' if dry_run else 'Merged'} {report.segments_before:,} segments into "
+            f"{report.segments_after:,}; {report.aborted:,} aborted batches dropped"
+        )
+
+
+@click.command()
+@click.option(
+    "--older-than", type=Duration(), default="24h", show_default=True, help="The grace period: 90s, 30m, 24h, 7d."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@shared_options()
+@pass_app
+def vacuum(app: App, older_than: float, dry_run: bool) -> None:
+    """Delete objects that nothing refers to, after a grace period."""
+    with app.open(read_only=dry_run) as store:
+        report = store.vacuum(older_than=older_than, dry_run=dry_run)
+    verb = "Would delete" if dry_run else "Deleted"
+    app.out.result(
+        f"{verb} {len(report.deleted):,} objects ({size(report.bytes)}); {report.kept_young:,} are too young, "
+        f"{report.referenced:,} segments are in use",
+        **asdict(report),
+    )
+    if dry_run and not app.out.as_json:
+        for key in report.deleted:
+            app.out.line(f"  {key}")
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Read all data and compare its checksums.")
+@shared_options()
+@pass_app
+def verify(app: App, deep: bool) -> int:
+    """Check every invariant of the store; the exit status is 1 if one does not hold."""
+    with app.open(read_only=True) as store:
+        report = store.verify(deep=deep)
+    app.out.result(
+        "Everything holds" if report.ok else f"{len(report.violations):,} violations",
+        **{**asdict(report), "ok": report.ok},
+    )
+    if not app.out.as_json:
+        app.out.rows([asdict(item) for item in report.violations], ["name", "subject", "message"], empty="")
+    return 0 if report.ok else 1
+
+
+@click.command()
+@shared_options()
+@pass_app
+def checkpoint(app: App) -> None:
+    """Save the state now, so that the next open is fast."""
+    with app.open() as store:
+        sequence = store.checkpoint()
+    app.out.result(f"The checkpoint covers {sequence:,} entries", sequence=sequence)

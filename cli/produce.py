@@ -1,0 +1,129 @@
+"""``produce``: records from standard input or a file into a topic."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.output import Advance
+from txnstore.cli.records import Piece, Reading, pieces_of_file, pieces_of_stream, size_of_file
+
+if TYPE_CHECKING:
+    from txnstore.core.model import Topic
+    from txnstore.producer import Producer
+
+_SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read this .parquet, .csv or .jsonl file instead of standard input.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    help="What a line is: a value, or JSON (the default for a topic with a schema, where it is a row).",
+)
+@click.option("--key-field", metavar="NAME", help="Lines and rows are documents: this field of each is its key.")
+@click.option("--key-separator", metavar="TEXT", help="Lines of text are a key, this separator, and a value.")
+@click.option("--partition", type=click.IntRange(min=0), help="Send everything to this partition.")
+@click.option("--transactional-id", metavar="ID", help="Send everything in one transaction of this id.")
+@shared_options()
+@pass_app
+def produce(
+    app: App,
+    topic: str,
+    path: Path | None,
+    form: str | None,
+    key_field: str | None,
+    key_separator: str | None,
+    partition: int | None,
+    transactional_id: str | None,
+) -> None:
+    """Send lines of standard input (or a file) to TOPIC.
+
+    A line of text is a value. A line of JSON is a record as `consume --json` prints it, a document if --key-field is
+    given, or a row if the topic has a schema. With --transactional-id all of it becomes visible at once, or nothing.
+    """
+    _check_options(path, form, key_field, key_separator)
+    with app.open() as store:
+        reading = _reading(store.topic(topic), form, key_field, key_separator)
+        pieces, total = _input(path, reading)
+        with store.producer(transactional_id=transactional_id) as producer:
+            scope = producer.transaction() if transactional_id is not None else nullcontext()
+            with app.out.progress(f"to {topic}", total) as advance, scope:
+                count = _send_all(producer, topic, pieces, partition, advance)
+                producer.flush()
+    how = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
+    app.out.result(
+        f"{count:,} records sent to {topic!r}{how}", topic=topic, records=count, transactional_id=transactional_id
+    )
+
+
+def _check_options(path: Path | None, form: str | None, key_field: str | None, key_separator: str | None) -> None:
+    if path is not None and path.suffix not in _SUFFIXES:
+        msg = f"--file {path.name}: the name must end in one of {', '.join(_SUFFIXES)}"
+        raise click.UsageError(msg)
+    if key_separator is not None and (path is not None or form == "json" or key_field is not None):
+        msg = "--key-separator is for lines of text on standard input"
+        raise click.UsageError(msg)
+    if key_separator == "":
+        msg = "--key-separator must not be empty"
+        raise click.UsageError(msg)
+    if key_field is not None and form == "text":
+        msg = "--key-field is for JSON and files, not for --format text"
+        raise click.UsageError(msg)
+
+
+def _reading(topic: Topic, form: str | None, key_field: str | None, key_separator: str | None) -> Reading:
+    from txnstore.segment.schema_text import schema_from_text
+
+    if topic.schema is None:
+        return Reading(None, form == "json" or key_field is not None, key_field, key_separator)
+    if form == "text" or key_field is not None or key_separator is not None:
+        msg = f"topic {topic.name!r} has a schema: send rows as JSON or a file; its key is a column"
+        raise click.UsageError(msg)
+    return Reading(schema_from_text(topic.schema), as_json=True)
+
+
+def _input(path: Path | None, reading: Reading) -> tuple[Iterator[Piece], int | None]:
+    if path is not None:
+        return pieces_of_file(path, reading), size_of_file(path)
+    if sys.stdin is None or sys.stdin.closed:
+        msg = "standard input is closed, so there is nothing to send"
+        raise CommandError(msg, "Pipe records in, or give --file.")
+    return pieces_of_stream(sys.stdin.buffer, "standard input", reading), None
+
+
+def _send_all(producer: Producer, topic: str, pieces: Iterator[Piece], partition: int | None, advance: Advance) -> int:
+    from txnstore.errors import SchemaMismatchError
+
+    count = 0
+    for piece in pieces:
+        try:
+            _send(producer, topic, piece, partition)
+        except SchemaMismatchError as error:
+            msg = f"{piece.where} and following: {error}"
+            raise CommandError(msg, error.advice) from error
+        count += piece.count
+        advance(piece.done)
+    return count
+
+
+def _send(producer: Producer, topic: str, piece: Piece, partition: int | None) -> None:
+    if not isinstance(piece.records, list):
+        producer.send_table(topic, piece.records, partition)
+        return
+    for record in piece.records:
+        producer.send(topic, **({**record, "partition": partition} if partition is not None else record))

@@ -1,0 +1,240 @@
+"""What ``produce`` reads: lines of text, JSON lines, and files, as pieces that a producer takes.
+
+A piece is a table for ``send_table``, or a list of keyword arguments for ``send``. Input is taken as it arrives, so a
+slow pipe is not held back until a block is full, and never as a whole.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from txnstore.cli.context import CommandError
+from txnstore.cli.output import to_json
+from txnstore.cli.values import bytes_from_json, row_from_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BLOCK = 1 << 20
+_FILE_ROWS = 65_536
+_RECORD_MEMBERS = frozenset({"topic", "partition", "offset", "timestamp", "key", "value", "headers"})
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some of the input. ``done``: how many bytes (or rows, of a Parquet file) of it are read by now."""
+
+    records: list[dict[str, Any]] | pa.Table
+    where: str
+    done: int
+
+    @property
+    def count(self) -> int:
+        """How many records it holds."""
+        return self.records.num_rows if hasattr(self.records, "num_rows") else len(self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How lines become records. ``schema``: of the topic; None for Kafka records."""
+
+    schema: pa.Schema | None
+    as_json: bool
+    key_field: str | None = None
+    key_separator: str | None = None
+
+
+def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Piece]:
+    """The records in lines of text or JSON. An error names the line."""
+    number, done = 1, 0
+    for lines in _lines(stream):
+        done += sum(map(len, lines)) + len(lines)
+        where = f"{name}, line {number}"
+        yield Piece(_records(lines, name, number, reading), where, done)
+        number += len(lines)
+
+
+def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """Complete lines, as many as there are at the moment, without their ends."""
+    read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
+    rest: list[bytes] = []
+    while data := read(_BLOCK):
+        *lines, last = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*rest, lines[0]])
+            rest = []
+            yield lines
+        if last:
+            rest.append(last)
+    if rest:
+        yield [b"".join(rest)]
+
+
+def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> list[dict[str, Any]] | pa.Table:
+    import pyarrow as pa
+
+    if not reading.as_json:
+        keys: list[bytes | None] = [None] * len(lines)
+        if reading.key_separator is not None:
+            keys, lines = _split(lines, name, first, reading.key_separator.encode())
+        return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(lines, pa.binary())})
+    found = []
+    for number, line in enumerate(lines, first):
+        if not line.strip():
+            continue
+        try:
+            found.append(_record(line, reading))
+        except ValueError as error:
+            msg = f"{name}, line {number}: {error}"
+            raise CommandError(msg, _ADVICE) from None
+    if reading.schema is None:
+        return found
+    return rows_table(found, reading.schema)
+
+
+_ADVICE = "Correct the input; records of earlier lines may have been sent unless a --transactional-id was given."
+
+
+def rows_table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as a table of the topic's schema; the library says what is wrong with a column."""
+    from txnstore.segment.convert import normalize
+
+    return normalize(rows, schema)
+
+
+def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple[list[bytes | None], list[bytes]]:
+    keys: list[bytes | None] = []
+    values = []
+    for number, line in enumerate(lines, first):
+        key, found, value = line.partition(separator)
+        if not found:
+            msg = f"{name}, line {number}: there is no key separator {separator.decode()!r} in it"
+            raise CommandError(msg, _ADVICE)
+        keys.append(key)
+        values.append(value)
+    return keys, values
+
+
+def _record(line: bytes, reading: Reading) -> dict[str, Any]:
+    """One line of JSON: a row, a document that holds its key, or a record as ``consume --json`` prints it."""
+    try:
+        document = json.loads(line)
+    except ValueError as error:
+        msg = f"not valid JSON ({error})"
+        raise ValueError(msg) from None
+    if not isinstance(document, dict):
+        msg = f"a JSON object is expected, not {str(line[:40], 'utf-8', 'replace')!r}"
+        raise ValueError(msg)
+    if reading.schema is not None:
+        return row_from_json(document, reading.schema)
+    if reading.key_field is not None:
+        return {"key": _key(document, reading.key_field), "value": line}
+    return _record_of(document)
+
+
+def _key(document: Mapping[str, Any], field: str) -> bytes | None:
+    if field not in document:
+        msg = f"there is no field {field!r} for the key"
+        raise ValueError(msg)
+    return bytes_from_json(document[field])
+
+
+def _record_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = sorted(document.keys() - _RECORD_MEMBERS)
+    if unknown or "value" not in document:
+        what = f"it has {unknown[0]!r}" if unknown else "it has no 'value'"
+        msg = f"a record has value, key, headers, partition, timestamp, but {what}; use --key-field for documents"
+        raise ValueError(msg)
+    headers = document.get("headers") or []
+    if not isinstance(headers, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in headers):
+        msg = 'headers must be a list of pairs: [["name","value"]]'
+        raise ValueError(msg)
+    for member in ("partition", "timestamp"):
+        if not isinstance(document.get(member), int | None) or isinstance(document.get(member), bool):
+            msg = f"{member} must be a whole number"
+            raise ValueError(msg)
+    return {
+        "key": bytes_from_json(document.get("key")),
+        "value": bytes_from_json(document["value"]),
+        "headers": [(str(name), bytes_from_json(value)) for name, value in headers] or None,
+        "partition": document.get("partition"),
+        "timestamp": document.get("timestamp"),
+    }
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def size_of_file(path: Path) -> int:
+    """What :attr:`Piece.done` reaches at the end of the file."""
+    if path.suffix == ".parquet":
+        return int(_parquet(path).metadata.num_rows)
+    return path.stat().st_size
+
+
+def pieces_of_file(path: Path, reading: Reading) -> Iterator[Piece]:
+    """The rows of a Parquet, CSV or JSON-lines file."""
+    if path.suffix in (".jsonl", ".ndjson"):
+        with path.open("rb") as stream:
+            yield from pieces_of_stream(stream, path.name, reading)
+        return
+    row = 0
+    for batch, done in _parquet_batches(path) if path.suffix == ".parquet" else _csv_batches(path, reading):
+        yield Piece(_as_records(batch, path.name, reading), f"{path.name}, row {row + 1}", done)
+        row += batch.num_rows
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowException as error:
+        msg = f"{path.name} is not a Parquet file: {error}"
+        raise CommandError(msg) from None
+
+
+def _parquet_batches(path: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
+    done = 0
+    with _parquet(path) as file:
+        for batch in file.iter_batches(_FILE_ROWS):
+            done += batch.num_rows
+            yield batch, done
+
+
+def _csv_batches(path: Path, reading: Reading) -> Iterator[tuple[pa.RecordBatch, int]]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    types = {} if reading.schema is None else {field.name: field.type for field in reading.schema}
+    options = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=["", "NA", "NULL", "null"])
+    with path.open("rb") as stream:
+        try:
+            for batch in csv.open_csv(stream, convert_options=options):
+                yield batch, stream.tell()
+        except pa.ArrowException as error:
+            msg = f"{path.name}: {error}"
+            raise CommandError(msg, _ADVICE) from None
+
+
+def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict[str, Any]] | pa.Table:
+    """Rows for a typed topic; for one of Kafka records, records where there is a value column, else documents."""
+    import pyarrow as pa
+
+    if reading.schema is not None or ("value" in batch.schema.names and reading.key_field is None):
+        return pa.table(batch)
+    if reading.key_field is not None and reading.key_field not in batch.schema.names:
+        msg = f"{name} has no column {reading.key_field!r} for the key; it has {', '.join(batch.schema.names)}"
+        raise CommandError(msg)
+    found = []
+    for row in batch.to_pylist():
+        key = row[reading.key_field] if reading.key_field is not None else None
+        encoded = key if isinstance(key, bytes | None) else str(key).encode()
+        found.append({"key": encoded, "value": to_json(row).encode()})
+    return found

@@ -1,0 +1,92 @@
+"""``sql``: DuckDB over the topics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.context import App, CommandError, pass_app, shared_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnstore.store import Store
+
+_BATCH = 10_000
+
+
+@click.command()
+@click.argument("query", required=False)
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+)
+@click.option("--emit-views", is_flag=True, help="Print CREATE VIEW statements for a DuckDB without txnstore.")
+@click.option("--max-rows", type=click.IntRange(min=1), default=1_000, show_default=True, help="Rows of a table.")
+@shared_options()
+@pass_app
+def sql(app: App, query: str | None, isolation: str, emit_views: bool, max_rows: int) -> None:
+    """Run QUERY (or standard input) in DuckDB: a view a topic, and the schema txn to look behind.
+
+    All of it sees one snapshot. With --json all rows are printed, without it --max-rows of them.
+    """
+    if emit_views:
+        if query is not None:
+            msg = "--emit-views takes no query"
+            raise click.UsageError(msg)
+        from txnstore import sql as doors
+
+        with app.open(read_only=True) as store:
+            app.out.line(doors.emit_views(store, isolation).rstrip("\n"))
+        return
+    text = query if query is not None else _read_query()
+    with app.open(read_only=True) as store:
+        _run(app, store, text, isolation, max_rows)
+
+
+def _read_query() -> str:
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        msg = 'give a query: txnstore sql "SELECT …", or pipe one in'
+        raise click.UsageError(msg)
+    text = sys.stdin.read()
+    if not text.strip():
+        msg = "standard input holds no query"
+        raise click.UsageError(msg)
+    return text
+
+
+def _run(app: App, store: Store, query: str, isolation: str, max_rows: int) -> None:
+    import duckdb
+
+    from txnstore.sql.session import errors_of
+
+    with store.duckdb(isolation) as connection:
+        try:
+            with errors_of(connection):
+                relation: Any = connection.sql(query)  # None for a statement without a result
+                if relation is None:
+                    return
+                _print(app, relation.to_arrow_reader(_BATCH), max_rows)
+        except duckdb.Error as error:
+            msg = str(error).split("\n\nLINE")[0]
+            raise CommandError(msg, "`txnstore topic list` shows the tables.") from error
+
+
+def _print(app: App, reader: pa.RecordBatchReader, max_rows: int) -> None:
+    rows = (row for batch in reader for row in batch.to_pylist())
+    if app.out.as_json:
+        app.out.rows(rows, reader.schema.names)
+        return
+    shown = _first(rows, max_rows)
+    app.out.rows(shown, reader.schema.names, empty="No rows")
+    if next(rows, None) is not None:
+        app.out.note(f"… and more: only the first {max_rows:,} rows are shown (--max-rows, or --json for all)")
+
+
+def _first(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    return [row for _, row in zip(range(count), rows, strict=False)]

@@ -1,0 +1,211 @@
+"""``topic``: create, list, show, alter and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.context import App, parse_pairs, pass_app, shared_options
+from txnstore.cli.output import instant
+from txnstore.cli.values import column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnstore.core.model import State, Topic
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, show, alter and delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--column",
+    "columns",
+    metavar="NAME:TYPE",
+    multiple=True,
+    help="A typed column, such as id:int64! (! means not null). Without any, the topic holds Kafka records.",
+)
+@click.option("--key", metavar="COLUMN", help="The column that chooses the partition.")
+@click.option("--timestamp", metavar="COLUMN", help="The column that holds the event time.")
+@click.option("--config", metavar="NAME=VALUE", multiple=True, help="A setting under Kafka's name; repeatable.")
+@click.option("--exist-ok", is_flag=True, help="Be content with a topic that was created the same way.")
+@shared_options()
+@pass_app
+def create(
+    app: App,
+    name: str,
+    partitions: int,
+    columns: tuple[str, ...],
+    key: str | None,
+    timestamp: str | None,
+    config: tuple[str, ...],
+    exist_ok: bool,
+) -> None:
+    """Create the topic NAME."""
+    settings = _settings(config)
+    schema = _schema(columns)
+    with app.open() as store:
+        created = store.create_topic(
+            name, partitions, schema=schema, key=key, timestamp=timestamp, config=settings, exist_ok=exist_ok
+        )
+    app.out.result(f"Topic {created.name!r} has {created.partitions} partitions", **_described(created))
+
+
+@topic.command("list")
+@shared_options()
+@pass_app
+def list_topics(app: App) -> None:
+    """List all topics."""
+    with app.open(read_only=True) as store:
+        state = store.state(refresh=False)
+    rows = []
+    for found in state.sorted_topics():
+        partitions = [partition for _, partition in state.partitions_of(found.name)]
+        batches = [batch for partition in partitions for batch in partition.batches]
+        sizes = {batch.segment.key: batch.segment.size for batch in batches}
+        rows.append(
+            {
+                "topic": found.name,
+                "partitions": found.partitions,
+                "records": sum(batch.records for batch in batches),
+                "segments": len(sizes),
+                "bytes": sum(sizes.values()),
+                "typed": found.schema is not None,
+                "key": found.key,
+            }
+        )
+    columns = ["topic", "partitions", "records", "segments", "bytes", "typed", "key"]
+    app.out.rows(rows, columns, empty="There is no topic yet. Create one: txnstore topic create NAME")
+
+
+@topic.command()
+@click.argument("name")
+@shared_options()
+@pass_app
+def show(app: App, name: str) -> None:
+    """Show the columns, the settings and the partitions of the topic NAME."""
+    with app.open(read_only=True) as store:
+        found = store.topic(name)
+        state = store.state(refresh=False)
+    described = _described(found)
+    partitions = _partitions(state, name)
+    if app.out.as_json:
+        app.out.record({**described, "offsets": partitions})
+        return
+    columns, config = described.pop("columns"), described.pop("config")
+    app.out.record(described)
+    if columns is not None:
+        app.out.rows(columns, ["name", "type", "nullable"])
+    app.out.rows([{"setting": key, "value": value} for key, value in config.items()], ["setting", "value"])
+    app.out.rows(partitions, list(partitions[0]))
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="More partitions than before.")
+@click.option("--add-column", "columns", metavar="NAME:TYPE", multiple=True, help="A new nullable column; repeatable.")
+@click.option("--config", metavar="NAME=VALUE", multiple=True, help="Set a setting; repeatable.")
+@click.option("--unset", metavar="NAME", multiple=True, help="Return a setting to its default; repeatable.")
+@shared_options()
+@pass_app
+def alter(
+    app: App,
+    name: str,
+    partitions: int | None,
+    columns: tuple[str, ...],
+    config: tuple[str, ...],
+    unset: tuple[str, ...],
+) -> None:
+    """Add partitions or columns to the topic NAME, or change its settings."""
+    settings: dict[str, Any] = _settings(config) | dict.fromkeys(unset)
+    if partitions is None and not columns and not settings:
+        msg = "nothing to change: give --partitions, --add-column, --config or --unset"
+        raise click.UsageError(msg)
+    with app.open() as store:
+        schema = _wider(store.topic(name), columns) if columns else None
+        altered = store.alter_topic(name, partitions=partitions, schema=schema, config=settings or None)
+    app.out.result(f"Topic {altered.name!r} is altered", **_described(altered))
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared_options()
+@pass_app
+def delete(app: App, name: str, yes: bool) -> None:
+    """Delete the topic NAME with all of its records."""
+    with app.open() as store:
+        store.topic(name)
+        if not yes:
+            if sys.stdin is None or not sys.stdin.isatty():
+                msg = f"deleting {name!r} cannot be undone: confirm with --yes"
+                raise click.UsageError(msg)
+            click.confirm(f"Delete topic {name!r} with all of its records?", abort=True, err=True)
+        store.delete_topic(name)
+    app.out.result(f"Topic {name!r} is deleted; a later vacuum removes its objects", topic=name)
+
+
+def _settings(config: tuple[str, ...]) -> dict[str, Any]:
+    return parse_pairs(config, "--config", lambda _name, text: text.strip())
+
+
+def _schema(columns: tuple[str, ...]) -> pa.Schema | None:
+    if not columns:
+        return None
+    import pyarrow as pa
+
+    return pa.schema([column(text) for text in columns])
+
+
+def _wider(found: Topic, columns: tuple[str, ...]) -> pa.Schema:
+    from txnstore.segment.schema_text import schema_from_text
+
+    if found.schema is None:
+        msg = f"topic {found.name!r} holds Kafka records: it has no columns of its own to add to"
+        raise click.UsageError(msg)
+    schema = schema_from_text(found.schema)
+    for text in columns:
+        schema = schema.append(column(text))
+    return schema
+
+
+def _described(found: Topic) -> dict[str, Any]:
+    from txnstore.catalog.settings import TopicConfig
+    from txnstore.segment.schema_text import schema_from_text
+
+    columns = None
+    if found.schema is not None:
+        fields = schema_from_text(found.schema)
+        columns = [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in fields]
+    return {
+        "topic": found.name,
+        "topic_id": found.topic_id,
+        "partitions": found.partitions,
+        "key": found.key,
+        "timestamp": found.timestamp,
+        "created_at": instant(found.created_at),
+        "columns": columns,
+        "config": TopicConfig.from_mapping(found.config).effective(),
+    }
+
+
+def _partitions(state: State, name: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": tp.partition,
+            "log_start": partition.log_start,
+            "last_stable": partition.last_stable_offset,
+            "high_watermark": partition.high_watermark,
+            "records": sum(batch.records for batch in partition.batches),
+            "segments": len({batch.segment.key for batch in partition.batches}),
+            "open_transactions": len(partition.open_txns),
+        }
+        for tp, partition in state.partitions_of(name)
+    ]

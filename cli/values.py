@@ -1,0 +1,139 @@
+"""From what people type to what the library takes: column types, rows in JSON, durations, pairs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+_ZONED = re.compile(r"timestamp\[(ms|us),\s*UTC\]", re.IGNORECASE)
+_DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)", re.IGNORECASE)
+_LIST = re.compile(r"list<(.+)>", re.IGNORECASE)
+
+
+class Duration(click.ParamType[float]):
+    """A duration such as ``90s``, ``30m``, ``24h``, ``7d``; a bare number counts seconds. Gives seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = _DURATION.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is not a duration: write 90s, 30m, 24h or 7d", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+def column(text: str) -> pa.Field:
+    """A column as ``NAME:TYPE``; ``!`` after the type means not null. Types have Arrow's names."""
+    import pyarrow as pa
+
+    name, separator, kind = text.partition(":")
+    if not separator or not name.strip() or not kind.strip():
+        msg = f"--column takes NAME:TYPE, such as id:int64 or at:timestamp[ms, UTC], not {text!r}"
+        raise click.UsageError(msg)
+    nullable = not kind.rstrip().endswith("!")
+    return pa.field(name.strip(), data_type(kind.strip().rstrip("!").strip()), nullable)
+
+
+def data_type(text: str) -> pa.DataType:
+    """An Arrow type by its name, also with parameters where topics need them."""
+    import pyarrow as pa
+
+    if match := _ZONED.fullmatch(text):
+        return pa.timestamp(match[1].lower(), "UTC")
+    if match := _LIST.fullmatch(text):
+        return pa.list_(data_type(match[1].strip()))
+    try:
+        if match := _DECIMAL.fullmatch(text):
+            return pa.decimal128(int(match[1]), int(match[2]))
+        return pa.type_for_alias(text)
+    except ValueError:
+        known = (
+            "int32, int64, double, bool, string, binary, date32, timestamp[ms, UTC], decimal128(10, 2), list<string>"
+        )
+        msg = f"there is no column type {text!r}; types are {known} and others of Arrow"
+        raise click.UsageError(msg) from None
+
+
+# Rows in JSON ---------------------------------------------------------------------------------------------------------
+
+
+def row_from_json(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    """A JSON object as a row of the schema: texts become times, dates, decimals and bytes where the column is one.
+
+    The rest, and what is wrong with it, is left to the library. Raises ValueError, which names the column.
+    """
+    converted = {}
+    for name, value in row.items():
+        index = schema.get_field_index(name)
+        try:
+            converted[name] = value if index < 0 else from_json(value, schema.field(index).type)
+        except (ValueError, InvalidOperation, binascii.Error):
+            msg = f"column {name!r}: {value!r} is not {schema.field(index).type}"
+            raise ValueError(msg) from None
+    return converted
+
+
+def from_json(value: Any, kind: pa.DataType) -> Any:
+    """A JSON value as Python's value of an Arrow type."""
+    import pyarrow.types as pt
+
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _from_text(value, kind)
+    if isinstance(value, float) and pt.is_decimal(kind):
+        return Decimal(repr(value))
+    if isinstance(value, Mapping):
+        if pt.is_binary(kind) or pt.is_large_binary(kind):
+            return bytes_from_json(value)
+        if pt.is_map(kind):
+            return [(_from_text(key, kind.key_type), from_json(item, kind.item_type)) for key, item in value.items()]
+        if pt.is_struct(kind):
+            return {
+                key: item if kind.get_field_index(key) < 0 else from_json(item, kind.field(key).type)
+                for key, item in value.items()
+            }
+    if isinstance(value, list) and (pt.is_list(kind) or pt.is_large_list(kind)):
+        return [from_json(item, kind.value_type) for item in value]
+    return value
+
+
+def _from_text(text: str, kind: pa.DataType) -> Any:
+    import pyarrow.types as pt
+
+    if pt.is_timestamp(kind):
+        return datetime.fromisoformat(text)
+    if pt.is_date(kind):
+        return date.fromisoformat(text)
+    if pt.is_decimal(kind):
+        return Decimal(text)
+    if pt.is_binary(kind) or pt.is_large_binary(kind):
+        return text.encode()
+    return text
+
+
+def bytes_from_json(value: Any) -> bytes | None:
+    """A key, value or header in JSON as bytes: text, ``{"base64": "…"}`` or null; other JSON is kept as JSON text."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, Mapping) and set(value) == {"base64"} and isinstance(value["base64"], str):
+        return base64.b64decode(value["base64"], validate=True)
+    from txnstore.cli.output import to_json
+
+    return to_json(value).encode()
