@@ -14,6 +14,7 @@ from typing import Literal, Self, overload
 
 import pyarrow as pa
 
+from txnstore.catalog.topics import find_topic
 from txnstore.core.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups import committed, group_offset
 from txnstore.core.model import OffsetAndMetadata, State, TopicPartition
@@ -22,7 +23,7 @@ from txnstore.core.visibility import read_limit
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.fetcher import Taken
 from txnstore.lookup import OffsetAndTimestamp, offset_for_time
-from txnstore.plan import PartitionOffsets, find_partition, find_topic, parse_isolation, partition_offsets
+from txnstore.plan import PartitionOffsets, find_partition, parse_isolation, partition_offsets
 from txnstore.polling import Poller, Reads
 from txnstore.positions import Assignment, GroupMetadata, Positions, Reset, parse_reset
 from txnstore.record import Record, records_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from txnstore.core.model import Isolation, Partition, State, Topic, TopicPartition
+from txnstore.catalog.topics import find_topic
+from txnstore.core.model import Isolation, Partition, State, TopicPartition
 from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
 
 
@@ -25,16 +26,6 @@ def partition_offsets(state: State, topic: str, partition: int) -> PartitionOffs
     """The bounds of a partition log. Raises :class:`UnknownTopicOrPartitionError`."""
     found = find_partition(state, TopicPartition(topic, partition))
     return PartitionOffsets(found.log_start, found.last_stable_offset, found.high_watermark)
-
-
-def find_topic(state: State, name: str) -> Topic:
-    """The topic. Raises :class:`UnknownTopicOrPartitionError`, which names topics that there are."""
-    topic = state.topics.get(name) if isinstance(name, str) else None  # The map takes strings only.
-    if topic is None:
-        known = ", ".join(sorted(state.topics)[:10]) or "none yet"
-        msg = f"there is no topic {name!r}; the topics are: {known}"
-        raise UnknownTopicOrPartitionError(msg)
-    return topic
 
 
 def find_partition(state: State, tp: TopicPartition) -> Partition:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from txnstore.catalog.topics import find_topic
 from txnstore.core.groups import committed
 from txnstore.core.model import Isolation, Partition, State, Topic, TopicPartition
 from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnstableOffsetCommitError
 from txnstore.fetcher import Flow
-from txnstore.plan import find_partition, find_partitions, find_topic
+from txnstore.plan import find_partition, find_partitions
 from txnstore.reader import Projection
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from txnstore.catalog.topics import find_topic
 from txnstore.core.model import State, TopicPartition
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
-from txnstore.plan import find_partition, find_partitions, find_topic, parse_isolation
+from txnstore.plan import find_partition, find_partitions, parse_isolation
 from txnstore.readahead import read_ahead
 from txnstore.reader import Projection
 from txnstore.snapshot import Snapshot
@@ -58,7 +59,7 @@ class Scan:
         start: Bound = None,
         end: Bound = None,
         columns: Sequence[str] | None = None,
-        filter: Any = None,  # noqa: A002 - the name that pyarrow and the public contract give it
+        filter: Any = None,
         snapshot: Snapshot | None = None,
     ) -> None:
         self._isolation = parse_isolation(isolation)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +37,7 @@ from txnstore.errors import (
 )
 from txnstore.record import Record
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store
+from txnstore.store import Store, create
 from txnstore.testing import Fault, FaultStore, ManualClock
 
 
@@ -552,6 +554,24 @@ def test_a_compaction_does_not_disturb_a_reader(store: Store, clock: ManualClock
     old = {part.batch.segment.key for part in store.scan("t").plan()}
     store.objects.delete([item.key for item in store.objects.list("topics/") if item.key not in old])
     assert texts(read_all(consumer)) == [*"bcdef"]
+
+
+def test_a_forked_child_reads_on_by_itself(tmp_path: Path) -> None:
+    """What the parent has on its way arrives in the parent only; the child asks again, from the same position."""
+    with create(tmp_path / "store") as store:
+        store.create_topic("t")
+        for value in "abcd":
+            append(store, value)
+        consumer = store.consumer(["t"])
+        assert texts(consumer.poll(max_records=1)) == ["a"]
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if texts(read_all(consumer)) == ["b", "c", "d"] else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert texts(read_all(consumer)) == ["b", "c", "d"]
 
 
 def _forget_prefetched(consumer: Consumer) -> None:
