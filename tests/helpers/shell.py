@@ -57,7 +57,9 @@ def topic(name: str, partitions: int = 1) -> Topic:
 
 
 @contextmanager
-def a_chain(objects: ObjectStore, clock: Callable[[], int] | None = None, checkpoint_every: int = 64) -> Iterator[Chain]:
+def a_chain(
+    objects: ObjectStore, clock: Callable[[], int] | None = None, checkpoint_every: int = 64
+) -> Iterator[Chain]:
     """A loaded chain of a process of its own."""
     with ThreadPoolExecutor(4) as pool:
         chain = Chain(objects, 0, runtime(clock), pool, checkpoint_every=checkpoint_every)

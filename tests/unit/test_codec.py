@@ -98,7 +98,7 @@ def test_every_altered_byte_is_told() -> None:
     ids=["empty", "object", "null", "array", "binary", "parquet", "html", "deep", "version-of-text"],
 )
 def test_what_was_never_a_document_is_told(data: bytes) -> None:
-    with pytest.raises(CorruptionError, match="00007.json is truncated or altered"):
+    with pytest.raises(CorruptionError, match=r"00007\.json is truncated or altered"):
         decode(Entry, KEY, data)
 
 

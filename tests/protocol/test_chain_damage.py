@@ -1,0 +1,159 @@
+"""A chain that somebody has altered: named, never read over in silence (OBJ-13, invariant 8)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from tests.helpers.shell import a_chain, entries, names_in_bucket, topic
+from txnstore.chain import keys
+from txnstore.chain.codec import decode, encode
+from txnstore.core.commands import CreateTopic
+from txnstore.errors import CorruptionError, StorageError, UnsupportedFormatError
+from txnstore.storage.memory import MemoryStore
+
+ENTRIES = 6
+
+
+@pytest.fixture
+def bucket() -> MemoryStore:
+    """Six entries: each creates a topic."""
+    objects = MemoryStore()
+    with a_chain(objects) as chain:
+        for number in range(1, ENTRIES + 1):
+            chain.submit(CreateTopic(topic(f"t{number}")))
+    return objects
+
+
+def change(objects: MemoryStore, sequence: int, **members: Any) -> None:
+    """Rewrite an entry, with a checksum that fits: as somebody who knows the format could."""
+    document = json.loads(objects.get(keys.entry(0, sequence)))
+    del document["checksum"]
+    body = json.dumps(document | members, separators=(",", ":")).encode()
+    sealed = body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+    objects.put(keys.entry(0, sequence), sealed)
+
+
+def opened(objects: MemoryStore) -> str:
+    """What opening the chain says about it."""
+    with pytest.raises(CorruptionError) as raised, a_chain(objects):
+        pass
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("sequence", [1, 3, ENTRIES])
+@pytest.mark.parametrize("length", [0, 1, 50, -1])
+def test_a_truncated_entry_is_named(bucket: MemoryStore, sequence: int, length: int) -> None:
+    key = keys.entry(0, sequence)
+    bucket.put(key, bucket.get(key)[:length])
+    assert f"{key} is truncated or altered" in opened(bucket)
+
+
+@pytest.mark.parametrize("sequence", [1, 3, ENTRIES])
+def test_an_altered_byte_in_an_entry_is_named(bucket: MemoryStore, sequence: int) -> None:
+    key = keys.entry(0, sequence)
+    bucket.put(key, bucket.get(key).replace(b'"partitions":1', b'"partitions":2'))
+    assert f"{key} is altered" in opened(bucket)
+
+
+@pytest.mark.parametrize("sequence", [1, 3, ENTRIES - 1])
+def test_an_entry_that_was_rewritten_with_a_good_checksum_breaks_the_hash_chain(
+    bucket: MemoryStore, sequence: int
+) -> None:
+    """The entry after it names the hash of the bytes that were there."""
+    change(bucket, sequence, timestamp=1)
+    message = opened(bucket)
+    assert f"{keys.entry(0, sequence)} was altered" in message
+    assert keys.entry(0, sequence + 1) in message
+
+
+def test_an_entry_that_names_another_predecessor_is_told(bucket: MemoryStore) -> None:
+    change(bucket, 4, previous="0" * 64)
+    message = opened(bucket)
+    assert keys.entry(0, 3) in message
+    assert keys.entry(0, 4) in message
+    assert "0" * 64 in message
+
+
+def test_an_entry_in_the_slot_of_another_is_told(bucket: MemoryStore) -> None:
+    bucket.put(keys.entry(0, 4), bucket.get(keys.entry(0, 5)))
+    assert f"{keys.entry(0, 4)} says that it is entry 5" in opened(bucket)
+
+
+def test_an_entry_of_another_store_is_told(bucket: MemoryStore) -> None:
+    other = MemoryStore()
+    with a_chain(other) as chain:
+        for number in range(4):
+            chain.submit(CreateTopic(topic(f"o{number}")))
+    bucket.put(keys.entry(0, 4), other.get(keys.entry(0, 4)))
+    assert keys.entry(0, 4) in opened(bucket)
+
+
+def test_an_event_that_does_not_fit_the_state_is_told(bucket: MemoryStore) -> None:
+    """The last entry deletes a topic that never was: with a good checksum and the right predecessor."""
+    change(bucket, ENTRIES, events=[{"type": "TopicDeleted", "name": "never", "topic_id": "x"}])
+    assert f"{keys.entry(0, ENTRIES)} holds an event that does not fit" in opened(bucket)
+
+
+def test_an_entry_of_a_newer_format_is_refused_and_named(bucket: MemoryStore) -> None:
+    change(bucket, ENTRIES, version=2, weather="fine")
+    with pytest.raises(UnsupportedFormatError, match=r"00006\.json has format version 2"), a_chain(bucket):
+        pass
+
+
+def test_a_missing_entry_in_the_middle_is_not_skipped(bucket: MemoryStore) -> None:
+    """Entries after a hole do not count: what the chain says ends before it."""
+    bucket.delete([keys.entry(0, 4)])
+    with a_chain(bucket) as chain:
+        assert chain.state.sequence == 3
+        assert set(chain.state.topics) == {"t1", "t2", "t3"}
+
+
+def test_a_chain_that_is_open_meets_the_damage_when_it_reads_on(bucket: MemoryStore) -> None:
+    """What it knows stays; what it cannot trust is not folded, at the first look and at every later one."""
+    with a_chain(bucket) as reader, a_chain(bucket) as writer:
+        writer.submit(CreateTopic(topic("t7")))
+        bucket.put(keys.entry(0, 7), bucket.get(keys.entry(0, 7))[:-9])
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match=r"00007\.json"):
+                reader.refresh()
+        assert reader.state.sequence == ENTRIES
+
+
+def test_a_writer_never_writes_after_an_entry_that_it_cannot_read(bucket: MemoryStore) -> None:
+    """The slot is taken by something damaged: the commit fails and names it, again and again, and writes nothing."""
+    with a_chain(bucket) as chain:
+        bucket.put(keys.entry(0, 7), b"garbage")
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match=r"00007\.json is truncated or altered"):
+                chain.submit(CreateTopic(topic("mine")))
+        assert [item.key for item in bucket.list(keys.entries(0))][-1] == keys.entry(0, 7)
+        # Once the object is repaired (here: gone), the chain goes on.
+        bucket.delete([keys.entry(0, 7)])
+        chain.submit(CreateTopic(topic("mine")))
+        assert names_in_bucket(bucket)[-1] == "mine"
+
+
+def test_a_storage_that_fails_is_no_damage(bucket: MemoryStore) -> None:
+    """An entry that cannot be read now is not the end of the chain, either."""
+
+    def away(key: str, start: int | None = None, end: int | None = None) -> bytes:
+        if key == keys.entry(0, 4):
+            raise StorageError("503")
+        return MemoryStore.get(bucket, key, start, end)
+
+    bucket.get = away  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="503"), a_chain(bucket):
+        pass
+
+
+def test_the_entries_name_their_predecessors_bytes(bucket: MemoryStore) -> None:
+    previous = ""
+    for entry in entries(bucket):
+        assert entry.previous == previous
+        data = bucket.get(keys.entry(0, entry.sequence))
+        previous = hashlib.sha256(data).hexdigest()
+        assert encode(decode(type(entry), "key", data)) == data

@@ -1,0 +1,253 @@
+"""Flat combining: whoever arrives while an entry is on its way rides in the next one (architecture §4, OBJ-10)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.helpers.shell import Gate, GatedStore, a_chain, entries, in_threads, names_in_bucket, runtime, topic
+from txnstore.chain.log import Chain
+from txnstore.core.commands import (
+    Append,
+    Command,
+    CommitOffsets,
+    CreateTopic,
+    InitProducer,
+    ProducerIdentity,
+    TxnOffsets,
+)
+from txnstore.core.events import GroupOffset
+from txnstore.core.invariants import check
+from txnstore.core.model import NewBatch, Segment
+from txnstore.errors import (
+    InvalidConfigError,
+    StorageError,
+    StorageRefusedError,
+    TopicExistsError,
+    TxnStoreError,
+    UnknownOutcomeError,
+)
+from txnstore.storage.memory import MemoryStore
+from txnstore.testing import Fault, FaultStore, ManualClock, on
+
+THREADS = 64
+
+
+class Crowd:
+    """One thread whose PUT stands at a gate, and others that arrive meanwhile."""
+
+    def __init__(self, chain: Chain, gate: Gate, pool: ThreadPoolExecutor) -> None:
+        self._chain, self._gate, self._pool = chain, gate, pool
+
+    def submit(self, first: Command, *others: Command) -> list[Future[Any]]:
+        """All of them, in this order; returns when the PUT has passed and everybody has an answer."""
+        leader = self._pool.submit(self._chain.submit, first)
+        self._gate.wait_for()
+        arrived = threading.Semaphore(0)
+        self._chain._waiting = _Announced(arrived)
+        followers = []
+        for command in others:
+            followers.append(self._pool.submit(self._chain.submit, command))
+            assert arrived.acquire(timeout=60)
+        self._gate.open()
+        everybody = [leader, *followers]
+        for future in everybody:
+            future.exception(60)
+        return everybody
+
+
+class _Announced(list[Any]):
+    """A queue that tells when somebody has joined it."""
+
+    def __init__(self, arrived: threading.Semaphore) -> None:
+        super().__init__()
+        self._arrived = arrived
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        self._arrived.release()
+
+
+@pytest.fixture
+def objects() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def faults(objects: MemoryStore) -> FaultStore:
+    return FaultStore(objects)
+
+
+@pytest.fixture
+def chain(faults: FaultStore) -> Iterator[Chain]:
+    with a_chain(faults) as chain:
+        yield chain
+
+
+@pytest.fixture
+def crowd(faults: FaultStore) -> Iterator[Crowd]:
+    gated = GatedStore(faults)
+    with a_chain(gated) as chain, ThreadPoolExecutor(THREADS) as pool:
+        yield Crowd(chain, gated.hold("put_if_absent"), pool)
+
+
+def test_63_that_arrive_during_a_put_ride_in_one_next_entry(crowd: Crowd, objects: MemoryStore) -> None:
+    answers = crowd.submit(*[CreateTopic(topic(f"t{number}")) for number in range(THREADS)])
+    assert [answer.result().name for answer in answers] == [f"t{number}" for number in range(THREADS)]
+    assert names_in_bucket(objects) == ["t0", "+".join(f"t{number}" for number in range(1, THREADS))]
+    assert crowd._chain.metrics.commits == 2
+    assert crowd._chain.metrics.commands == THREADS
+    assert crowd._chain.metrics.conflicts == 0
+    assert check(crowd._chain.state) == []
+
+
+def test_each_gets_its_own_answer(crowd: Crowd) -> None:
+    """Producer ids are granted one after the other inside the entry, so nobody gets the id of another."""
+    answers = [future.result().producer_id for future in crowd.submit(*[InitProducer()] * 20)]
+    assert answers == list(range(20))
+
+
+def test_a_command_sees_those_before_it_in_the_entry(crowd: Crowd, objects: MemoryStore) -> None:
+    """The second batch of a partition gets the offsets after the first, though both are in one entry."""
+    batches = [
+        Append(ProducerIdentity(), (NewBatch("t", 0, Segment(f"s{number}", "parquet", 1, "", 10), 0, 0),))
+        for number in range(5)
+    ]
+    answers = crowd.submit(CreateTopic(topic("t")), *batches)
+    assert [answer.result()[0].base_offset for answer in answers[1:]] == [0, 10, 20, 30, 40]
+    assert len(entries(objects)) == 2
+
+
+def test_a_refused_command_fails_alone(crowd: Crowd, objects: MemoryStore) -> None:
+    answers = crowd.submit(*[CreateTopic(topic(name)) for name in ("a", "b", "a", "c", "b")])
+    refused = [type(answer.exception()) for answer in answers]
+    assert refused == [type(None), type(None), TopicExistsError, type(None), TopicExistsError]
+    assert names_in_bucket(objects) == ["a", "b+c"]
+
+
+@pytest.mark.parametrize("offset", [None, 1.5, "7"], ids=["none", "float", "text"])
+def test_a_command_that_cannot_be_written_fails_alone(crowd: Crowd, objects: MemoryStore, offset: Any) -> None:
+    """What no reader could read must not get into the entry, and must not take the others with it."""
+    bad = CommitOffsets(TxnOffsets("g", (GroupOffset(topic="a", partition=0, offset=0, leader_epoch=offset),)))
+    answers = crowd.submit(CreateTopic(topic("a")), CreateTopic(topic("b")), bad, CreateTopic(topic("c")))
+    assert [type(answer.exception()) for answer in answers] == [type(None), type(None), InvalidConfigError, type(None)]
+    assert names_in_bucket(objects) == ["a", "b+c"]
+
+
+def test_a_command_that_breaks_a_rule_of_python_fails_alone(crowd: Crowd, objects: MemoryStore) -> None:
+    nonsense: Any = CommitOffsets(TxnOffsets("g", (GroupOffset(topic="a", partition=0, offset=None),)))  # type: ignore[arg-type]
+    answers = crowd.submit(CreateTopic(topic("a")), nonsense, CreateTopic(topic("b")))
+    assert [type(answer.exception()) for answer in answers] == [type(None), TypeError, type(None)]
+    assert names_in_bucket(objects) == ["a", "b"]
+
+
+def test_commands_of_one_kind_all_refused_write_nothing(crowd: Crowd, objects: MemoryStore) -> None:
+    answers = crowd.submit(CreateTopic(topic("a")), *[CreateTopic(topic("a"))] * 5)
+    assert [type(answer.exception()) for answer in answers[1:]] == [TopicExistsError] * 5
+    assert names_in_bucket(objects) == ["a"]
+
+
+def test_all_in_an_entry_that_is_refused_by_the_storage_hear_of_it(crowd: Crowd, objects: MemoryStore) -> None:
+    """The storage refuses for good: nothing of the entry happened, and everybody in it is told so."""
+
+    def refuse(key: str, data: bytes) -> bool:
+        if len(objects.list("chains/")) == 1:
+            raise StorageRefusedError("no space left")
+        return MemoryStore.put_if_absent(objects, key, data)
+
+    objects.put_if_absent = refuse  # type: ignore[method-assign]
+    answers = crowd.submit(*[CreateTopic(topic(name)) for name in ("a", "b", "c")])
+    assert [type(answer.exception()) for answer in answers] == [type(None), StorageRefusedError, StorageRefusedError]
+    assert names_in_bucket(objects) == ["a"]
+
+
+def test_an_interrupt_of_the_thread_that_writes_is_no_interrupt_of_the_others(
+    crowd: Crowd, objects: MemoryStore
+) -> None:
+    """The others learn that nobody knows; a KeyboardInterrupt belongs to the thread that got it."""
+
+    def interrupted(key: str, data: bytes) -> bool:
+        if len(objects.list("chains/")) == 1:
+            raise KeyboardInterrupt
+        return MemoryStore.put_if_absent(objects, key, data)
+
+    objects.put_if_absent = interrupted  # type: ignore[method-assign]
+    answers = crowd.submit(*[CreateTopic(topic(name)) for name in ("a", "b", "c", "d")])
+    raised = [type(answer.exception()) for answer in answers]
+    assert raised[0] is type(None)
+    assert sorted(kind.__name__ for kind in raised[1:]) == ["KeyboardInterrupt"] + ["UnknownOutcomeError"] * 2
+
+
+def test_an_unknown_outcome_is_unknown_to_all_in_the_entry(
+    crowd: Crowd, faults: FaultStore, objects: MemoryStore
+) -> None:
+    lost = on(Fault.LOST_RESPONSE, "put_if_absent", key_contains="00002.json", times=None)
+    unread = on(Fault.ERROR_BEFORE, "get", key_contains="00002.json", times=None)
+    faults.plan = lambda n, operation, key: lost(n, operation, key) or unread(n, operation, key)
+    answers = crowd.submit(*[CreateTopic(topic(name)) for name in ("a", "b", "c")])
+    assert [type(answer.exception()) for answer in answers[1:]] == [UnknownOutcomeError] * 2
+    assert names_in_bucket(objects) == ["a", "b+c"]
+
+
+def test_many_threads_at_once_lose_nothing_and_double_nothing(chain: Chain, objects: MemoryStore) -> None:
+    """No order is arranged here: 32 threads, 10 commands each."""
+    answers = in_threads(32, lambda number: [chain.submit(InitProducer(f"{number}-{step}")) for step in range(10)])
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    ids = sorted(identity.producer_id for answer in answers if isinstance(answer, list) for identity in answer)
+    assert ids == list(range(320))
+    assert chain.metrics.commands == 320
+    assert chain.state.sequence == chain.metrics.commits == len(entries(objects))
+
+
+def test_many_threads_survive_faults_on_every_third_write(faults: FaultStore, objects: MemoryStore) -> None:
+    kinds = [Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412]
+    faults.plan = lambda n, operation, key: kinds[n // 3 % 4] if n % 3 == 0 and operation != "get" else None
+    with a_chain(faults) as chain:
+        answers = in_threads(16, lambda number: [chain.submit(InitProducer()).producer_id for _ in range(5)])
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    assert sorted(number for answer in answers if isinstance(answer, list) for number in answer) == list(range(80))
+    faults.release()
+    with a_chain(objects) as again:
+        assert again.state == chain.state
+
+
+def test_timestamps_never_go_back_whatever_the_clock_does(objects: MemoryStore) -> None:
+    """An entry's time is at least its predecessor's, also if another process's clock was ahead (OBJ-05)."""
+    clock, behind = ManualClock(5_000), ManualClock(1_000)
+    with a_chain(objects, clock) as ours, a_chain(objects, behind) as theirs:
+        for step, jump in enumerate((0, 250, -4_000, -1, 10_000)):
+            clock.advance(jump)
+            ours.submit(InitProducer())
+            if step == 2:
+                theirs.submit(InitProducer())
+    assert [entry.timestamp for entry in entries(objects)] == [5_000, 5_250, 5_250, 5_250, 5_250, 11_249]
+
+
+def test_a_chain_that_is_read_only_offers_nothing(objects: MemoryStore) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        chain = Chain(objects, 0, runtime(), pool, read_only=True)
+        chain.load(None)
+        with pytest.raises(TxnStoreError, match="read_only"):
+            chain.submit(CreateTopic(topic("a")))
+        with pytest.raises(TxnStoreError, match="read_only"):
+            chain.checkpoint()
+    assert objects.list("") == []
+
+
+def test_a_storage_that_is_away_fails_a_commit_without_a_trace(faults: FaultStore, objects: MemoryStore) -> None:
+    """A plain StorageError means that nothing happened, so the state is the old one and the bucket is empty."""
+
+    def away(key: str, data: bytes) -> bool:
+        raise StorageError("connection refused")
+
+    objects.put_if_absent = away  # type: ignore[method-assign]
+    with a_chain(objects) as chain:
+        with pytest.raises(StorageError, match="connection refused"):
+            chain.submit(CreateTopic(topic("a")))
+        assert chain.state.sequence == 0
+        assert chain.metrics.commits == 0
+    assert objects.list("") == []
