@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import click
 from txnstore._version import __version__
 from txnstore.cli.consume import consume
 from txnstore.cli.context import App, CommandError, shared_options
+from txnstore.cli.demo import demo
 from txnstore.cli.log import log
 from txnstore.cli.maintenance import checkpoint, compact, vacuum, verify
 from txnstore.cli.produce import produce
@@ -18,7 +20,10 @@ from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
 from txnstore.cli.topic import topic
 from txnstore.cli.txn import txn
-from txnstore.errors import TxnStoreError
+from txnstore.errors import StoreExistsError, TxnStoreError
+
+#: What to do next, where the command line has another answer than the library.
+_ADVICE: dict[type[Exception], str] = {StoreExistsError: "Use it as it is, or add --exist-ok."}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,7 +36,9 @@ def root() -> None:
     """
 
 
-for command in (init, info, topic, produce, consume, txn, sql, compact, vacuum, verify, checkpoint, log):
+for command in (
+    init, info, demo, topic, produce, consume, txn, sql, compact, vacuum, verify, checkpoint, log,
+):  # fmt: skip
     root.add_command(command)
 
 
@@ -42,7 +49,8 @@ def run(arguments: Sequence[str]) -> int:
         status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
     except BrokenPipeError:
-        return _reader_gone()
+        _drop_output()
+        return 0  # Whoever reads our output has seen enough.
     except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return 130
@@ -62,13 +70,18 @@ def _failed(app: App, error: Exception) -> int:
         app.out.error(error.format_message())
         return error.exit_code
     if isinstance(error, TxnStoreError | CommandError):
-        app.out.error(str(error), error.advice)
+        app.out.error(str(error), _ADVICE.get(type(error), error.advice))
+        return 1
+    if isinstance(error, OSError):
+        _drop_output()
+        where = f"{error.filename}: " if error.filename is not None else ""
+        app.out.error(f"{where}{error.strerror or error}")
         return 1
     app.out.error(f"{type(error).__name__}: {error}", "Run it again with --debug to see where.")
     return 1
 
 
-def _reader_gone() -> int:
-    """Whoever read our output has seen enough. What is still buffered must not fail at the end of the process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+def _drop_output() -> None:
+    """What is still buffered must not fail a second time, at the end of the process."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

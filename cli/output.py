@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 
 class Advance(Protocol):
@@ -30,11 +31,23 @@ class Output:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
+        self._bar: Progress | None = None
 
     # Data -------------------------------------------------------------------------------------------------------------
 
-    def rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, empty: str = "nothing") -> None:
-        """A table of these columns, or one JSON object a row with all of its members."""
+    def rows(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        columns: Sequence[str],
+        *,
+        empty: str = "",
+        verbatim: bool = False,
+    ) -> None:
+        """A table of these columns, or one JSON object a row with all of its members.
+
+        ``empty``: what people are told instead of a table without rows. ``verbatim``: the columns have the user's
+        names.
+        """
         if self.as_json:
             for row in rows:
                 self.line(to_json(row))
@@ -51,7 +64,8 @@ class Output:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for column in columns:
             number = any(_is_number(row.get(column)) for row in found)
-            table.add_column(Text(column.replace("_", " ")), justify="right" if number else "left", overflow="fold")
+            title = Text(column if verbatim else column.replace("_", " "))
+            table.add_column(title, justify="right" if number else "left", overflow="fold")
         for row in found:
             table.add_row(*(Text(display(row.get(column))) for column in columns))
         self._stdout().print(table)
@@ -75,13 +89,12 @@ class Output:
 
     def write(self, data: bytes) -> None:
         """Bytes on standard output as they are."""
-        stream = sys.stdout
-        buffer = getattr(stream, "buffer", None)
-        if buffer is None:
-            stream.write(data.decode("utf-8", "backslashreplace"))
+        if self._bar is not None and sys.stdout.isatty():
+            # The line goes above the bar, which is on the same terminal.
+            self._bar.console.print(data.decode("utf-8", "backslashreplace"), end="", markup=False, soft_wrap=True)
             return
-        stream.flush()
-        buffer.write(data)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
 
     def flush(self) -> None:
         """Hand over what is buffered. A reader that has gone away shows here."""
@@ -123,7 +136,10 @@ class Output:
             def advance(done: float, total: float | None = None) -> None:
                 bar.update(task, completed=done, total=total)  # None leaves the total as it is
 
-            yield advance
+            try:
+                yield advance
+            finally:
+                self._bar = None
 
     def _stdout(self) -> Console:
         """A console as wide as the terminal; as wide as the table where there is none."""
@@ -171,6 +187,8 @@ def display(value: Any) -> str:
     if isinstance(value, str):
         return value
     plain = _plain(value)
+    if isinstance(plain, list) and not any(isinstance(item, list | dict) for item in plain):
+        return ", ".join(map(display, plain))
     return plain if isinstance(plain, str) else to_json(plain)
 
 

@@ -92,19 +92,24 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
         except ValueError as error:
             msg = f"{name}, line {number}: {error}"
             raise CommandError(msg, _ADVICE) from None
-    if reading.schema is None:
-        return found
-    return rows_table(found, reading.schema)
+    return (
+        found if reading.schema is None else _rows(found, f"{name}, lines {first} to {first + len(lines) - 1}", reading)
+    )
 
 
 _ADVICE = "Correct the input; records of earlier lines may have been sent unless a --transactional-id was given."
 
 
-def rows_table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+def _rows(rows: list[dict[str, Any]], where: str, reading: Reading) -> pa.Table:
     """Rows as a table of the topic's schema; the library says what is wrong with a column."""
+    from txnstore.errors import SchemaMismatchError
     from txnstore.segment.convert import normalize
 
-    return normalize(rows, schema)
+    try:
+        return normalize(rows, reading.schema)
+    except SchemaMismatchError as error:
+        msg = f"{where}: {error}"
+        raise CommandError(msg, _ADVICE) from error
 
 
 def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple[list[bytes | None], list[bytes]]:

@@ -83,7 +83,7 @@ def _print(app: App, reader: pa.RecordBatchReader, max_rows: int) -> None:
         app.out.rows(rows, reader.schema.names)
         return
     shown = _first(rows, max_rows)
-    app.out.rows(shown, reader.schema.names, empty="No rows")
+    app.out.rows(shown, reader.schema.names, empty="No rows", verbatim=True)
     if next(rows, None) is not None:
         app.out.note(f"… and more: only the first {max_rows:,} rows are shown (--max-rows, or --json for all)")
 

@@ -49,6 +49,11 @@ def info(app: App) -> None:
                 "transactional_ids": len(state.transactions),
                 "open_transactions": sum(txn.started_at is not None for txn in state.transactions.values()),
                 "groups": len(state.groups),
-                "metrics": asdict(store.metrics()),
+                "metrics": _metrics(app, asdict(store.metrics())),
             }
         )
+
+
+def _metrics(app: App, metrics: dict[str, int]) -> dict[str, int] | str:
+    """What it cost to look: all counters for programs, those that are not zero for people."""
+    return metrics if app.out.as_json else ", ".join(f"{value} {name}" for name, value in metrics.items() if value)

@@ -1,0 +1,107 @@
+"""What the demo proves: each claim with what was expected and what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from txnstore.cli.demo_data import FLIGHTS, GROUP
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnstore.snapshot import Snapshot
+    from txnstore.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim: it holds if what was found equals what was expected."""
+
+    claim: str
+    found: Any
+    expected: Any
+
+    @property
+    def ok(self) -> bool:
+        """Whether it holds."""
+        return bool(self.found == self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the input itself says, counted without txnstore."""
+
+    flights: int
+    by_month: dict[int, int]
+    delay_sum: int
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Expected:
+        """Count the input."""
+        import pyarrow.compute as pc
+
+        counts = pc.value_counts(table["month"]).to_pylist()
+        by_month = {item["values"]: item["counts"] for item in counts}
+        return cls(table.num_rows, dict(sorted(by_month.items())), pc.sum(table["arr_delay"]).as_py())
+
+
+def scalar(store: Store, query: str, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> Any:
+    """The one value of a query."""
+    with store.duckdb(isolation, snapshot) as connection:
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def count(store: Store, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> int:
+    """How many delays a reader sees."""
+    return int(scalar(store, "SELECT count(*) FROM delays", isolation, snapshot))
+
+
+def aborted(store: Store) -> int:
+    """How many aborted delays are in the log below the last stable offsets."""
+    return int(scalar(store, _ABORTED))
+
+
+def lag(store: Store) -> int:
+    """How many offsets of the flights the job's group has not committed."""
+    with store.consumer([FLIGHTS], group=GROUP) as consumer:
+        return sum(consumer.lag().values())
+
+
+_BY_MONTH = "SELECT month, count(*) FROM flights GROUP BY month ORDER BY month"
+_FLIGHTS_TWICE = "SELECT count(*) - count(DISTINCT (time_hour, carrier, flight)) FROM flights"
+_DELAYS_TWICE = "SELECT count(*) - count(DISTINCT (flights_partition, flights_offset)) FROM delays"
+_MISSING = """
+    SELECT count(*) FROM flights f ANTI JOIN delays d
+    ON d.flights_partition = f._partition AND d.flights_offset = f._offset
+       AND d.carrier = f.carrier AND d.flight = f.flight AND d.delay IS NOT DISTINCT FROM f.arr_delay
+"""
+_SUM = "SELECT sum(delay) FROM delays"
+_ABORTED = """
+    SELECT coalesce(sum(records), 0) FROM txn.batches JOIN txn.partitions USING (topic, partition)
+    WHERE topic = 'delays' AND status = 'aborted' AND limit_offset <= last_stable
+"""
+
+
+def exactness(store: Store, expected: Expected, when: str) -> list[Check]:
+    """The committed state against the input: complete, each once, nothing else. All of one snapshot."""
+    with store.duckdb() as connection:
+
+        def value(query: str) -> Any:
+            row = connection.execute(query).fetchone()
+            assert row is not None
+            return row[0]
+
+        by_month = dict(connection.execute(_BY_MONTH).fetchall())
+        differing = sum(by_month.get(month) != wanted for month, wanted in expected.by_month.items())
+        return [
+            Check(f"flights {when}", sum(by_month.values()), expected.flights),
+            Check(f"months with another count {when}", differing, 0),
+            Check(f"flights that are there twice {when}", value(_FLIGHTS_TWICE), 0),
+            Check(f"delays {when}", value("SELECT count(*) FROM delays"), expected.flights),
+            Check(f"delays that are there twice {when}", value(_DELAYS_TWICE), 0),
+            Check(f"flights without their delay {when}", value(_MISSING), 0),
+            Check(f"sum of all delays in minutes {when}", value(_SUM), expected.delay_sum),
+        ]

@@ -1,0 +1,73 @@
+"""The job of the demo, a process of its own: consume flights, make delays of them, produce, in transactions.
+
+``python -m txnstore.cli.demo_job`` reads its orders, one JSON object, from standard input, and tells what it does in
+JSON lines on standard output. Told to ``pause_after`` so many transactions, it stops in the middle of the next one,
+with a part of it already in the log, until a line or the end of its standard input comes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from txnstore.cli.demo_data import DELAYS, FLIGHTS, GROUP, JOB, delays
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnstore.consumer import Consumer
+    from txnstore.producer import Producer
+
+
+def say(event: str, **values: Any) -> None:
+    """Tell whoever started the job."""
+    print(json.dumps({"event": event, **values}), flush=True)
+
+
+def main() -> None:
+    """Run the job until all flights are done."""
+    import txnstore
+    from txnstore.errors import ProducerFencedError
+
+    orders = json.loads(sys.stdin.readline())
+    # The producer comes first: it fences the job's predecessor and aborts what that one left open.
+    with (
+        txnstore.open(orders["url"], orders["storage_options"] or None) as store,
+        store.producer(transactional_id=JOB, transaction_timeout=600.0) as producer,
+    ):
+        say("started", producer_id=producer.producer_id, epoch=producer.epoch)
+        try:
+            with store.consumer([FLIGHTS], group=GROUP) as consumer:
+                _work(consumer, producer, orders["batch"], orders["pause_after"])
+        except ProducerFencedError as error:
+            say("fenced", error=str(error))
+            return
+    say("finished")
+
+
+def _work(consumer: Consumer, producer: Producer, batch: int, pause_after: int | None) -> None:
+    transactions = 0
+    while (table := consumer.poll_table(max_records=batch)).num_rows:
+        producer.begin_transaction()
+        _send(consumer, producer, delays(table), pause=transactions == pause_after)
+        producer.commit_transaction()
+        transactions += 1
+        say("committed", records=table.num_rows)
+
+
+def _send(consumer: Consumer, producer: Producer, table: pa.Table, *, pause: bool) -> None:
+    """All records of a transaction, and the positions that they bring the group to."""
+    half = table.num_rows // 2 if pause else 0
+    if pause:
+        producer.send_table(DELAYS, table.slice(0, half))
+        producer.flush()
+        say("flushed", records=half)
+        sys.stdin.readline()
+    producer.send_table(DELAYS, table.slice(half))
+    positions = {tp: consumer.position(tp) for tp in consumer.assignment()}
+    producer.send_offsets(positions, consumer.group_metadata())
+
+
+if __name__ == "__main__":
+    main()

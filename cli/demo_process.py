@@ -1,0 +1,102 @@
+"""The job of the demo as the demo sees it: a process that tells what it does, and that can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from txnstore.cli.context import CommandError
+
+
+class JobProcess:
+    """A running ``txnstore.cli.demo_job``; leaving the ``with`` block ends it.
+
+    Its orders, which may hold credentials, go through its standard input: others cannot see them in a list of
+    processes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, Any],
+        log: Path,
+        *,
+        batch: int,
+        pause_after: int | None = None,
+    ) -> None:
+        import txnstore.errors
+
+        root = str(Path(txnstore.errors.__file__).parent.parent)
+        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "txnstore.cli.demo_job"],
+                env={**os.environ, "PYTHONPATH": paths},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        orders = {"url": url, "storage_options": dict(storage_options), "batch": batch, "pause_after": pause_after}
+        self._tell(json.dumps(orders))
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def until(self, *events: str, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+        """Wait for one of these events; ``progress`` is called with the records of each commit before it."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told: dict[str, Any] = json.loads(line)
+            if told["event"] == "committed" and progress is not None:
+                progress(told["records"])
+            if told["event"] in events:
+                return told
+        msg = (
+            f"the job (process {self.pid}) ended with status {self._process.wait()} before it was {' or '.join(events)}"
+        )
+        raise CommandError(msg, self._last_words())
+
+    def resume(self) -> None:
+        """Let a job that paused go on."""
+        self._tell("")
+
+    def kill(self) -> int:
+        """Kill the process with SIGKILL, as a crash of the machine would; returns its exit status."""
+        os.kill(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # It has ended: what it says, or does not say, tells.
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return f"It said: {lines[-1]}" if lines else "It said nothing."

@@ -1,0 +1,106 @@
+"""Spark's part of the demo: flights into a topic, a transaction a quarter."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from txnstore.cli.context import CommandError
+from txnstore.cli.demo_data import FLIGHTS, LOADER
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_JAVA = 17
+
+
+def check_java() -> None:
+    """Refuse, with what to do, a machine on which Spark cannot start."""
+    advice = "Install a Java runtime (Debian: openjdk-17-jre-headless), or set JAVA_HOME."
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        msg = f"Spark needs Java {_JAVA} or newer, and there is none on the PATH"
+        raise CommandError(msg, advice)
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        msg = f"Spark needs Java {_JAVA} or newer, and {java} does not run: {error.strerror}"
+        raise CommandError(msg, advice) from error
+    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    if match is None or int(match[1]) < _JAVA:
+        found = f"version {match[1]}" if match else "no Java that runs"
+        msg = f"Spark needs Java {_JAVA} or newer, and {java} is {found}"
+        raise CommandError(msg, advice)
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[SparkSession]:
+    """A local session with two cores. What the JVM has to say goes into a file of the folder."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        msg = "PySpark is not installed"
+        raise CommandError(msg, "Run: pip install 'txnstore[demo]'") from error
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder),
+    }
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers are whatever python3 is on the PATH.
+    builder = SparkSession.builder.master("local[2]").appName("txnstore demo")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _stderr_to(folder / "spark.log"):
+        spark: SparkSession = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Processes that are started in the block inherit this file as their standard error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(file)
+
+
+def write(spark: SparkSession, url: str, options: Mapping[str, Any], table: pa.Table, version: int) -> None:
+    """Append the flights in one transaction, unless this version of the load is committed already."""
+    storage = {
+        f"storage.{key}": value if isinstance(value, str) else json.dumps(value) for key, value in options.items()
+    }
+    (
+        spark.createDataFrame(table)
+        .write.format("txnstore")
+        .options(topic=FLIGHTS, transactionalId=LOADER, txnVersion=version, **storage)
+        .mode("append")
+        .save(url)
+    )

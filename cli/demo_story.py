@@ -1,0 +1,273 @@
+"""The steps of the demo, told and checked one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from txnstore.cli import demo_checks as checks
+from txnstore.cli.demo_checks import Check, Expected
+from txnstore.cli.demo_data import DELAYS, DELAYS_SCHEMA, FLIGHTS, FLIGHTS_SCHEMA, JOB, PARTITIONS
+from txnstore.cli.demo_process import JobProcess
+from txnstore.cli.demo_spark import session, write
+from txnstore.cli.output import Output
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from txnstore.core.model import State
+    from txnstore.producer import Producer
+    from txnstore.store import Store
+
+#: Into about so many transactions the job cuts its input; its first instance dies in one, the second freezes in another.
+_TRANSACTIONS = 30
+_FIRST_PAUSE, _SECOND_PAUSE = 10, 6
+
+_WORST = """
+    SELECT carrier, count(*) AS flights, count(*) FILTER (status = 'cancelled') AS cancelled,
+           count(*) FILTER (status = 'late') AS late, round(avg(delay), 1) AS mean_delay, max(delay) AS worst_delay
+    FROM delays GROUP BY carrier ORDER BY mean_delay DESC NULLS LAST LIMIT 5
+"""
+
+
+@dataclass
+class Setting:
+    """Where the story plays. ``folder`` is for logs and what Spark leaves behind."""
+
+    out: Output
+    store: Store
+    url: str
+    storage_options: dict[str, Any] = field(repr=False)
+    folder: Path
+    checks: list[Check] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """A part of the story with its title and its duration."""
+        clock = self.store.runtime.clock
+        began = clock()
+        if not self.out.as_json:
+            self.out.line(f"\n{title}")
+            self.out.flush()
+        yield
+        seconds = (clock() - began) / 1000
+        if self.out.as_json:
+            self.out.record({"type": "step", "title": title, "seconds": seconds})
+        else:
+            self.tell(f"{seconds:.1f} s")
+        self.out.flush()
+
+    def tell(self, text: str) -> None:
+        """A line of the story, for people."""
+        if not self.out.as_json:
+            self.out.line(f"   {text}")
+            self.out.flush()
+
+    def check(self, claim: str, found: Any, expected: Any) -> None:
+        """Note a claim, and tell whether it holds."""
+        self.add([Check(claim, found, expected)])
+
+    def add(self, found: list[Check]) -> None:
+        """Note claims, and tell whether they hold."""
+        for check in found:
+            self.checks.append(check)
+            self.tell(f"{_mark(check)} {check.claim}: {_told(check)}")
+
+    def job(self, batch: int, pause_after: int | None = None) -> JobProcess:
+        """Start an instance of the job."""
+        log = self.folder / "job.log"
+        return JobProcess(self.url, self.storage_options, log, batch=batch, pause_after=pause_after)
+
+
+def tell(setting: Setting, table: pa.Table) -> bool:
+    """Tell the whole story; returns whether every check holds."""
+    clock = setting.store.runtime.clock
+    began = clock()
+    expected = Expected.of(table)
+    setting.tell(f"{expected.flights:,} flights of 2013, keyed by aircraft; the store is {setting.store.url}")
+    setting.store.create_topic(
+        FLIGHTS, partitions=PARTITIONS, schema=FLIGHTS_SCHEMA, key="tailnum", timestamp="time_hour"
+    )
+    setting.store.create_topic(DELAYS, partitions=PARTITIONS, schema=DELAYS_SCHEMA, key="tailnum")
+    _load(setting, table)
+    aborted = _run_job(setting, expected)
+    _ask(setting, expected, aborted)
+    _compact(setting, expected)
+    return _summary(setting, (clock() - began) / 1000)
+
+
+def _load(setting: Setting, table: pa.Table) -> None:
+    import pyarrow.compute as pc
+
+    number_of = pc.divide(pc.add(table["month"], 2), 3)  # 1 for January to March, …
+    quarters = [table.filter(pc.equal(number_of, number)) for number in range(1, 5)]
+    with setting.step("1  Spark writes the flights, a transaction a quarter"):
+        with setting.out.progress("starting Spark") as advance, session(setting.folder) as spark:
+            for number, quarter in enumerate(quarters, 1):
+                write(spark, setting.url, setting.storage_options, quarter, number)
+                advance(number, total=len(quarters) + 1)
+                setting.tell(f"quarter {number}: {quarter.num_rows:,} flights committed")
+            before = setting.store.state()
+            write(spark, setting.url, setting.storage_options, quarters[-1], len(quarters))
+            advance(len(quarters) + 1)
+        after = setting.store.state()
+        setting.check("flights written", checks.scalar(setting.store, "SELECT count(*) FROM flights"), table.num_rows)
+        setting.check("offsets taken by writing quarter 4 again", _end(after, FLIGHTS) - _end(before, FLIGHTS), 0)
+
+
+def _run_job(setting: Setting, expected: Expected) -> int:
+    """The job with its crash and its zombie; returns how many records were aborted on the way."""
+    batch = max(1, expected.flights // _TRANSACTIONS)
+    with setting.out.progress("making delays", total=expected.flights) as advance:
+        progress = _progress(advance)
+        with setting.step("2  A job makes delays of flights, and is killed in the middle of a transaction"):
+            lost = _crash(setting, batch, progress)
+        with setting.step("3  It is started again; a frozen instance of it becomes a zombie; a third one finishes"):
+            return lost + _zombie(setting, batch, progress, lost)
+
+
+def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
+    done = 0
+
+    def add(records: int) -> None:
+        nonlocal done
+        done += records
+        advance(done)
+
+    return add
+
+
+def _crash(setting: Setting, batch: int, progress: Callable[[int], None]) -> int:
+    store = setting.store
+    with setting.job(batch, _FIRST_PAUSE) as job:
+        flushed = int(job.until("flushed", progress=progress)["records"])
+        status = job.kill()
+    setting.check(f"exit status of the job, process {job.pid}, after SIGKILL", status, -9)
+    state = store.state()
+    for tp, partition in state.partitions_of(DELAYS):
+        if partition.open_txns:
+            stable, end = partition.last_stable_offset, partition.high_watermark
+            setting.tell(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
+    setting.tell(f"its transaction is {state.transactions[JOB].state.name}, {flushed:,} records of it are in the log")
+    setting.check("records between the last stable offset and the end", _unstable(state), flushed)
+    committed = checks.count(store)
+    setting.tell(f"read_committed sees {committed:,} delays")
+    setting.check("more of them under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed)
+    return flushed
+
+
+def _zombie(setting: Setting, batch: int, progress: Callable[[int], None], lost: int) -> int:
+    store = setting.store
+    before = checks.count(store)
+    with setting.job(batch, _SECOND_PAUSE) as second:
+        epoch = second.until("started")["epoch"]
+        state = store.state()
+        setting.tell(f"process {second.pid} took over with epoch {epoch}")
+        setting.check("open transactions after the take-over", _open(state), 0)
+        setting.check("delays that read_committed lost or gained by it", checks.count(store) - before, 0)
+        setting.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
+        frozen = int(second.until("flushed", progress=progress)["records"])
+        setting.tell(f"process {second.pid} freezes with {frozen:,} records of a transaction in the log")
+        with setting.job(batch) as third:
+            epoch = third.until("started")["epoch"]
+            setting.tell(f"process {third.pid} took over with epoch {epoch}")
+            third.until("finished", progress=progress)
+        second.resume()
+        told = second.until("fenced", "finished")
+        setting.check("what the zombie's commit met when it woke up", told["event"], "fenced")
+        setting.tell(f"ProducerFencedError: {told.get('error')}")
+    return frozen
+
+
+def _ask(setting: Setting, expected: Expected, aborted: int) -> None:
+    store = setting.store
+    with setting.step("4  SQL compares the store with the input"):
+        setting.add(checks.exactness(store, expected, "under read_committed"))
+        uncommitted = checks.count(store, "read_uncommitted")
+        setting.check(
+            "delays under read_uncommitted, the aborted ones included", uncommitted, expected.flights + aborted
+        )
+        setting.check("offsets that the job's group has not committed", checks.lag(store), 0)
+        with store.duckdb() as connection:
+            worst = connection.sql(_WORST).to_arrow_table()
+        if not setting.out.as_json:
+            setting.out.rows(worst.to_pylist(), worst.schema.names)
+
+
+def _compact(setting: Setting, expected: Expected) -> None:
+    store = setting.store
+    few = max(1, min(1_000, expected.flights // 10))
+    with setting.step("5  A compaction, below an open and an aborted transaction"):
+        with store.producer(transactional_id="straggler", transaction_timeout=600.0) as straggler:
+            _send_some(straggler, few)
+            with store.producer(transactional_id="unlucky") as unlucky:
+                _send_some(unlucky, few)
+                unlucky.abort_transaction()
+            setting.tell(f"{few:,} records are open, {few:,} above them are aborted")
+            pinned = store.snapshot()
+            with setting.out.progress("compacting") as advance:
+                report = store.compact(progress=lambda told: advance(told.done, total=told.total))
+            setting.tell(f"{report.segments_before:,} segments became {report.segments_after:,}")
+            setting.add(checks.exactness(store, expected, "after the compaction"))
+            seen = checks.count(store, "read_uncommitted") - expected.flights
+            setting.check("open and aborted records that read_uncommitted sees above the compacted part", seen, 2 * few)
+            setting.check("aborted records left below the last stable offsets", checks.aborted(store), 0)
+            setting.check("delays in a snapshot from before", checks.count(store, snapshot=pinned), expected.flights)
+            straggler.abort_transaction()
+        report_of_all = store.verify(deep=True)
+        setting.check("invariants that `verify --deep` finds broken", len(report_of_all.violations), 0)
+
+
+def _send_some(producer: Producer, count: int) -> None:
+    """Begin a transaction and bring some records of it into the log."""
+    producer.begin_transaction()
+    row = {"carrier": "XX", "flight": 0, "tailnum": "N00000", "status": "in flight", "flights_partition": -1}
+    producer.send_table(DELAYS, [{**row, "flights_offset": number} for number in range(count)])
+    producer.flush()
+
+
+def _summary(setting: Setting, seconds: float) -> bool:
+    failed = [check for check in setting.checks if not check.ok]
+    rows = [
+        {"type": "check", "check": check.claim, "found": check.found, "expected": check.expected, "ok": check.ok}
+        for check in setting.checks
+    ]
+    if setting.out.as_json:
+        setting.out.rows(rows, [])
+    else:
+        setting.out.line("\n6  What was checked")
+        shown = [{"": _mark(check), "check": check.claim, "found": _told(check)} for check in setting.checks]
+        setting.out.rows(shown, ["", "check", "found"])
+    text = f"All {len(rows)} checks hold" if not failed else f"{len(failed)} of {len(rows)} checks FAILED"
+    setting.out.result(
+        f"{text}, after {seconds:.0f} s.", type="summary", checks=len(rows), failed=len(failed), seconds=seconds
+    )
+    return not failed
+
+
+def _mark(check: Check) -> str:
+    return "✓" if check.ok else "✗"
+
+
+def _told(check: Check) -> str:
+    found = f"{check.found:,}" if isinstance(check.found, int) else str(check.found)
+    return found if check.ok else f"{found}, not {check.expected}"
+
+
+# What a state tells ---------------------------------------------------------------------------------------------------
+
+
+def _end(state: State, topic: str) -> int:
+    return sum(partition.high_watermark for _, partition in state.partitions_of(topic))
+
+
+def _unstable(state: State) -> int:
+    """The offsets between the last stable one and the high watermark of the delays."""
+    return sum(partition.high_watermark - partition.last_stable_offset for _, partition in state.partitions_of(DELAYS))
+
+
+def _open(state: State) -> int:
+    return sum(len(partition.open_txns) for partition in state.partitions.values())
