@@ -80,7 +80,7 @@ _MISSING = """
 """
 _SUM = "SELECT sum(delay) FROM delays"
 _ABORTED = """
-    SELECT coalesce(sum(records), 0) FROM txn.batches JOIN txn.partitions USING (topic, partition)
+    SELECT coalesce(sum(batches.records), 0) FROM txn.batches JOIN txn.partitions USING (topic, partition)
     WHERE topic = 'delays' AND status = 'aborted' AND limit_offset <= last_stable
 """
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from txnstore.producer import Producer
     from txnstore.store import Store
 
-#: Into about so many transactions the job cuts its input; its first instance dies in one, the second freezes in another.
+#: Into about so many transactions the job cuts its input.
 _TRANSACTIONS = 30
+#: After so many of them the first instance dies, and after so many more the second one freezes.
 _FIRST_PAUSE, _SECOND_PAUSE = 10, 6
 
 _WORST = """
@@ -105,7 +106,7 @@ def _load(setting: Setting, table: pa.Table) -> None:
     number_of = pc.divide(pc.add(table["month"], 2), 3)  # 1 for January to March, …
     quarters = [table.filter(pc.equal(number_of, number)) for number in range(1, 5)]
     with setting.step("1  Spark writes the flights, a transaction a quarter"):
-        with setting.out.progress("starting Spark") as advance, session(setting.folder) as spark:
+        with setting.out.progress("Spark") as advance, session(setting.folder) as spark:
             for number, quarter in enumerate(quarters, 1):
                 write(spark, setting.url, setting.storage_options, quarter, number)
                 advance(number, total=len(quarters) + 1)
