@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnstore.batching import PendingBatch, RecordFuture, TablePart, fail_all
+from txnstore.batching import RECORD_OVERHEAD, PendingBatch, RecordFuture, TablePart, fail_all
 from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.model import NewBatch, TopicPartition
@@ -29,6 +30,7 @@ from txnstore.errors import (
 )
 from txnstore.segment.convert import normalize, normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
+from txnstore.segment.schema import as_milliseconds, fill_timestamps
 from txnstore.uploads import upload
 
 if TYPE_CHECKING:
@@ -60,6 +62,38 @@ class Piece:
     first: int
 
 
+class _Unstarted:
+    """Uploads for the thread that waits for them: handing the last one to another thread would only cost time."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: list[tuple[Future[NewBatch], Callable[[], NewBatch]]] = []
+
+    def add(self, upload: Callable[..., NewBatch], *args: Any) -> Future[NewBatch]:
+        """The future of an upload that :meth:`run` will do."""
+        future: Future[NewBatch] = Future()
+        self._tasks.append((future, partial(upload, *args)))
+        return future
+
+    def run(self) -> None:
+        """Do the uploads; an error, also an interrupt, goes to the future, as it would in another thread."""
+        tasks, self._tasks = self._tasks, []
+        for future, task in tasks:
+            try:
+                result = task()
+            except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def drop(self, error: BaseException) -> None:
+        """Give up what was not begun."""
+        tasks, self._tasks = self._tasks, []
+        for future, _ in tasks:
+            future.set_exception(error)
+
+
 class Accumulator:
     """The buffers of a producer. Its producer's lock guards every call but :meth:`wait`."""
 
@@ -80,7 +114,9 @@ class Accumulator:
         self._demand = demand
         self._sticky = StickyPartitioner(store.runtime.rng)
         self._open: dict[TopicPartition, PendingBatch] = {}
+        self._open_bytes = 0
         self._sealed: list[Upload] = []
+        self._unstarted = _Unstarted()
         self._writers: dict[str, TopicWriter] = {}
 
     @property
@@ -91,7 +127,8 @@ class Accumulator:
     @property
     def crowded(self) -> bool:
         """Whether no more may be taken in before an upload has ended."""
-        return self._open_bytes() + self._uploading_bytes() >= self._buffer_bytes
+        uploading = self._uploading_bytes() if self._sealed else 0
+        return self._open_bytes + uploading >= self._buffer_bytes
 
     # Taking in --------------------------------------------------------------------------------------------------------
 
@@ -106,18 +143,18 @@ class Accumulator:
     ) -> RecordFuture:
         """Put one record into its partition's batch."""
         writer = self._writer(topic, partition)
+        now = self._store.runtime.clock()
         if writer.schema is None:
-            if timestamp is None:
-                timestamp = self._store.runtime.clock()
+            timestamp = now if timestamp is None else timestamp
             record, key_for_partition, size = _record(topic, value, key, headers, timestamp)
         else:
-            record, key_for_partition, size = _row(writer, value, key, headers)
+            record, key_for_partition, size, timestamp = _row(writer, value, key, headers, timestamp, now)
         _check_size(writer, size)
         tp = TopicPartition(writer.topic.name, self._choose(writer, key_for_partition, partition))
         batch = self._batch(tp, writer)
         # Under LogAppendTime the record gets the time of its append, whatever it brought (as in Kafka).
         future = RecordFuture(batch, batch.add_record(record, size), None if writer.config.append_time else timestamp)
-        self._seal_if_full(batch)
+        self._grown(batch, size + RECORD_OVERHEAD)
         return future
 
     def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[Piece]:
@@ -139,6 +176,8 @@ class Accumulator:
         """Put rows into their partitions' batches."""
         writer, table = piece.writer, piece.rows
         check_row_sizes(writer, table)
+        if writer.event_time is not None:
+            table = fill_timestamps(table, writer.event_time, self._store.runtime.clock())
         numbers = self._partitions(writer, table, partition)
         parts: list[TablePart] = []
         for number, rows in split_by_partition(table, numbers, writer.topic.partitions):
@@ -153,9 +192,10 @@ class Accumulator:
             batch = self._batch(tp, writer)
             count = min(rows.num_rows - at, max(1, (self._batch_bytes - batch.bytes) // average + 1))
             piece = rows.slice(at, count)
-            yield TablePart(batch, batch.add_table(piece), count, places.after(at))
+            times = piece[writer.event_time] if writer.event_time is not None else None
+            yield TablePart(batch, batch.add_table(piece), count, places.after(at), times)
             at += count
-            self._seal_if_full(batch)
+            self._grown(batch, piece.nbytes)
 
     def _partitions(self, writer: TopicWriter, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
         count = writer.topic.partitions
@@ -169,16 +209,21 @@ class Accumulator:
         return numbers
 
     def _writer(self, topic: str, partition: int | None = None) -> TopicWriter:
+        """The topic as the chain knows it now; decoded once for each version of it."""
         state = self._store.chain.state
+        writer = self._writers.get(topic) if type(topic) is str else None
+        # A state shares the topics that did not change with the states before it.
+        current = writer is not None and state.topics.get(topic) is writer.topic
+        there = partition is None or (
+            type(partition) is int and writer is not None and partition < writer.topic.partitions
+        )
+        if writer is not None and current and there:
+            return writer
         topic = check_topic_name(topic)
         known = state.topics.get(topic)
         if known is None or (isinstance(partition, int) and partition >= known.partitions):
             state = self._store.state()  # Somebody else may have created it, or made it larger.
-        found = find_topic(state, topic)
-        writer = self._writers.get(topic)
-        if writer is None or writer.topic is not found:
-            # Decoded once for each version of the topic: a state shares the topics that did not change.
-            writer = self._writers[topic] = topic_writer(found)
+        writer = self._writers[topic] = topic_writer(find_topic(state, topic))
         return writer
 
     def _choose(self, writer: TopicWriter, key: bytes | None, partition: int | None) -> int:
@@ -206,24 +251,35 @@ class Accumulator:
     # Sealing and uploading --------------------------------------------------------------------------------------------
 
     def seal(self) -> None:
-        """Close all open batches and start their uploads."""
-        for batch in list(self._open.values()):
+        """Close all open batches and start their uploads, but for the last one, which :meth:`wait` does itself."""
+        batches = list(self._open.values())
+        for batch in batches[:-1]:
             self._seal(batch)
+        for batch in batches[-1:]:
+            self._close(batch, self._unstarted.add(self._upload, batch, self._chain_time))
 
     def make_room(self) -> None:
         """See to it that uploads are under way whose end leaves room: open batches may take half of the buffer."""
         for batch in sorted(self._open.values(), key=lambda batch: batch.bytes, reverse=True):
-            if self._open_bytes() * 2 < self._buffer_bytes:
+            if self._open_bytes * 2 < self._buffer_bytes:
                 return
             self._seal(batch)
 
-    def _seal_if_full(self, batch: PendingBatch) -> None:
+    def _grown(self, batch: PendingBatch, size: int) -> None:
+        self._open_bytes += size
         if batch.bytes >= self._batch_bytes:
             self._seal(batch)
 
     def _seal(self, batch: PendingBatch) -> None:
-        future = self._store.pool.submit(self._upload, batch, self._store.chain.state.timestamp)
+        self._close(batch, self._store.pool.submit(self._upload, batch, self._chain_time))
+
+    @property
+    def _chain_time(self) -> int:
+        return self._store.chain.state.timestamp
+
+    def _close(self, batch: PendingBatch, future: Future[NewBatch]) -> None:
         del self._open[batch.tp]
+        self._open_bytes -= batch.bytes
         self._sticky.new_batch(batch.tp.topic)
         self._sealed.append(Upload(batch, batch.bytes, future))
 
@@ -242,6 +298,7 @@ class Accumulator:
 
         Waits for all of them; with ``crowd_only`` for the oldest, until the rest takes less than half of the buffer.
         """
+        self._unstarted.run()
         ended = []
         for item in list(self._sealed):
             if crowd_only and not item.future.done() and self._uploading_bytes() * 2 < self._buffer_bytes:
@@ -257,16 +314,14 @@ class Accumulator:
 
     def drop(self, error: BaseException) -> None:
         """Give everything up; uploads under way are waited for, so that none is left running."""
-        batches, self._open = list(self._open.values()), {}
+        batches, self._open, self._open_bytes = list(self._open.values()), {}, 0
         sealed, self._sealed = self._sealed, []
+        self._unstarted.drop(error)
         futures.wait([item.future for item in sealed])
         fail_all([*batches, *(item.batch for item in sealed)], error)
 
     def _uploading_bytes(self) -> int:
         return sum(item.size for item in self._sealed if not item.future.done())
-
-    def _open_bytes(self) -> int:
-        return sum(batch.bytes for batch in self._open.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,20 +388,29 @@ def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
     return found
 
 
-def _row(writer: TopicWriter, value: object, key: object, headers: object) -> tuple[Any, bytes | None, int]:
-    """A row of a typed topic; checked at once, so that a wrong one fails alone and not its batch."""
+def _row(
+    writer: TopicWriter, value: object, key: object, headers: object, timestamp: object, now_ms: int
+) -> tuple[Any, bytes | None, int, int | None]:
+    """A row of a typed topic, its key, size and event time; checked at once, so that a wrong one fails alone."""
     name = writer.topic.name
     if not isinstance(value, Mapping):
         msg = f"topic {name!r} has a schema: send a mapping of its columns, not {type(value).__name__}"
         raise SchemaMismatchError(msg)
-    if key is not None or headers is not None:
-        msg = f"topic {name!r} has a schema: its key is a column, and it has no headers"
+    if key is not None or headers is not None or timestamp is not None:
+        msg = f"topic {name!r} has a schema: its key and timestamp are columns, and it has no headers"
         raise SchemaMismatchError(msg)
     row = dict(value)
     table = normalize([row], writer.schema)
-    column = writer.topic.key
-    encoded = key_bytes(table[column], column)[0].as_py() if column is not None else None
-    return row, encoded, table.nbytes
+    check_row_sizes(writer, table)
+    column, moment = writer.event_time, None
+    if column is not None:
+        if table[column].null_count:
+            table = fill_timestamps(table, column, now_ms)
+            row[column] = table[column][0].as_py()
+        moment = as_milliseconds(table[column], column).cast(pa.int64())[0].as_py()
+    key_column = writer.topic.key
+    encoded = key_bytes(table[key_column], key_column)[0].as_py() if key_column is not None else None
+    return row, encoded, table.nbytes, moment
 
 
 def _check_size(writer: TopicWriter, size: int) -> None:

@@ -83,6 +83,7 @@ class Producer:
         self._accumulator = Accumulator(store, batch_bytes, buffer_bytes, self._flush_on_demand)
         self._session = Session(self._init(transactional_id, transaction_timeout))
         self._state = _State.READY
+        self._sends_in = _State.READY if transactional_id is None else _State.IN_TRANSACTION
         self._lingerer = Lingerer(linger_seconds, self._flush_on_demand) if linger_seconds is not None else None
 
     def _init(self, transactional_id: str | None, transaction_timeout: float) -> ProducerIdentity:
@@ -132,7 +133,8 @@ class Producer:
         """
         self._make_room()
         with self._lock:
-            self._check_send()
+            if self._state is not self._sends_in or self._pid != os.getpid():
+                self._check_send()
             future = self._accumulator.send(topic, value, key, partition, headers, timestamp)
         self._wake_lingerer()
         return future

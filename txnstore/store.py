@@ -159,6 +159,9 @@ class Store:
     @property
     def chain(self) -> Chain:
         """The manifest chain; read again in a process that inherited or unpickled this object."""
+        chain = self._chain
+        if chain is not None and self._pid == os.getpid():
+            return chain
         self._own_process()
         with self._lock:
             return self._chain or self.load()
