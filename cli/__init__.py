@@ -9,10 +9,13 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the command line with the arguments of this process, and end the process with its exit status."""
+    import logging
     import sys
 
     from txnstore.cli.app import run
 
+    # What went wrong is said once, as an error. What libraries log on the way is for --debug.
+    logging.getLogger().addHandler(logging.NullHandler())
     raise SystemExit(run(sys.argv[1:]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ def shared_options(*, hidden: bool = True) -> Callable[[F], F]:
         ),
         click.option(
             "--debug", is_flag=True, expose_value=False, hidden=hidden, callback=_set_debug,
-            help="Show the traceback of an error.",
+            help="Show the traceback of an error, and what is logged on the way.",
         ),
     ]  # fmt: skip
 
@@ -103,6 +104,7 @@ def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) 
 def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
         context.ensure_object(App).debug = True
+        logging.getLogger().addHandler(logging.StreamHandler())
 
 
 def parse_pairs(values: tuple[str, ...], option: str, parse: Callable[[str, str], Any]) -> dict[str, Any]:

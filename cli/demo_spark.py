@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -68,12 +70,16 @@ def session(folder: Path) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("txnstore demo")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    # An interrupt is ours to handle: PySpark's handler would begin with a page about it.
+    on_interrupt = signal.getsignal(signal.SIGINT)
     with _stderr_to(folder / "spark.log"):
         spark: SparkSession = builder.getOrCreate()
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield spark
     finally:
-        spark.stop()
+        with contextlib.suppress(Exception), _stderr_to(folder / "spark.log"):
+            spark.stop()
 
 
 @contextmanager
