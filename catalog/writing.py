@@ -31,6 +31,11 @@ class TopicWriter:
         """The column that holds the event time."""
         return "timestamp" if self.schema is None else self.topic.timestamp
 
+    @property
+    def event_time(self) -> str | None:
+        """The column whose time counts for a record; None if that is the time of its append."""
+        return None if self.config.append_time else self.timestamp_column
+
 
 def topic_writer(topic: Topic) -> TopicWriter:
     """The decoded form of a topic."""

@@ -16,7 +16,7 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.core.commands import Appended
 from txnstore.core.model import TopicPartition
 from txnstore.segment.convert import normalize
-from txnstore.segment.schema import RecordTuple, records_to_table
+from txnstore.segment.schema import RecordTuple, as_milliseconds, records_to_table
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +26,10 @@ RECORD_OVERHEAD = 32
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record landed. ``timestamp`` in ms: its own if it was given, else the time of the append.
+    """Where a record landed. ``timestamp`` in ms: its event time, which is that of the send if none was given.
+
+    If the topic has none (``message.timestamp.type=LogAppendTime``, or a schema without a timestamp column), it is the
+    time of the append: what a reader finds as ``_timestamp``.
 
     ``offset`` is -1 if the answer to a commit was lost, and a compaction merged the record before it was repeated.
     """
@@ -259,13 +262,14 @@ class RecordFuture(_SendFuture[RecordMetadata]):
 class TablePart:
     """``count`` rows of a sent table that went into one batch, from its row ``first`` on.
 
-    ``places(count)`` gives their numbers in the table.
+    ``places(count)`` gives their numbers in the table, ``times`` their event times; None: that of the append.
     """
 
     batch: PendingBatch
     first: int
     count: int
     places: Callable[[int], npt.NDArray[np.int64]]
+    times: pa.ChunkedArray | None = None
 
 
 class TableFuture(_SendFuture["list[RecordMetadata]"]):
@@ -283,9 +287,12 @@ class TableFuture(_SendFuture["list[RecordMetadata]"]):
         found: dict[int, RecordMetadata] = {}
         for part in self._parts:
             landed = part.batch.wait(timeout)
-            topic, partition, moment = landed.tp.topic, landed.tp.partition, landed.timestamp
+            topic, partition = landed.tp
             base = landed.base_offset + part.first
-            for at, row in enumerate(part.places(part.count).tolist()):
+            moments = [landed.timestamp] * part.count
+            if part.times is not None:
+                moments = as_milliseconds(part.times, "timestamp").cast(pa.int64()).to_pylist()
+            for at, (row, moment) in enumerate(zip(part.places(part.count).tolist(), moments, strict=True)):
                 offset = base + at if landed.base_offset >= 0 else -1
                 found[row] = RecordMetadata(topic, partition, offset, moment)
         return [found[row] for row in sorted(found)]
