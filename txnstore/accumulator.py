@@ -223,7 +223,10 @@ class Accumulator:
         known = state.topics.get(topic)
         if known is None or (isinstance(partition, int) and partition >= known.partitions):
             state = self._store.state()  # Somebody else may have created it, or made it larger.
-        writer = self._writers[topic] = topic_writer(find_topic(state, topic))
+        found = find_topic(state, topic)
+        writer = self._writers.get(topic)
+        if writer is None or writer.topic is not found:
+            writer = self._writers[topic] = topic_writer(found)
         return writer
 
     def _choose(self, writer: TopicWriter, key: bytes | None, partition: int | None) -> int:

@@ -1,0 +1,72 @@
+"""Producers brought into a state, and storage that loses answers: for tests of what a client sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.helpers.shell import new_store
+from txnstore.errors import StorageRefusedError
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import Fault, FaultStore, on
+from txnstore.testing.faults import Plan, no_faults
+
+
+class Bench:
+    """A store whose storage does what a test says."""
+
+    def __init__(self, partitions: int = 3) -> None:
+        self.inner = MemoryStore()
+        self.faults = FaultStore(self.inner)
+        self.store: Store = new_store(self.faults, partitions=partitions)
+        self.store.objects.reset()
+
+    def log(self) -> list[tuple[str, str]]:
+        """The requests since the last reset of the counters."""
+        found: list[tuple[str, str]] = list(self.store.objects.log)
+        return found
+
+    def kinds(self) -> list[str]:
+        """Their kinds."""
+        return [kind for kind, _ in self.log()]
+
+    @contextmanager
+    def silent(self, *, applied: bool) -> Iterator[None]:
+        """Nobody can tell what becomes of an entry: it is written, or the write waits for ``faults.release()``."""
+        write = on(Fault.LOST_RESPONSE if applied else Fault.LATE, "put_if_absent", key_contains="entries", times=None)
+        read = on(Fault.ERROR_BEFORE, "get", key_contains="entries", times=None)
+        with self.plan(write, read):
+            yield
+
+    @contextmanager
+    def away(self, key_contains: str = "entries") -> Iterator[None]:
+        """The storage refuses these writes for good: certainly nothing happens."""
+        real = self.inner.put, self.inner.put_if_absent
+
+        def refuse(key: str, data: bytes) -> bool:
+            if key_contains in key:
+                raise StorageRefusedError(f"403 for {key}")
+            return real[1](key, data)
+
+        def refuse_put(key: str, data: bytes) -> None:
+            if key_contains in key:
+                refuse(key, data)
+            real[0](key, data)
+
+        self.inner.put, self.inner.put_if_absent = refuse_put, refuse  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.inner.put, self.inner.put_if_absent = real  # type: ignore[method-assign]
+
+    @contextmanager
+    def plan(self, *plans: Plan) -> Iterator[None]:
+        """These faults, while the block runs."""
+        self.faults.plan = lambda n, operation, key: next(
+            (fault for plan in plans if (fault := plan(n, operation, key)) is not None), None
+        )
+        try:
+            yield
+        finally:
+            self.faults.plan = no_faults

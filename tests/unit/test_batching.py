@@ -1,0 +1,267 @@
+"""Batches that fill up, and the futures of those who wait for their offsets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from txnstore.batching import PendingBatch, RecordFuture, RecordMetadata, TableFuture, TablePart, fail_all, resolve_all
+from txnstore.catalog.writing import topic_writer
+from txnstore.core.commands import Appended
+from txnstore.core.model import Topic, TopicPartition
+from txnstore.errors import StorageError, TransactionAbortedError
+from txnstore.segment.schema import RECORD_SCHEMA
+
+TP = TopicPartition("t", 1)
+
+
+def batch(demand: object = None, tp: TopicPartition = TP) -> PendingBatch:
+    """A batch whose producer does ``demand`` when somebody waits."""
+
+    def nothing() -> None:
+        return None
+
+    return PendingBatch(tp, topic_writer(Topic("t", "id", 3)), 1_000, demand if callable(demand) else nothing)
+
+
+def landed(base: int, count: int = 1, tp: TopicPartition = TP) -> Appended:
+    return Appended(tp, base, base + count, 5_000)
+
+
+def table(values: list[bytes]) -> pa.Table:
+    rows = [{"key": None, "value": value, "headers": None, "timestamp": None} for value in values]
+    return pa.Table.from_pylist(rows, schema=RECORD_SCHEMA)
+
+
+# Filling --------------------------------------------------------------------------------------------------------------
+
+
+def test_records_and_tables_come_out_in_the_order_in_which_they_came_in() -> None:
+    pending = batch()
+    assert pending.add_record((b"k", b"0", None, 7), 2) == 0
+    assert pending.add_record((None, b"1", [("h", b"v")], 8), 2) == 1
+    assert pending.add_table(table([b"2", b"3"])) == 2
+    assert pending.add_record((None, b"4", None, None), 1) == 4
+    rows = pending.take_table(9)
+    assert rows.schema == RECORD_SCHEMA
+    assert rows["value"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
+    assert rows["timestamp"].cast(pa.int64()).to_pylist() == [7, 8, None, None, 9]
+    assert rows["headers"].to_pylist()[1] == [{"key": "h", "value": b"v"}]
+    assert pending.rows == 5
+
+
+def test_the_size_counts_every_record_and_grows() -> None:
+    pending = batch()
+    sizes = []
+    for number in range(4):
+        pending.add_record((None, b"x" * 100, None, None), 100)
+        sizes.append(pending.bytes)
+        assert pending.bytes >= 100 * (number + 1)
+    assert sizes == sorted(set(sizes))
+
+
+def test_taking_the_rows_lets_go_of_them() -> None:
+    pending = batch()
+    pending.add_record((None, b"x", None, None), 1)
+    pending.take_table(1)
+    assert pending._pieces == []
+
+
+# Settling -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_outcome_stays() -> None:
+    pending = batch()
+    pending.resolve(landed(4))
+    pending.fail(StorageError("too late"))
+    pending.resolve(landed(9))
+    assert pending.wait() == landed(4)
+
+
+def test_a_wait_asks_the_producer_to_flush_and_returns_what_that_gave() -> None:
+    pending: PendingBatch = batch(lambda: pending.resolve(landed(3)))
+    assert not pending.settled
+    assert pending.wait().base_offset == 3
+
+
+def test_a_wait_raises_why_the_flush_could_not_end() -> None:
+    pending = batch(lambda: StorageError("away"))
+    with pytest.raises(StorageError, match="away"):
+        pending.wait()
+    assert not pending.settled
+
+
+def test_a_hindrance_is_no_concern_of_a_batch_that_is_settled_meanwhile() -> None:
+    def demand() -> StorageError:
+        pending.resolve(landed(1))
+        return StorageError("another batch failed")
+
+    pending = batch(demand)
+    assert pending.wait().base_offset == 1
+
+
+def test_a_wait_ends_with_its_timeout() -> None:
+    with pytest.raises(TimeoutError, match=r"t-1 within 0\.01 s"):
+        batch().wait(0.01)
+
+
+def test_many_threads_wait_for_one_batch() -> None:
+    demands = threading.Semaphore(0)
+    pending = batch(demands.release)
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(pending.wait, 30) for _ in range(8)]
+        for _ in range(8):
+            assert demands.acquire(timeout=30)
+        pending.resolve(landed(2))
+        assert {future.result().base_offset for future in waiting} == {2}
+
+
+# Callbacks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_callback_finds_every_batch_of_its_entry_settled() -> None:
+    """So it can ask for the result of another record without waiting for itself."""
+    first, second = batch(), batch()
+    seen: list[bool] = []
+    RecordFuture(first, 0, None).add_done_callback(lambda _: seen.append(second.settled))
+    resolve_all([first, second], [landed(0), landed(1)])
+    assert seen == [True]
+    third, fourth = batch(), batch()
+    RecordFuture(third, 0, None).add_done_callback(lambda _: seen.append(fourth.settled))
+    fail_all([third, fourth], StorageError("away"))
+    assert seen == [True, True]
+
+
+def test_callbacks_are_called_once_in_their_order() -> None:
+    pending, calls = batch(), list[tuple[int, bool]]()
+    future = RecordFuture(pending, 0, None)
+
+    def note(number: int) -> Callable[[object], object]:
+        return lambda done: calls.append((number, done is future))
+
+    for number in range(3):
+        future.add_done_callback(note(number))
+    resolve_all([pending], [landed(0)])
+    fail_all([pending], StorageError("late"))
+    assert calls == [(0, True), (1, True), (2, True)]
+
+
+def test_a_callback_that_is_added_late_is_called_at_once() -> None:
+    pending, calls = batch(), list[object]()
+    resolve_all([pending], [landed(6)])
+    RecordFuture(pending, 0, None).add_done_callback(lambda done: calls.append(done.result().offset))
+    assert calls == [6]
+
+
+def test_a_callback_that_raises_is_logged_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """API-10."""
+    pending, calls = batch(), list[object]()
+
+    def broken(done: object) -> None:
+        raise ValueError("in the callback")
+
+    future = RecordFuture(pending, 0, None)
+    future.add_done_callback(broken)
+    future.add_done_callback(calls.append)
+    with caplog.at_level(logging.ERROR):
+        resolve_all([pending], [landed(0)])
+    assert calls == [future]
+    assert "a done callback failed" in caplog.text
+
+
+# Futures --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_gets_the_offset_of_its_row() -> None:
+    pending = batch()
+    futures = [RecordFuture(pending, row, timestamp) for row, timestamp in enumerate((None, 77))]
+    assert [future.done() for future in futures] == [False, False]
+    pending.resolve(landed(40, 2))
+    assert [future.done() for future in futures] == [True, True]
+    assert futures[0].result() == RecordMetadata("t", 1, 40, 5_000)
+    assert futures[1].result() == RecordMetadata("t", 1, 41, 77)
+
+
+def test_a_record_whose_offset_is_not_known_any_more_says_so() -> None:
+    """-1, as in Kafka (SEQ-17)."""
+    pending = batch()
+    pending.resolve(Appended(TP, -1, -1, 5_000, duplicate=True))
+    assert RecordFuture(pending, 3, None).result().offset == -1
+
+
+def test_a_future_that_failed_raises_and_tells_the_error() -> None:
+    pending = batch()
+    future = RecordFuture(pending, 0, None)
+    pending.fail(TransactionAbortedError("gone"))
+    assert future.done()
+    with pytest.raises(TransactionAbortedError, match="gone"):
+        future.result()
+    assert isinstance(future.exception(), TransactionAbortedError)
+
+
+def test_a_future_behaves_like_one_of_the_standard_library() -> None:
+    pending = batch()
+    future = RecordFuture(pending, 0, None)
+    assert (future.running(), future.cancelled(), future.cancel(), future.done()) == (True, False, False, False)
+    with pytest.raises(TimeoutError):
+        future.exception(0.01)
+    pending.resolve(landed(0))
+    assert (future.running(), future.done(), future.exception()) == (False, True, None)
+
+
+def part(pending: PendingBatch, first: int, *rows: int) -> TablePart:
+    """Rows of a sent table that went into one batch, from its row ``first`` on."""
+
+    def places(count: int) -> npt.NDArray[np.int64]:
+        assert count == len(rows)
+        return np.array(rows, np.int64)
+
+    return TablePart(pending, first, len(rows), places)
+
+
+def test_a_table_gets_its_metadata_in_the_order_of_its_rows() -> None:
+    other = TopicPartition("t", 2)
+    one, two, three = batch(), batch(tp=other), batch()
+    future = TableFuture([part(one, 5, 0, 3), part(two, 0, 1, 2), part(three, 0, 4)])
+    one.resolve(landed(10, 7))
+    two.resolve(landed(90, 2, other))
+    assert not future.done()
+    three.resolve(landed(20))
+    assert future.done()
+    found = [(metadata.partition, metadata.offset) for metadata in future.result()]
+    assert found == [(1, 15), (2, 90), (2, 91), (1, 16), (1, 20)]
+
+
+def test_a_table_is_done_when_all_of_its_batches_are_and_calls_back_once() -> None:
+    one, two = batch(), batch()
+    future, calls = TableFuture([part(one, 0, 0), part(two, 0, 1), part(one, 1, 2)]), list[object]()
+    future.add_done_callback(calls.append)
+    resolve_all([one], [landed(0)])
+    assert calls == []
+    resolve_all([two], [landed(1)])
+    assert calls == [future]
+
+
+def test_a_table_of_which_one_batch_failed_raises_its_error() -> None:
+    one, two = batch(), batch()
+    future = TableFuture([part(one, 0, 0), part(two, 0, 1)])
+    one.resolve(landed(0))
+    two.fail(StorageError("away"))
+    assert future.done()
+    with pytest.raises(StorageError, match="away"):
+        future.result()
+
+
+def test_a_table_without_rows_is_done() -> None:
+    future, calls = TableFuture([]), list[object]()
+    future.add_done_callback(calls.append)
+    assert future.done()
+    assert future.result() == []
+    assert calls == [future]
