@@ -1,0 +1,261 @@
+"""Consumer offsets inside transactions, through the real producer (OFF-03…06, 11…13, 15; API-20)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.producing import Bench
+from tests.helpers.shell import T0, T1, another_process, entries, sound, values
+from txnstore.core.groups import committed
+from txnstore.core.model import OffsetAndMetadata, TopicPartition
+from txnstore.errors import (
+    IllegalGenerationError,
+    InvalidConfigError,
+    InvalidTopicError,
+    InvalidTxnStateError,
+    OffsetMetadataTooLargeError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from txnstore.producer import Producer
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a consumer's ``group_metadata()`` gives."""
+
+    group: str = "g"
+    generation: int = -1
+    member_id: str = ""
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def position(bench: Bench, tp: TopicPartition = T0, group: str = "g", *, stable: bool = False) -> int | None:
+    found = committed(sound(bench.store), group, tp, require_stable=stable)
+    return None if found is None else found.offset
+
+
+def plain(bench: Bench, offset: int, tp: TopicPartition = T0) -> None:
+    """A commit outside a transaction."""
+    bench.store.consumer(["t"], "g").commit({tp: offset})
+
+
+def begun(bench: Bench, name: str = "id") -> Producer:
+    producer = bench.store.producer(name)
+    producer.begin_transaction()
+    return producer
+
+
+def test_offsets_and_records_become_visible_together(bench: Bench) -> None:
+    """OFF-03: before the commit neither, after it both, in one entry."""
+    producer = begun(bench)
+    producer.send("t", b"out", partition=1)
+    producer.send_offsets({T0: 5}, "g")
+    producer.flush()
+    assert (values(bench.store), position(bench)) == ([], None)
+    producer.commit_transaction()
+    assert (values(bench.store), position(bench)) == ([b"out"], 5)
+    last = entries(bench.inner)[-1]
+    assert {"MarkerWritten", "GroupMarkerWritten", "TxnCompleted"} <= {event.type for event in last.events}
+
+
+def test_an_abort_leaves_the_offsets_as_they_were(bench: Bench) -> None:
+    plain(bench, 3)
+    producer = begun(bench)
+    producer.send_offsets({T0: 5}, "g")
+    producer.send("t", b"x")
+    producer.flush()
+    producer.abort_transaction()
+    assert position(bench, stable=True) == 3
+
+
+def test_while_they_are_pending_a_stable_read_is_refused(bench: Bench) -> None:
+    """OFF-09, KIP-447."""
+    plain(bench, 3)
+    producer = begun(bench)
+    producer.send_offsets({T0: 5}, "g")
+    producer.send("t", b"x")
+    producer.flush()
+    assert position(bench) == 3
+    with pytest.raises(UnstableOffsetCommitError, match="t-0 in group 'g'"):
+        position(bench, stable=True)
+    assert position(bench, T1, stable=True) is None
+    producer.commit_transaction()
+    assert position(bench, stable=True) == 5
+
+
+def test_the_last_offset_of_a_partition_wins_and_groups_are_apart(bench: Bench) -> None:
+    """OFF-12."""
+    with begun(bench) as producer:
+        producer.send_offsets({T0: 10, T1: 5}, "g")
+        producer.send_offsets({T0: 20}, "g")
+        producer.send_offsets({T0: 7}, "h")
+        producer.commit_transaction()
+    assert [position(bench, tp, group) for tp, group in ((T0, "g"), (T1, "g"), (T0, "h"))] == [20, 5, 7]
+
+
+@pytest.mark.parametrize("plain_first", [True, False])
+def test_the_later_write_in_the_log_wins_not_the_later_commit(bench: Bench, *, plain_first: bool) -> None:
+    """OFF-11."""
+    producer = begun(bench)
+    if plain_first:
+        plain(bench, 90)
+    producer.send_offsets({T0: 100}, "g")
+    producer.send("t", b"x")
+    producer.flush()
+    if not plain_first:
+        plain(bench, 90)
+    producer.commit_transaction()
+    assert position(bench) == (100 if plain_first else 90)
+
+
+def test_two_producers_hold_offsets_of_one_group(bench: Bench) -> None:
+    """OFF-13: each resolves its own, and a stable read waits for both."""
+    a, b = begun(bench, "a"), begun(bench, "b")
+    for producer, offsets in ((a, {T0: 1}), (b, {T0: 2, T1: 2})):
+        producer.send_offsets(offsets, "g")
+        producer.send("t", b"x")
+        producer.flush()
+    a.commit_transaction()
+    assert position(bench) == 1
+    with pytest.raises(UnstableOffsetCommitError):
+        position(bench, stable=True)
+    b.abort_transaction()
+    assert position(bench, stable=True) == 1
+    assert position(bench, T1, stable=True) is None
+
+
+def test_offsets_of_a_zombie_are_refused(bench: Bench) -> None:
+    """OFF-05."""
+    zombie = begun(bench)
+    zombie.send_offsets({T0: 5}, "g")
+    bench.store.producer("id")
+    with pytest.raises(ProducerFencedError):
+        zombie.commit_transaction()
+    assert position(bench) is None
+
+
+def test_a_member_of_an_old_generation_is_refused_and_its_transaction_can_be_aborted(bench: Bench) -> None:
+    """OFF-06: abortable; nothing of the transaction is visible, and the producer goes on."""
+    plain(bench, 3)
+    producer = begun(bench)
+    producer.send("t", b"x")
+    producer.send_offsets({T0: 5}, Membership(generation=7, member_id="m"))
+    with pytest.raises(IllegalGenerationError, match="generation -1, not 7"):
+        producer.commit_transaction()
+    with pytest.raises(InvalidTxnStateError, match="abort it"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert (values(bench.store), position(bench)) == ([], 3)
+    with producer.transaction() as txn:
+        txn.send_offsets({T0: 6}, Membership())
+    assert position(bench) == 6
+
+
+def test_the_metadata_of_a_consumer_is_what_a_producer_takes(bench: Bench) -> None:
+    consumer = bench.store.consumer(["t"], "g")
+    with begun(bench) as producer:
+        producer.send_offsets_to_transaction({T0: 4}, consumer.group_metadata())
+        producer.commit_transaction()
+    assert position(bench) == 4
+
+
+def test_metadata_and_leader_epoch_come_back(bench: Bench) -> None:
+    """OFF-15: Kafka's own vector."""
+    value = OffsetAndMetadata(110, "some metadata ü", 15)
+    with begun(bench) as producer:
+        producer.send_offsets({T0: value}, "g")
+        producer.commit_transaction()
+    with another_process(bench.store, bench.inner) as other:
+        assert other.consumer(["t"], "g").committed(T0, metadata=True) == value
+
+
+def test_no_offsets_are_ignored(bench: Bench) -> None:
+    """API-20."""
+    producer = begun(bench)
+    producer.send_offsets({}, "g")
+    bench.store.objects.reset()
+    producer.commit_transaction()
+    assert bench.log() == []
+
+
+@pytest.mark.parametrize("number", [3, np.int64(3), np.int8(3), np.uint32(3)], ids=lambda value: type(value).__name__)
+def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
+    with begun(bench) as producer:
+        producer.send_offsets({TopicPartition("t", np.int32(0)): number}, "g")  # type: ignore[arg-type]
+        producer.commit_transaction()
+    found = position(bench)
+    assert (found, type(found)) == (3, int)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error", "says"),
+    [
+        ({T0: 1.5}, InvalidConfigError, "offset of t-0 must be an integer, not 1.5"),
+        ({T0: "5"}, InvalidConfigError, "offset of t-0 must be an integer, not '5'"),
+        ({T0: None}, InvalidConfigError, "offset of t-0 must be an integer, not None"),
+        ({T0: True}, InvalidConfigError, "offset of t-0 must be an integer, not True"),
+        ({("t", "0"): 1}, InvalidConfigError, "partition of 't' must be an integer, not '0'"),
+        ({("t", 0.0): 1}, InvalidConfigError, "partition of 't' must be an integer, not 0.0"),
+        ({(b"t", 0): 1}, InvalidTopicError, "a topic name is a string, not bytes"),
+        ({"topic": 1}, InvalidConfigError, "given by TopicPartition, not by 'topic'"),
+        ({7: 1}, InvalidConfigError, "given by TopicPartition, not by 7"),
+        ({T0: OffsetAndMetadata(1, 5)}, InvalidConfigError, "metadata of t-0 must be a string"),  # type: ignore[arg-type]
+        ({T0: OffsetAndMetadata(1, "\ud800")}, InvalidConfigError, "metadata of t-0 must be a string of Unicode"),
+        ({T0: OffsetAndMetadata(1, "", "x")}, InvalidConfigError, "leader epoch of t-0"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_a_position_of_a_wrong_type_is_refused_at_once(
+    bench: Bench, offsets: Any, error: type[Exception], says: str
+) -> None:
+    """It must never reach an entry: nobody could read the store any more. The transaction goes on."""
+    producer = begun(bench)
+    with pytest.raises(error, match=says):
+        producer.send_offsets(offsets, "g")
+    producer.send("t", b"x", partition=0)
+    producer.commit_transaction()
+    assert values(bench.store) == [b"x"]
+    assert "g" not in sound(bench.store).groups
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error", "says"),
+    [
+        ({T0: -1}, InvalidConfigError, "offset -1 of t-0"),
+        ({T0: 2**63}, InvalidConfigError, "offset 9223372036854775808 of t-0"),
+        ({TopicPartition("t", 3): 1}, UnknownTopicOrPartitionError, "t-3: there is no such partition"),
+        ({TopicPartition("u", 0): 1}, UnknownTopicOrPartitionError, "u-0: there is no such partition"),
+        ({T0: OffsetAndMetadata(1, "x" * 4097)}, OffsetMetadataTooLargeError, "over 4096 bytes"),
+    ],
+    ids=str,
+)
+def test_a_position_that_the_chain_refuses_fails_the_commit(
+    bench: Bench, offsets: Any, error: type[Exception], says: str
+) -> None:
+    producer = begun(bench)
+    producer.send("t", b"x", partition=0)
+    producer.send_offsets(offsets, "g")
+    before = entries(bench.inner)
+    with pytest.raises(error, match=says):
+        producer.commit_transaction()
+    assert entries(bench.inner) == before
+    producer.abort_transaction()
+    assert values(bench.store) == []
+
+
+@pytest.mark.parametrize("group", [None, 5, b"g", object(), "", "x" * 250, "a\tb"], ids=repr)
+def test_a_group_that_is_none_is_refused(bench: Bench, group: Any) -> None:
+    """API-20."""
+    producer = begun(bench)
+    with pytest.raises(InvalidConfigError, match="group"):
+        producer.send_offsets({T0: 1}, group)
