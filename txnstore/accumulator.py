@@ -138,7 +138,7 @@ class Accumulator:
         value: bytes | Mapping[str, Any] | None,
         key: bytes | None,
         partition: int | None,
-        headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None,
+        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None,
         timestamp: int | None,
     ) -> RecordFuture:
         """Put one record into its partition's batch."""
@@ -348,7 +348,7 @@ def _record(
     topic: str,
     value: object,
     key: object,
-    headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None,
+    headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None,
     timestamp: int,
 ) -> tuple[Any, bytes | None, int]:
     """The tuple that a batch keeps, the key that chooses the partition, and the size.

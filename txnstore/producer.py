@@ -123,7 +123,7 @@ class Producer:
         value: bytes | Mapping[str, Any] | None = None,
         key: bytes | None = None,
         partition: int | None = None,
-        headers: Mapping[str, bytes] | Sequence[tuple[str, bytes]] | None = None,
+        headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None = None,
         timestamp: int | None = None,
     ) -> RecordFuture:
         """Send one record; returns a future :class:`RecordMetadata`.

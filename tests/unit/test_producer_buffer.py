@@ -1,0 +1,266 @@
+"""A producer's buffer: bounded, uploads included, and what lingers is written without a flush."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.producing import Bench
+from tests.helpers.shell import T0, GatedStore, new_store, sound, values
+from txnstore.batching import RECORD_OVERHEAD, RecordFuture
+from txnstore.errors import InvalidTxnStateError, ProducerFencedError, StorageRefusedError, TransactionAbortedError
+from txnstore.producer import Producer
+from txnstore.storage.memory import MemoryStore
+
+RECORD = b"x" * 100
+BATCH, BUFFER = 500, 2_000
+
+
+@pytest.fixture
+def gated() -> GatedStore:
+    return GatedStore(MemoryStore())
+
+
+def held(producer: Producer) -> int:
+    """The bytes in open batches and in uploads that have not ended."""
+    accumulator = producer._accumulator
+    open_bytes = sum(batch.bytes for batch in accumulator._open.values())
+    assert open_bytes == accumulator._open_bytes
+    return open_bytes + sum(item.size for item in accumulator._sealed if not item.future.done())
+
+
+@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "idempotent"])
+def test_the_buffer_never_exceeds_its_bound_by_more_than_one_record(*, transactional: bool) -> None:
+    bench = Bench()
+    producer = bench.store.producer(
+        "id" if transactional else None, batch_bytes=BATCH, buffer_bytes=BUFFER, linger=None
+    )
+    if transactional:
+        producer.begin_transaction()
+    most = 0
+    for number in range(300):
+        producer.send("t", RECORD, partition=number % 3)
+        most = max(most, held(producer))
+    assert BATCH < most <= BUFFER + len(RECORD) + 64
+    if transactional:
+        producer.commit_transaction()
+    producer.close()
+    assert len(values(bench.store)) == 300
+
+
+def test_a_full_buffer_blocks_the_sender_until_an_upload_has_ended(gated: GatedStore) -> None:
+    """No upload ends, so the sender stands still with a full buffer; it goes on as soon as they end."""
+    store = new_store(gated)
+    producer = store.producer(batch_bytes=BATCH, buffer_bytes=BUFFER, linger=None)
+    gate = gated.hold("put", "topics/")
+    sent = threading.Semaphore(0)
+
+    def send() -> list[RecordFuture]:
+        futures = []
+        for number in range(60):
+            futures.append(producer.send("t", RECORD, partition=number % 2))
+            sent.release()
+        return futures
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        gate.wait_for(3)
+        # All that fits has been sent; the next send is held, and so is everything after it.
+        fits = -(-BUFFER // (len(RECORD) + RECORD_OVERHEAD))
+        for _ in range(fits):
+            assert sent.acquire(timeout=60)
+        assert held(producer) == fits * (len(RECORD) + RECORD_OVERHEAD)
+        assert not sending.done()
+        gate.open()
+        futures = sending.result(60)
+    producer.close()
+    assert sorted(future.result().offset for future in futures[::2]) == list(range(30))
+
+
+def test_a_table_that_is_larger_than_the_buffer_goes_through_in_pieces() -> None:
+    bench = Bench()
+    rows = 2_000
+    table = pa.table({"key": [b"%d" % number for number in range(rows)], "value": [RECORD] * rows})
+    producer = bench.store.producer("id", batch_bytes=4_000, buffer_bytes=20_000)
+    producer.begin_transaction()
+    most = 0
+    add = producer._accumulator.send_table
+
+    def watched(*args: object) -> object:
+        nonlocal most
+        parts = add(*args)  # type: ignore[arg-type]
+        most = max(most, held(producer))
+        return parts
+
+    producer._accumulator.send_table = watched  # type: ignore[assignment,method-assign]
+    future = producer.send_table("t", table)
+    producer.commit_transaction()
+    assert most <= 1.6 * 20_000
+    assert len(future.result()) == rows
+    assert len(values(bench.store)) == rows
+
+
+def test_a_stream_is_taken_batch_by_batch(gated: GatedStore) -> None:
+    """A reader that is larger than memory: no batch is asked for before there is room for it."""
+    store = new_store(gated)
+    schema = pa.schema([("value", pa.binary())])
+    ahead = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal ahead
+        for _ in range(50):
+            ahead = max(ahead, held(producer))
+            yield pa.record_batch([pa.array([RECORD] * 10)], schema=schema)
+
+    with store.producer(batch_bytes=2_000, buffer_bytes=6_000, linger=None) as producer:
+        found = producer.send_table("t", pa.RecordBatchReader.from_batches(schema, batches())).result()
+    assert len(found) == 500
+    assert ahead <= 6_000 + 2_000
+
+
+def test_a_batch_is_uploaded_when_it_is_full(gated: GatedStore) -> None:
+    """Before anybody flushes; the rest of the batch is on its own."""
+    store = new_store(gated)
+    gate = gated.hold("put", "topics/")
+    producer = store.producer(batch_bytes=BATCH, linger=None)
+    for _ in range(5):
+        producer.send("t", RECORD, partition=0)
+    gate.wait_for()
+    gate.open()
+    producer.close()
+    assert len(values(store)) == 5
+
+
+def test_one_record_larger_than_the_buffer_passes() -> None:
+    bench = Bench()
+    with bench.store.producer(batch_bytes=10, buffer_bytes=10, linger=None) as producer:
+        futures = [producer.send("t", b"y" * 5_000, partition=0) for _ in range(3)]
+        assert [future.result().offset for future in futures] == [0, 1, 2]
+
+
+def test_an_error_while_the_sender_waits_for_room_leaves_nothing_half_done() -> None:
+    """API-09: the send that waited raises, its record was never taken in, and the transaction has to be aborted."""
+    bench = Bench()
+    producer = bench.store.producer("id", batch_bytes=BATCH, buffer_bytes=BUFFER)
+    producer.begin_transaction()
+    futures = []
+    with bench.away("topics/"), pytest.raises(StorageRefusedError):  # noqa: PT012 - one of the sends raises
+        for _ in range(100):
+            futures.append(producer.send("t", RECORD, partition=0))  # noqa: PERF401 - the loop ends with the error
+    assert 0 < len(futures) < 100
+    assert all(isinstance(future.exception(), StorageRefusedError) for future in futures)
+    with pytest.raises(InvalidTxnStateError, match="abort it"):
+        producer.send("t", RECORD)
+    producer.abort_transaction()
+    assert values(bench.store) == []
+
+
+def test_a_sender_that_waits_for_room_is_told_that_it_is_fenced() -> None:
+    bench = Bench()
+    producer = bench.store.producer("id", batch_bytes=BATCH, buffer_bytes=BUFFER)
+    producer.begin_transaction()
+    bench.store.producer("id")
+    with pytest.raises(ProducerFencedError):  # noqa: PT012 - one of the sends raises
+        for _ in range(100):
+            producer.send("t", RECORD, partition=0)
+    assert held(producer) == 0
+
+
+# Linger ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_lingers_is_written_without_a_flush() -> None:
+    bench = Bench()
+    done = threading.Event()
+    with bench.store.producer(linger=0.001) as producer:
+        future = producer.send("t", b"x", partition=0)
+        future.add_done_callback(lambda _: done.set())
+        assert done.wait(60)
+        assert future.result().offset == 0
+        assert values(bench.store) == [b"x"]
+
+
+def test_records_that_came_together_are_one_batch() -> None:
+    bench = Bench()
+    producer = bench.store.producer(linger=3_600)
+    for number in range(10):
+        producer.send("t", b"%d" % number, partition=0)
+    assert values(bench.store) == []
+    producer.close()
+    assert len(values(bench.store)) == 10
+    assert len(sound(bench.store).partitions[T0].batches) == 1
+
+
+def test_inside_a_transaction_nothing_lingers_unless_it_is_asked_for() -> None:
+    bench = Bench()
+    producer = bench.store.producer("id")
+    producer.begin_transaction()
+    producer.send("t", b"x")
+    assert "txnstore-linger" not in [thread.name for thread in threading.enumerate()]
+    producer.abort_transaction()
+    done = threading.Event()
+    with bench.store.producer("id", linger=0.001) as producer:
+        producer.begin_transaction()
+        producer.send("t", b"early", partition=0).add_done_callback(lambda _: done.set())
+        assert done.wait(60)
+        assert values(bench.store, isolation="read_uncommitted") == [b"early"]
+        producer.abort_transaction()
+    assert values(bench.store) == []
+
+
+def test_a_record_that_lingers_when_the_storage_is_away_is_written_when_it_is_back() -> None:
+    """Nobody has to send another one."""
+    bench = Bench()
+    producer = bench.store.producer(linger=0.001)
+    assert producer._lingerer is not None
+    producer._lingerer._again = 0.001
+    tried, done = threading.Semaphore(0), threading.Event()
+    real = bench.inner.put_if_absent
+
+    def away(key: str, data: bytes) -> bool:
+        tried.release()
+        raise StorageRefusedError("away")
+
+    bench.inner.put_if_absent = away  # type: ignore[method-assign]
+    future = producer.send("t", b"x", partition=0)
+    future.add_done_callback(lambda _: done.set())
+    for _ in range(3):
+        assert tried.acquire(timeout=60)
+    assert not done.is_set()
+    bench.inner.put_if_absent = real  # type: ignore[method-assign]
+    assert done.wait(60)
+    producer.close()
+    assert values(bench.store) == [b"x"]
+
+
+def test_a_result_that_is_waited_for_does_not_wait_for_the_linger() -> None:
+    bench = Bench()
+    with bench.store.producer(linger=3_600) as producer:
+        assert producer.send("t", b"x", partition=0).result(60).offset == 0
+
+
+def test_a_close_flushes_what_lingers_and_ends_the_thread() -> None:
+    bench = Bench()
+    producer = bench.store.producer(linger=3_600)
+    future = producer.send("t", b"x", partition=0)
+    producer.close()
+    assert future.result().offset == 0
+    assert "txnstore-linger" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_close_of_a_transactional_producer_aborts_what_is_open() -> None:
+    """API-11: LSO and high watermark meet at once."""
+    bench = Bench()
+    producer = bench.store.producer("id")
+    producer.begin_transaction()
+    producer.send("t", b"written", partition=0)
+    producer.flush()
+    waiting = producer.send("t", b"waiting", partition=0)
+    producer.close()
+    assert isinstance(waiting.exception(), TransactionAbortedError)
+    found = bench.store.offsets("t", 0)
+    assert found.last_stable == found.high_watermark == 2
