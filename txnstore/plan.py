@@ -30,9 +30,9 @@ def partition_offsets(state: State, topic: str, partition: int) -> PartitionOffs
 
 def find_partition(state: State, tp: TopicPartition) -> Partition:
     """The partition log. Raises :class:`UnknownTopicOrPartitionError`."""
+    topic = find_topic(state, tp.topic)
     found = state.partition(tp)
     if found is None:
-        topic = find_topic(state, tp.topic)
         msg = f"topic {tp.topic!r} has no partition {tp.partition!r}: its partitions are 0 to {topic.partitions - 1}"
         raise UnknownTopicOrPartitionError(msg)
     return found

@@ -62,9 +62,8 @@ def test_wakes_before_the_time_is_up_are_one_flush() -> None:
 
 
 def test_nothing_runs_without_a_wake() -> None:
-    before = threading.active_count()
     lingerer = Lingerer(TINY, Flush())
-    assert threading.active_count() == before
+    assert lingerer._thread is None
     lingerer.stop()
 
 
@@ -73,7 +72,8 @@ def test_a_stop_ends_the_thread_at_once_and_flushes_nothing() -> None:
     flush = Flush()
     lingerer = Lingerer(LONG, flush)
     lingerer.wake()
-    thread = next(thread for thread in threading.enumerate() if thread.name == "txnstore-linger")
+    thread = lingerer._thread
+    assert thread is not None
     lingerer.stop()
     assert not thread.is_alive()
     assert flush.threads == []
@@ -84,7 +84,7 @@ def test_a_wake_after_the_stop_starts_nothing() -> None:
     lingerer = Lingerer(TINY, flush)
     lingerer.stop()
     lingerer.wake()
-    assert "txnstore-linger" not in [thread.name for thread in threading.enumerate()]
+    assert lingerer._thread is None
 
 
 def test_a_flush_that_failed_is_tried_again_without_a_wake(caplog: pytest.LogCaptureFixture) -> None:

@@ -200,7 +200,7 @@ def test_inside_a_transaction_nothing_lingers_unless_it_is_asked_for() -> None:
     producer = bench.store.producer("id")
     producer.begin_transaction()
     producer.send("t", b"x")
-    assert "txnstore-linger" not in [thread.name for thread in threading.enumerate()]
+    assert producer._lingerer is None
     producer.abort_transaction()
     done = threading.Event()
     with bench.store.producer("id", linger=0.001) as producer:
@@ -247,9 +247,12 @@ def test_a_close_flushes_what_lingers_and_ends_the_thread() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=3_600)
     future = producer.send("t", b"x", partition=0)
+    assert producer._lingerer is not None
+    thread = producer._lingerer._thread
+    assert thread is not None
     producer.close()
     assert future.result().offset == 0
-    assert "txnstore-linger" not in [thread.name for thread in threading.enumerate()]
+    assert not thread.is_alive()
 
 
 def test_a_close_of_a_transactional_producer_aborts_what_is_open() -> None:
