@@ -52,6 +52,8 @@ class Lingerer:
             if self._stopped.wait(self._seconds):
                 return
             self._wanted.clear()
+            if self._stopped.is_set():
+                return  # The stop came before the line above, which has wiped out its call.
             error = self._flush()
             if error is not None:
                 _LOG.warning("records wait for another flush", extra={"error": str(error)})

@@ -120,3 +120,21 @@ def test_a_flush_may_stop_its_own_thread() -> None:
     lingerer = Lingerer(TINY, flush)
     lingerer.wake()
     assert done.wait(30)
+
+
+def test_a_stop_at_the_moment_of_a_flush_is_not_missed() -> None:
+    """The thread has just seen that it is wanted and not stopped, and clears the event that the stop has set."""
+    lingerer = Lingerer(0.0, lambda: None)
+
+    class Late(threading.Event):
+        def clear(self) -> None:
+            lingerer._stopped.set()
+            self.set()
+            super().clear()
+
+    lingerer._wanted = Late()
+    lingerer.wake()
+    thread = lingerer._thread
+    assert thread is not None
+    thread.join(60)
+    assert not thread.is_alive()
