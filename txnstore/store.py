@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from txnstore.scan import Scan
 
 _WORKERS = 16
+#: How every ``store.json`` of ours begins, in any version.
+_OURS = b'{"version":'
 
 
 def create(
@@ -90,7 +92,7 @@ def create_on(
     document = StoreDocument(store_id=runtime.new_id(), chains=chains, created_at=runtime.clock())
     claim = Claim(keys.STORE, encode(document))
     if claim.settle(objects, runtime.backoff) != claim.data and not exist_ok:
-        msg = f"there is a store at {redact(objects.url)} already"
+        msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)
     return open_on(objects, runtime=runtime)
 
@@ -187,6 +189,9 @@ class Store:
         data = identity.result()
         if data is None:
             msg = f"there is no txnstore at {redact(self.url)}: it has no {keys.STORE}"
+            raise StoreNotFoundError(msg)
+        if not data.startswith(_OURS[: len(data)]):
+            msg = f"there is no txnstore at {redact(self.url)}: its {keys.STORE} belongs to something else"
             raise StoreNotFoundError(msg)
         self._document = decode(StoreDocument, keys.STORE, data)
         if self._document.chains != 1:

@@ -45,7 +45,7 @@ def test_a_store_that_is_there_is_not_created_again() -> None:
     first = create_on(objects, runtime=runtime())
     first.create_topic("t")
     before = [(item.key, objects.get(item.key)) for item in objects.list("")]
-    with pytest.raises(StoreExistsError, match="there is a store at memory:// already"):
+    with pytest.raises(StoreExistsError, match=r"there is a store at memory:// already: it has a store\.json"):
         create_on(objects, runtime=runtime())
     again = create_on(objects, exist_ok=True, runtime=runtime())
     assert again.store_id == first.store_id
