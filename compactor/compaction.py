@@ -14,7 +14,7 @@ from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, Partition, Topic, TopicPartition
 from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError, ReadOnlyError
-from txnstore.reader import is_missing
+from txnstore.reading.reader import is_missing
 
 if TYPE_CHECKING:
     from txnstore.store import Store

@@ -14,7 +14,7 @@ from txnstore.compactor.violation import Violation
 from txnstore.core.model import Batch, Isolation, State, TopicPartition
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import CorruptionError, SchemaMismatchError
-from txnstore.reader import Projection, read_slice
+from txnstore.reading.reader import Projection, read_slice
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.storage.base import ObjectStore
 

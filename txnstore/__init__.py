@@ -21,7 +21,6 @@ from txnstore._version import __version__
 if TYPE_CHECKING:
     from txnstore import errors as errors
     from txnstore import testing as testing
-    from txnstore.batching import RecordMetadata as RecordMetadata
     from txnstore.consumer import Consumer as Consumer
     from txnstore.consumer import PartitionOffsets as PartitionOffsets
     from txnstore.core.model import Isolation as Isolation
@@ -31,9 +30,10 @@ if TYPE_CHECKING:
     from txnstore.errors import TxnStoreError as TxnStoreError
     from txnstore.ids import Runtime as Runtime
     from txnstore.producer import Producer as Producer
-    from txnstore.record import Record as Record
+    from txnstore.producing.batching import RecordMetadata as RecordMetadata
+    from txnstore.reading.record import Record as Record
+    from txnstore.reading.snapshot import Snapshot as Snapshot
     from txnstore.scan import Scan as Scan
-    from txnstore.snapshot import Snapshot as Snapshot
     from txnstore.store import Store as Store
     from txnstore.store import create as create
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
@@ -44,11 +44,11 @@ _HOMES = {
     "OffsetAndMetadata": "txnstore.core.model",
     "PartitionOffsets": "txnstore.consumer",
     "Producer": "txnstore.producer",
-    "Record": "txnstore.record",
-    "RecordMetadata": "txnstore.batching",
+    "Record": "txnstore.reading.record",
+    "RecordMetadata": "txnstore.producing.batching",
     "Runtime": "txnstore.ids",
     "Scan": "txnstore.scan",
-    "Snapshot": "txnstore.snapshot",
+    "Snapshot": "txnstore.reading.snapshot",
     "Store": "txnstore.store",
     "Topic": "txnstore.core.model",
     "TopicPartition": "txnstore.core.model",

@@ -21,12 +21,12 @@ from txnstore.core.model import OffsetAndMetadata, State, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.core.visibility import read_limit
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
-from txnstore.fetcher import Taken
-from txnstore.lookup import OffsetAndTimestamp, offset_for_time
-from txnstore.plan import PartitionOffsets, find_partition, parse_isolation, partition_offsets
-from txnstore.polling import Poller, Reads
-from txnstore.positions import Assignment, GroupMetadata, Positions, Reset, parse_reset
-from txnstore.record import Record, records_of
+from txnstore.reading.fetcher import Taken
+from txnstore.reading.lookup import OffsetAndTimestamp, offset_for_time
+from txnstore.reading.plan import PartitionOffsets, find_partition, parse_isolation, partition_offsets
+from txnstore.reading.polling import Poller, Reads
+from txnstore.reading.positions import Assignment, GroupMetadata, Positions, Reset, parse_reset
+from txnstore.reading.record import Record, records_of
 
 __all__ = ["Consumer", "GroupMetadata", "OffsetAndTimestamp", "PartitionOffsets", "Record", "partition_offsets"]
 

@@ -15,8 +15,6 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from txnstore.accumulator import Accumulator, Upload
-from txnstore.batching import RecordFuture, TableFuture, TablePart, fail_all, resolve_all
 from txnstore.core.commands import Ended, EndTxn, InitProducer, ProducerIdentity
 from txnstore.core.model import OffsetAndMetadata, Outcome, TopicPartition
 from txnstore.core.names import check_id
@@ -29,8 +27,12 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownOutcomeError,
 )
-from txnstore.linger import Lingerer
-from txnstore.session import GroupMetadata, Pending, Session, rounds, txn_offsets
+from txnstore.producing.accumulator import Accumulator
+from txnstore.producing.batching import RecordFuture, TableFuture, TablePart, fail_all, resolve_all
+from txnstore.producing.linger import Lingerer, linger_seconds
+from txnstore.producing.scope import TransactionScope
+from txnstore.producing.session import GroupMetadata, Pending, Session, rounds, txn_offsets
+from txnstore.producing.uploads import Upload
 
 if TYPE_CHECKING:
     from txnstore.store import Store
@@ -73,7 +75,7 @@ class Producer:
     ) -> None:
         if transactional_id is not None:
             transactional_id = check_id("transactional_id", transactional_id)
-        linger_seconds = _linger(linger, transactional_id)
+        seconds = linger_seconds(linger, transactional_id)
         self._store = store
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -84,7 +86,7 @@ class Producer:
         self._session = Session(self._init(transactional_id, transaction_timeout))
         self._state = _State.READY
         self._sends_in = _State.READY if transactional_id is None else _State.IN_TRANSACTION
-        self._lingerer = Lingerer(linger_seconds, self._flush_on_demand) if linger_seconds is not None else None
+        self._lingerer = Lingerer(seconds, self._flush_on_demand) if seconds is not None else None
 
     def _init(self, transactional_id: str | None, transaction_timeout: float) -> ProducerIdentity:
         try:
@@ -498,55 +500,3 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class TransactionScope:
-    """The ``with`` block of :meth:`Producer.transaction`."""
-
-    __slots__ = ("_producer",)
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-
-    def __enter__(self) -> Producer:
-        self._producer.begin_transaction()
-        return self._producer
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self._commit()
-        elif isinstance(error, Exception):
-            self._abort_quietly(error)
-
-    def _commit(self) -> None:
-        try:
-            self._producer.commit_transaction()
-        except UnknownOutcomeError:
-            raise  # Only the same call may follow (API-08).
-        except TxnStoreError as error:
-            if not error.fatal:
-                self._abort_quietly(error)
-            raise
-
-    def _abort_quietly(self, error: Exception) -> None:
-        """Abort after the block's own error, which stays the one that the caller sees."""
-        try:
-            self._producer.abort_transaction()
-        except TxnStoreError as second:
-            error.add_note(f"the transaction could not be aborted either: {second}")
-
-
-def _linger(linger: float | str | None, transactional_id: str | None) -> float | None:
-    if linger == "default":
-        return 0.1 if transactional_id is None else None
-    if linger is None:
-        return None
-    if isinstance(linger, str) or not 0 <= linger < threading.TIMEOUT_MAX:
-        msg = f"linger must be a number of seconds of at least 0, or None, not {linger!r}"
-        raise InvalidConfigError(msg)
-    return float(linger)

@@ -12,10 +12,10 @@ from txnstore.catalog.topics import find_topic
 from txnstore.core.model import State, TopicPartition
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
-from txnstore.plan import find_partition, find_partitions, parse_isolation
-from txnstore.readahead import read_ahead
-from txnstore.reader import Projection
-from txnstore.snapshot import Snapshot
+from txnstore.reading.plan import find_partition, find_partitions, parse_isolation
+from txnstore.reading.readahead import read_ahead
+from txnstore.reading.reader import Projection
+from txnstore.reading.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from txnstore.errors import (
     UnsupportedFormatError,
 )
 from txnstore.ids import Runtime
-from txnstore.snapshot import Snapshot
+from txnstore.reading.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.claim import Claim
 from txnstore.storage.counting import CountingStore

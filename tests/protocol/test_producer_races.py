@@ -11,8 +11,8 @@ import pytest
 import txnstore
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, another_process, entries, in_threads, new_store, rows, sound, values
-from txnstore.batching import RecordFuture
 from txnstore.errors import InvalidTxnStateError, ProducerClosedError, ProducerError, TransactionAbortedError
+from txnstore.producing.batching import RecordFuture
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 

@@ -12,11 +12,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from txnstore.batching import PendingBatch, RecordFuture, RecordMetadata, TableFuture, TablePart, fail_all, resolve_all
 from txnstore.catalog.writing import topic_writer
 from txnstore.core.commands import Appended
 from txnstore.core.model import Topic, TopicPartition
 from txnstore.errors import StorageError, TransactionAbortedError
+from txnstore.producing.batching import (
+    PendingBatch,
+    RecordFuture,
+    RecordMetadata,
+    TableFuture,
+    TablePart,
+    fail_all,
+    resolve_all,
+)
 from txnstore.segment.schema import RECORD_SCHEMA
 
 TP = TopicPartition("t", 1)

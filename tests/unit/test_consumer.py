@@ -35,7 +35,7 @@ from txnstore.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txnstore.record import Record
+from txnstore.reading.record import Record
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create
 from txnstore.testing import Fault, FaultStore, ManualClock

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from txnstore.errors import StorageError
-from txnstore.linger import Lingerer
+from txnstore.producing.linger import Lingerer
 
 TINY, LONG = 0.001, 3_600.0
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, new_store, sound, values
-from txnstore.batching import RECORD_OVERHEAD, RecordFuture
 from txnstore.errors import InvalidTxnStateError, ProducerFencedError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer import Producer
+from txnstore.producing.batching import RECORD_OVERHEAD, RecordFuture
 from txnstore.storage.memory import MemoryStore
 
 RECORD = b"x" * 100

@@ -11,13 +11,13 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.core.model import NewBatch, TopicPartition, TxnState
 from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
+from txnstore.producing.uploads import upload
 from txnstore.segment.convert import normalize
 from txnstore.spark import jobs
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import Fault, FaultStore, ManualClock
 from txnstore.testing.faults import on
-from txnstore.uploads import upload
 
 
 @pytest.fixture

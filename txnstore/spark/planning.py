@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txnstore.catalog.topics import find_topic
 from txnstore.core.model import State, Topic, TopicPartition
 from txnstore.core.visibility import Slice, check_offset, visible
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
-from txnstore.lookup import offset_for_time
-from txnstore.plan import find_partition, find_partitions, find_topic
-from txnstore.reader import Projection
+from txnstore.reading.lookup import offset_for_time
+from txnstore.reading.plan import find_partition, find_partitions
+from txnstore.reading.reader import Projection
 from txnstore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from txnstore.errors import InvalidConfigError, SchemaMismatchError
-from txnstore.readahead import read_ahead
-from txnstore.reader import Projection
+from txnstore.reading.readahead import read_ahead
+from txnstore.reading.reader import Projection
 from txnstore.spark import types
 from txnstore.spark.options import ReadOptions
 from txnstore.spark.planning import Group, plan, projection_schema

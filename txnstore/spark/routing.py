@@ -16,15 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnstore.accumulator import check_row_sizes
 from txnstore.catalog.writing import TopicWriter
 from txnstore.core.model import NewBatch, TopicPartition
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
+from txnstore.producing.records import check_row_sizes
+from txnstore.producing.uploads import upload
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.storage.base import ObjectStore
-from txnstore.uploads import upload
 
 TOPIC, PARTITION = "_topic", "_partition"
 

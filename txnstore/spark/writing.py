@@ -17,11 +17,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.model import NewBatch, State, Topic
 from txnstore.errors import SchemaMismatchError
 from txnstore.ids import Runtime
-from txnstore.plan import find_topic
 from txnstore.segment.convert import normalize
 from txnstore.segment.schema import is_reserved
 from txnstore.spark import jobs

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txnstore.errors import InvalidConfigError
-from txnstore.plan import parse_isolation
-from txnstore.snapshot import Snapshot
+from txnstore.reading.plan import parse_isolation
+from txnstore.reading.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import duckdb

@@ -27,7 +27,7 @@ from fsspec.spec import AbstractFileSystem
 
 from txnstore.core.model import Segment, TopicPartition
 from txnstore.errors import TxnStoreError
-from txnstore.reader import fetch
+from txnstore.reading.reader import fetch
 from txnstore.segment.codec import decode
 from txnstore.storage.base import ObjectStore
 

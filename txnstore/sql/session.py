@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, ref
 
 from txnstore.core.model import Isolation, Segment, State, TopicPartition
 from txnstore.errors import InvalidConfigError, TxnStoreError
-from txnstore.snapshot import Snapshot
+from txnstore.reading.snapshot import Snapshot
 from txnstore.sql import history, inspection
 from txnstore.sql.filesystem import PROTOCOL, SegmentFileSystem, SegmentObject, TableFile, VirtualFile
 from txnstore.sql.history import History

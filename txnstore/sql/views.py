@@ -23,7 +23,7 @@ import pyarrow.types as pt
 
 from txnstore.core.model import Isolation, Segment, State, Topic, TopicPartition
 from txnstore.core.visibility import Slice, visible
-from txnstore.reader import Projection
+from txnstore.reading.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
 from txnstore.sql.types import duckdb_type, literal, quote
 

@@ -14,9 +14,9 @@ from txnstore.core.groups import committed
 from txnstore.core.model import Isolation, Partition, State, Topic, TopicPartition
 from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnstableOffsetCommitError
-from txnstore.fetcher import Flow
-from txnstore.plan import find_partition, find_partitions
-from txnstore.reader import Projection
+from txnstore.reading.fetcher import Flow
+from txnstore.reading.plan import find_partition, find_partitions
+from txnstore.reading.reader import Projection
 
 
 class Reset(StrEnum):

@@ -11,10 +11,10 @@ from typing import Protocol
 from txnstore.chain.log import Chain
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
-from txnstore.fetcher import Taken, drain
 from txnstore.ids import Runtime
-from txnstore.positions import Positions
-from txnstore.reader import is_missing
+from txnstore.reading.fetcher import Taken, drain
+from txnstore.reading.positions import Positions
+from txnstore.reading.reader import is_missing
 from txnstore.storage.base import ObjectStore
 
 #: The first pause between two looks at an idle chain, in seconds; it doubles up to the longest one.

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from txnstore.catalog.topics import find_topic
 from txnstore.core.model import Isolation, State, TopicPartition
 from txnstore.core.visibility import visible
-from txnstore.plan import find_partition
-from txnstore.reader import Projection, read_slice
+from txnstore.reading.plan import find_partition
+from txnstore.reading.reader import Projection, read_slice
 from txnstore.storage.base import ObjectStore
 
 

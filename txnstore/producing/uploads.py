@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
 import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter
 from txnstore.chain import keys
 from txnstore.core.model import NewBatch, TopicPartition
 from txnstore.ids import Runtime
+from txnstore.producing.batching import PendingBatch
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import fill_timestamps, timestamp_range
 from txnstore.storage.base import ObjectStore
@@ -48,3 +55,49 @@ def upload(
         uploaded_at=max(now, chain_time),
         topic_id=writer.topic.topic_id,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A sealed batch on its way to the storage."""
+
+    batch: PendingBatch
+    size: int
+    future: Future[NewBatch]
+
+    @property
+    def new_batch(self) -> NewBatch:
+        """What was uploaded; waits for it."""
+        return self.future.result()
+
+
+class Unstarted:
+    """Uploads for the thread that waits for them: handing the last one to another thread would only cost time."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: list[tuple[Future[NewBatch], Callable[[], NewBatch]]] = []
+
+    def add(self, upload: Callable[..., NewBatch], *args: Any) -> Future[NewBatch]:
+        """The future of an upload that :meth:`run` will do."""
+        future: Future[NewBatch] = Future()
+        self._tasks.append((future, partial(upload, *args)))
+        return future
+
+    def run(self) -> None:
+        """Do the uploads; an error, also an interrupt, goes to the future, as it would in another thread."""
+        tasks, self._tasks = self._tasks, []
+        for future, task in tasks:
+            try:
+                result = task()
+            except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    def drop(self, error: BaseException) -> None:
+        """Give up what was not begun."""
+        tasks, self._tasks = self._tasks, []
+        for future, _ in tasks:
+            future.set_exception(error)

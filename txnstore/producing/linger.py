@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from txnstore.errors import InvalidConfigError
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -60,3 +62,15 @@ class Lingerer:
                 if self._stopped.wait(self._again):
                     return
                 self._wanted.set()
+
+
+def linger_seconds(linger: float | str | None, transactional_id: str | None) -> float | None:
+    """What a producer was asked for: a number of seconds, None (never by itself) or its default."""
+    if linger == "default":
+        return 0.1 if transactional_id is None else None
+    if linger is None:
+        return None
+    if isinstance(linger, str) or not 0 <= linger < threading.TIMEOUT_MAX:
+        msg = f"linger must be a number of seconds of at least 0, or None, not {linger!r}"
+        raise InvalidConfigError(msg)
+    return float(linger)

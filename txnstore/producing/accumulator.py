@@ -6,51 +6,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from txnstore.batching import RECORD_OVERHEAD, PendingBatch, RecordFuture, TablePart, fail_all
 from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.model import NewBatch, TopicPartition
-from txnstore.core.names import check_topic_name, is_unicode
+from txnstore.core.names import check_topic_name
 from txnstore.core.partitioner import StickyPartitioner, partition_for_key
 from txnstore.errors import (
     InvalidConfigError,
-    RecordTooLargeError,
-    SchemaMismatchError,
     StorageError,
     UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.segment.convert import normalize, normalize_batches
+from txnstore.producing.batching import RECORD_OVERHEAD, PendingBatch, RecordFuture, TablePart, fail_all
+from txnstore.producing.records import check_record, check_row, check_row_sizes, check_size
+from txnstore.producing.uploads import Unstarted, Upload, upload
+from txnstore.segment.convert import normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
-from txnstore.segment.schema import as_milliseconds, fill_timestamps
-from txnstore.uploads import upload
+from txnstore.segment.schema import fill_timestamps
 
 if TYPE_CHECKING:
     from txnstore.store import Store
-
-_MAX_TIMESTAMP = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A sealed batch on its way to the storage."""
-
-    batch: PendingBatch
-    size: int
-    future: Future[NewBatch]
-
-    @property
-    def new_batch(self) -> NewBatch:
-        """What was uploaded; waits for it."""
-        return self.future.result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +41,6 @@ class Piece:
     writer: TopicWriter
     rows: pa.Table
     first: int
-
-
-class _Unstarted:
-    """Uploads for the thread that waits for them: handing the last one to another thread would only cost time."""
-
-    __slots__ = ("_tasks",)
-
-    def __init__(self) -> None:
-        self._tasks: list[tuple[Future[NewBatch], Callable[[], NewBatch]]] = []
-
-    def add(self, upload: Callable[..., NewBatch], *args: Any) -> Future[NewBatch]:
-        """The future of an upload that :meth:`run` will do."""
-        future: Future[NewBatch] = Future()
-        self._tasks.append((future, partial(upload, *args)))
-        return future
-
-    def run(self) -> None:
-        """Do the uploads; an error, also an interrupt, goes to the future, as it would in another thread."""
-        tasks, self._tasks = self._tasks, []
-        for future, task in tasks:
-            try:
-                result = task()
-            except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-    def drop(self, error: BaseException) -> None:
-        """Give up what was not begun."""
-        tasks, self._tasks = self._tasks, []
-        for future, _ in tasks:
-            future.set_exception(error)
 
 
 class Accumulator:
@@ -116,7 +65,7 @@ class Accumulator:
         self._open: dict[TopicPartition, PendingBatch] = {}
         self._open_bytes = 0
         self._sealed: list[Upload] = []
-        self._unstarted = _Unstarted()
+        self._unstarted = Unstarted()
         self._writers: dict[str, TopicWriter] = {}
 
     @property
@@ -146,10 +95,10 @@ class Accumulator:
         now = self._store.runtime.clock()
         if writer.schema is None:
             timestamp = now if timestamp is None else timestamp
-            record, key_for_partition, size = _record(topic, value, key, headers, timestamp)
+            record, key_for_partition, size = check_record(topic, value, key, headers, timestamp)
         else:
-            record, key_for_partition, size, timestamp = _row(writer, value, key, headers, timestamp, now)
-        _check_size(writer, size)
+            record, key_for_partition, size, timestamp = check_row(writer, value, key, headers, timestamp, now)
+        check_size(writer, size)
         tp = TopicPartition(writer.topic.name, self._choose(writer, key_for_partition, partition))
         batch = self._batch(tp, writer)
         # Under LogAppendTime the record gets the time of its append, whatever it brought (as in Kafka).
@@ -342,93 +291,3 @@ class _Places:
     def __call__(self, count: int) -> npt.NDArray[np.int64]:
         rows = np.flatnonzero(self.numbers == self.number)[self.skip : self.skip + count]
         return rows + self.first
-
-
-def _record(
-    topic: str,
-    value: object,
-    key: object,
-    headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None,
-    timestamp: int,
-) -> tuple[Any, bytes | None, int]:
-    """The tuple that a batch keeps, the key that chooses the partition, and the size.
-
-    All of it is checked here, so that a wrong record fails alone and not its batch.
-    """
-    key, value = _bytes_or_none(topic, "key", key), _bytes_or_none(topic, "value", value)
-    pairs: list[tuple[str, bytes | None]] | None = None
-    size = len(key or b"") + len(value or b"")
-    if headers:
-        pairs = _headers(topic, headers)
-        size += sum(len(name) + len(content or b"") for name, content in pairs)
-    if type(timestamp) is not int or not 0 <= timestamp <= _MAX_TIMESTAMP:
-        msg = f"the timestamp of a record of topic {topic!r} must be milliseconds, 0 or more, not {timestamp!r}"
-        raise SchemaMismatchError(msg)
-    return (key, value, pairs, timestamp), key, size
-
-
-def _bytes_or_none(topic: str, what: str, data: object) -> bytes | None:
-    if data is None or isinstance(data, bytes):
-        return data
-    if isinstance(data, bytearray | memoryview):
-        return bytes(data)
-    msg = f"the {what} of a record of topic {topic!r} must be bytes or None, not {type(data).__name__}: encode it first"
-    raise SchemaMismatchError(msg)
-
-
-def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
-    """The headers as pairs, in their order; a name may be there twice."""
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    try:
-        found = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        msg = f"the headers of a record of topic {topic!r} must be a mapping or pairs of name and bytes"
-        raise SchemaMismatchError(msg) from None
-    for name, _ in found:
-        if not isinstance(name, str) or not is_unicode(name):
-            msg = f"the name of a header of topic {topic!r} must be a string of Unicode characters, not {name!r}"
-            raise SchemaMismatchError(msg)
-    return found
-
-
-def _row(
-    writer: TopicWriter, value: object, key: object, headers: object, timestamp: object, now_ms: int
-) -> tuple[Any, bytes | None, int, int | None]:
-    """A row of a typed topic, its key, size and event time; checked at once, so that a wrong one fails alone."""
-    name = writer.topic.name
-    if not isinstance(value, Mapping):
-        msg = f"topic {name!r} has a schema: send a mapping of its columns, not {type(value).__name__}"
-        raise SchemaMismatchError(msg)
-    if key is not None or headers is not None or timestamp is not None:
-        msg = f"topic {name!r} has a schema: its key and timestamp are columns, and it has no headers"
-        raise SchemaMismatchError(msg)
-    row = dict(value)
-    table = normalize([row], writer.schema)
-    check_row_sizes(writer, table)
-    column, moment = writer.event_time, None
-    if column is not None:
-        if table[column].null_count:
-            table = fill_timestamps(table, column, now_ms)
-            row[column] = table[column][0].as_py()
-        moment = as_milliseconds(table[column], column).cast(pa.int64())[0].as_py()
-    key_column = writer.topic.key
-    encoded = key_bytes(table[key_column], key_column)[0].as_py() if key_column is not None else None
-    return row, encoded, table.nbytes, moment
-
-
-def _check_size(writer: TopicWriter, size: int) -> None:
-    limit = writer.config.max_message_bytes
-    if size > limit:
-        msg = f"a record of {size} bytes is over max.message.bytes ({limit}) of topic {writer.topic.name!r}"
-        raise RecordTooLargeError(msg)
-
-
-def check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
-    """A row is too large if one of its binary or string cells is; a whole table that is small needs no look."""
-    if table.nbytes <= writer.config.max_message_bytes:
-        return
-    for column in table.columns:
-        kind = column.type
-        if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_binary(kind):
-            longest = pc.max(pc.binary_length(column)).as_py()
-            _check_size(writer, longest or 0)

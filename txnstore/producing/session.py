@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from txnstore.accumulator import Upload
 from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
 from txnstore.core.groups import group_offset
 from txnstore.core.model import WINDOW, NewBatch, OffsetAndMetadata, TopicPartition, next_sequence
 from txnstore.core.names import check_id
 from txnstore.errors import InvalidConfigError
+from txnstore.producing.uploads import Upload
 
 
 class GroupMetadata(Protocol):

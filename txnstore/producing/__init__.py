@@ -1,0 +1,1 @@
+"""Inside a producer: buffers, batches and their futures, uploads, sequences."""

@@ -1,0 +1,1 @@
+"""Inside scans and consumers: plans, fetching and decoding segments, records, positions."""
