@@ -33,7 +33,8 @@ class Job:
 
     ``identity`` None: a job without a ``transactionalId`` takes its identity when it commits. ``versions``: (scope,
     version) that the commit records, and that make a second commit of the same do nothing. ``topic_ids``: of the
-    topics it may write, so that it does not write into one that was deleted and made anew meanwhile.
+    topics it may write, so that it does not write into one that was deleted and made anew meanwhile. ``begun_at``: the
+    chain's time at its beginning, by which its uploads are at least as young, whatever the workers' clocks say.
     """
 
     transactional_id: str
@@ -41,6 +42,7 @@ class Job:
     versions: tuple[tuple[str, int], ...] = ()
     topic_ids: dict[str, str] = field(default_factory=dict)
     repeated: bool = False
+    begun_at: int = 0
 
 
 def begin(
@@ -50,10 +52,11 @@ def begin(
     topic_ids: dict[str, str],
 ) -> Job:
     """Begin a job: a named one fences its predecessor, unless its version is committed already."""
+    state = store.state(refresh=False)
     if transactional_id is None:
-        return Job(f"spark-{store.runtime.new_id()}", None, (("job", 0),), topic_ids)
-    job = Job(transactional_id, None, versions, topic_ids)
-    if is_committed(store.state(refresh=False), job):
+        return Job(f"spark-{store.runtime.new_id()}", None, (("job", 0),), topic_ids, begun_at=state.timestamp)
+    job = Job(transactional_id, None, versions, topic_ids, begun_at=state.timestamp)
+    if is_committed(state, job):
         _LOG.info("this version of the job is committed; it does nothing", extra=_told(job))
         return replace(job, repeated=True)
     return replace(job, identity=_submit(store, InitProducer(transactional_id)))
@@ -71,7 +74,7 @@ def commit(store: Store, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
     A second call for the same job does nothing. Raises :class:`ProducerFencedError` if a newer job took over the
     transactional id.
     """
-    numbered = number(batches)
+    numbered = number(replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches)
     if job.repeated or is_committed(store.state(refresh=False), job):
         _LOG.info("this job is committed; its batches are left to the vacuum", extra=_told(job))
         return None
