@@ -137,7 +137,11 @@ class Producer:
         with self._lock:
             if self._state is not self._sends_in or self._pid != os.getpid():
                 self._check_send()
-            future = self._accumulator.send(topic, value, key, partition, headers, timestamp)
+            try:
+                future = self._accumulator.send(topic, value, key, partition, headers, timestamp)
+            except BaseException as error:
+                self._check_interrupt(error)
+                raise
         self._wake_lingerer()
         return future
 
@@ -157,7 +161,11 @@ class Producer:
                 self._make_room()
                 with self._lock:
                     self._check_send()
-                    parts += self._accumulator.send_table(piece, partition)
+                    try:
+                        parts += self._accumulator.send_table(piece, partition)
+                    except BaseException as error:
+                        self._check_interrupt(error)
+                        raise
         except BaseException as error:
             if parts:
                 self._fail(error)
@@ -218,12 +226,30 @@ class Producer:
             with self._lock:
                 if self._state not in (_State.READY, _State.IN_TRANSACTION):
                     return
-                if crowd_only:
-                    self._accumulator.make_room()
-                else:
-                    self._accumulator.seal()
+                self._seal(crowd_only=crowd_only)
             self._settle()
             self._register(self._uploaded(crowd_only=crowd_only))
+
+    def _seal(self, *, crowd_only: bool = False) -> None:
+        try:
+            if crowd_only:
+                self._accumulator.make_room()
+            else:
+                self._accumulator.seal()
+        except BaseException as error:
+            self._check_interrupt(error)
+            raise
+
+    def _check_interrupt(self, error: BaseException) -> None:
+        """An interrupt may have left the buffers half changed: what they hold is failed, so that nothing gets lost.
+
+        A command without an answer stays, because its sequences may be taken.
+        """
+        if isinstance(error, Exception):
+            return
+        self._fail(error)
+        if self._state is _State.READY:
+            self._accumulator.drop(error, self._pending.uploads if self._pending is not None else ())
 
     def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
         """The batches that are uploaded and not registered, in the order of their sends; waits for the uploads.
@@ -237,8 +263,8 @@ class Producer:
                 good.append(upload)
                 continue
             errors.append(error)
-            self._forget([upload])
             fail_all([upload.batch], error)
+            self._forget([upload])
         if errors:
             self._fail(errors[0])
             if self.transactional_id is None:
@@ -264,33 +290,39 @@ class Producer:
             self._submit(self._pending)
 
     def _submit(self, pending: Pending) -> Ended | None:
-        """Submit a command and settle its batches. An unknown outcome keeps the command for the next call."""
+        """Submit a command and settle its batches. An unknown outcome keeps the command for the next call.
+
+        So does an interrupt, wherever it comes: as after a time-out, nobody knows (API-08).
+        """
+        repeated, self._pending = self._pending is pending, pending
         try:
             answer = self._store.chain.submit(pending.command)
         except UnknownOutcomeError:
-            self._keep(pending)
+            self._session.started = True
             raise
         except StorageError:
-            raise  # Nothing happened: the batches stay uploaded, and the same call may be repeated.
+            if not repeated:
+                self._pending = None  # Nothing happened: the batches stay uploaded, the same call may be repeated.
+            raise
         except Exception as error:
             self._refused(pending, error)
             raise
         except BaseException:
-            self._keep(pending)  # An interrupt: as after a time-out, nobody knows (API-08).
+            self._session.started = True
             raise
-        self._pending = None
-        self._forget(pending.uploads)
         batches = [upload.batch for upload in pending.uploads]
         if isinstance(answer, Ended):
+            pending.unknown = False
+            self._forget(pending.uploads)
             resolve_all(batches, answer.appended)
             return answer
         self._session.advance(pending.command)
+        for batch, landed in zip(batches, answer, strict=True):
+            batch.resolve(landed)
+        self._forget(pending.uploads)
+        self._pending = None
         resolve_all(batches, answer)
         return None
-
-    def _keep(self, pending: Pending) -> None:
-        self._pending = pending
-        self._session.started = True
 
     def _refused(self, pending: Pending, error: Exception) -> None:
         """A refused command ends its batches, and with them the transaction.
@@ -345,22 +377,27 @@ class Producer:
 
     def _end(self, outcome: Outcome) -> None:
         with self._sending:
-            with self._lock:
-                self._check_end(outcome)
-                # From here on no record is taken in, so that each belongs to this transaction or to the next (API-19).
-                before, self._state = self._state, _State.ENDING
+            before = self._state
             try:
+                with self._lock:
+                    self._check_end(outcome)
+                    # From here on no record is taken in, so that each belongs to this transaction or to the next
+                    # (API-19).
+                    self._state = _State.ENDING
                 pending = self._pending if before is _State.ENDING else self._last_command(outcome)
                 ended = self._submit(pending) if pending is not None else None
+                self._begin_session(ended.producer if ended is not None else self._session.identity)
             except BaseException as error:
                 self._not_ended(outcome, before, error)
                 raise
-            self._begin_session(ended.producer if ended is not None else self._session.identity)
 
     def _not_ended(self, outcome: Outcome, before: _State, error: BaseException) -> None:
         """Back to where the end was asked for, unless nobody knows whether it happened, or the error says otherwise."""
         with self._lock:
-            if self._state is not _State.ENDING or self._end_is_unknown:
+            if self._pending is not None and isinstance(self._pending.command, EndTxn):
+                self._pending.unknown = True  # The same call repeats it, and gets the same answer.
+                return
+            if self._state is not _State.ENDING:
                 return
             self._state = before
             if outcome is Outcome.ABORT:
@@ -369,14 +406,15 @@ class Producer:
 
     @property
     def _end_is_unknown(self) -> bool:
-        return self._pending is not None and isinstance(self._pending.command, EndTxn)
+        pending = self._pending
+        return pending is not None and isinstance(pending.command, EndTxn) and pending.unknown
 
     def _check_end(self, outcome: Outcome) -> None:
         self._check_usable()
         verb = "commit" if outcome is Outcome.COMMIT else "abort"
         if self._state is _State.ENDING:
             sent = self._pending.command if self._pending is not None else None
-            if isinstance(sent, EndTxn) and sent.outcome is outcome:
+            if isinstance(sent, EndTxn) and sent.outcome is outcome and self._end_is_unknown:
                 return
             msg = f"cannot {verb}: the outcome of the other end is not known yet; repeat that call"
             raise InvalidTxnStateError(msg)
@@ -390,10 +428,11 @@ class Producer:
     def _last_command(self, outcome: Outcome) -> Pending | None:
         """The end of the transaction with all that is not registered yet; None if there is nothing to end (API-07)."""
         if outcome is Outcome.ABORT:
+            begun = self._session.started or self._pending is not None
             self._drop_unsent()
-            return Pending(EndTxn(self._session.identity, outcome), []) if self._session.started else None
+            return Pending(EndTxn(self._session.identity, outcome), []) if begun else None
         with self._lock:
-            self._accumulator.seal()
+            self._seal()
         self._settle()
         parts = rounds(self._uploaded())
         for uploads in parts[:-1]:
@@ -415,7 +454,7 @@ class Producer:
     def _begin_session(self, identity: ProducerIdentity) -> None:
         with self._lock:
             self._session = Session(identity)
-            self._error = None
+            self._pending = self._error = None
             if self._state is not _State.CLOSED:  # A done callback may have closed it.
                 self._state = _State.READY
 

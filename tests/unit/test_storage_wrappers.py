@@ -221,7 +221,7 @@ def test_a_lock_held_at_the_fork_is_open_in_the_child() -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with lock:
+        with lock.own:
             held.set()
             release.wait()
 
@@ -230,11 +230,11 @@ def test_a_lock_held_at_the_fork_is_open_in_the_child() -> None:
     held.wait()
 
     def take() -> None:
-        with lock:
+        with lock.own:
             pass
 
     assert in_a_fork(take) == 0
     release.set()
     holder.join()
-    with pickle.loads(pickle.dumps(lock)):
+    with pickle.loads(pickle.dumps(lock)).own:
         pass

@@ -54,6 +54,10 @@ class _Waiter:
 
     def answer(self) -> Any:
         """The result; raises what refused the command."""
+        if not self.done:
+            # The thread that took it out of the queue was interrupted before it could leave an answer.
+            msg = "the thread that was to commit this was stopped before it could tell"
+            raise UnknownOutcomeError(msg)
         if self.error is not None:
             raise self.error
         return self.result
@@ -148,7 +152,7 @@ class Chain:
                 if data is None:
                     return self._state.sequence > before
                 self._fold(data)
-            window, size = None, min(max(size * 2, _FIRST_WINDOW), _MAX_WINDOW)
+            window, size = None, min(size * 2, _MAX_WINDOW)
 
     def _fetch(self, first: int, count: int) -> list[bytes | None]:
         """The entries ``first`` … in parallel, up to the first that does not exist."""

@@ -230,10 +230,11 @@ class Accumulator:
         return self._store.chain.state.timestamp
 
     def _close(self, batch: PendingBatch, future: Future[NewBatch]) -> None:
+        # First into the one list, then out of the other, so that an interrupt in between leaves no batch in neither.
+        self._sealed.append(Upload(batch, batch.bytes, future))
         del self._open[batch.tp]
         self._open_bytes -= batch.bytes
         self._sticky.new_batch(batch.tp.topic)
-        self._sealed.append(Upload(batch, batch.bytes, future))
 
     def _upload(self, batch: PendingBatch, chain_time: int) -> NewBatch:
         runtime = self._store.runtime
@@ -264,10 +265,10 @@ class Accumulator:
         settled = {id(item) for item in uploads}
         self._sealed = [item for item in self._sealed if id(item) not in settled]
 
-    def drop(self, error: BaseException) -> None:
-        """Give everything up; uploads under way are waited for, so that none is left running."""
+    def drop(self, error: BaseException, kept: Sequence[Upload] = ()) -> None:
+        """Give everything up but ``kept``; uploads under way are waited for, so that none is left running."""
         batches, self._open, self._open_bytes = list(self._open.values()), {}, 0
-        sealed, self._sealed = self._sealed, []
+        sealed, self._sealed = [item for item in self._sealed if item not in kept], list(kept)
         self._unstarted.drop(error)
         futures.wait([item.future for item in sealed])
         fail_all([*batches, *(item.batch for item in sealed)], error)

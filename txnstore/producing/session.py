@@ -29,10 +29,14 @@ class GroupMetadata(Protocol):
 
 @dataclass(slots=True)
 class Pending:
-    """A command whose outcome is unknown, and whose batches it carries: it is repeated before anything else."""
+    """A command that has been begun, and whose batches it carries: it is done before anything else.
+
+    ``unknown``: the attempt is over, and nobody could tell its outcome, so it is to be repeated.
+    """
 
     command: Append | EndTxn
     uploads: list[Upload]
+    unknown: bool = False
 
 
 @dataclass(slots=True)
@@ -61,9 +65,10 @@ class Session:
         return Append(self.identity, self.numbered(uploads), tuple(self.offsets))
 
     def advance(self, command: Append | EndTxn) -> None:
-        """The command is in the chain."""
+        """The command is in the chain. May be told again after an interrupt."""
         self.started = True
-        self.offsets = self.offsets[len(command.offsets) :]
+        sent = {id(offsets) for offsets in command.offsets}
+        self.offsets = [offsets for offsets in self.offsets if id(offsets) not in sent]
         for batch in command.batches:
             self.sequences[batch.tp] = next_sequence(batch.base_sequence, batch.records)
 

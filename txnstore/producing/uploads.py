@@ -86,18 +86,23 @@ class Unstarted:
         return future
 
     def run(self) -> None:
-        """Do the uploads; an error, also an interrupt, goes to the future, as it would in another thread."""
-        tasks, self._tasks = self._tasks, []
-        for future, task in tasks:
+        """Do the uploads; an error, also an interrupt, goes to the future, as it would in another thread.
+
+        A task is let go of when its future has ended, so that an interrupt leaves none that is waited for in vain.
+        """
+        while self._tasks:
+            future, task = self._tasks[0]
             try:
-                result = task()
+                if not future.done():
+                    future.set_result(task())
             except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+                if not future.done():
+                    future.set_exception(error)
+            del self._tasks[0]
 
     def drop(self, error: BaseException) -> None:
         """Give up what was not begun."""
         tasks, self._tasks = self._tasks, []
         for future, _ in tasks:
-            future.set_exception(error)
+            if not future.done():
+                future.set_exception(error)

@@ -65,17 +65,17 @@ class CountingStore:
     @property
     def log(self) -> Sequence[tuple[str, str]]:
         """``(kind, key)`` of every call since the last reset; empty unless asked for."""
-        with self._lock:
+        with self._lock.own:
             return list(self._log or ())
 
     def snapshot(self) -> StoreCounts:
         """The counts so far."""
-        with self._lock:
+        with self._lock.own:
             return StoreCounts(**self._counts)
 
     def reset(self) -> StoreCounts:
         """Set all counts to zero and forget the log; returns the counts until now."""
-        with self._lock:
+        with self._lock.own:
             counts, self._counts = self._counts, {}
             if self._log is not None:
                 self._log = []
@@ -124,7 +124,7 @@ class CountingStore:
         CountingStore.__init__(self, state["inner"], log=state["log"])
 
     def _count(self, kind: str, key: str, bytes_out: int = 0) -> None:
-        with self._lock:
+        with self._lock.own:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             if bytes_out:
                 self._counts["bytes_out"] = self._counts.get("bytes_out", 0) + bytes_out
@@ -132,5 +132,5 @@ class CountingStore:
                 self._log.append((kind, key))
 
     def _add(self, name: str, amount: int) -> None:
-        with self._lock:
+        with self._lock.own:
             self._counts[name] = self._counts.get(name, 0) + amount

@@ -42,7 +42,7 @@ class MemoryStore:
     @classmethod
     def named(cls, name: str) -> MemoryStore:
         """The store of ``memory://name`` in this process, made at the first call."""
-        with cls._lock_of_names:
+        with cls._lock_of_names.own:
             store = cls._by_name.get(name)
             if store is None or store.pid != os.getpid():
                 store = cls._by_name[name] = cls(name)
@@ -51,7 +51,7 @@ class MemoryStore:
     @classmethod
     def forget(cls, name: str) -> None:
         """Drop the store of ``memory://name``; the next :meth:`named` starts with an empty one."""
-        with cls._lock_of_names:
+        with cls._lock_of_names.own:
             cls._by_name.pop(name, None)
 
     @property
@@ -61,17 +61,17 @@ class MemoryStore:
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         check_key(key)
         first, limit = check_range(key, start, end)
-        with self._lock:
+        with self._lock.own:
             return self._find(key)[0][first:limit]
 
     def put(self, key: str, data: bytes) -> None:
         check_key(key)
-        with self._lock:
+        with self._lock.own:
             self._insert(key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         check_key(key)
-        with self._lock:
+        with self._lock.own:
             self._check_process()
             if key in self._objects:
                 return False
@@ -80,7 +80,7 @@ class MemoryStore:
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
-        with self._lock:
+        with self._lock.own:
             self._check_process()
             first = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, start_after))
             keys = itertools.takewhile(lambda key: key.startswith(prefix), itertools.islice(self._keys, first, None))
@@ -89,7 +89,7 @@ class MemoryStore:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)
-        with self._lock:
+        with self._lock.own:
             self._check_process()
             for key in keys:
                 if self._objects.pop(key, None) is not None:
@@ -97,7 +97,7 @@ class MemoryStore:
 
     def stat(self, key: str) -> ObjectInfo:
         check_key(key)
-        with self._lock:
+        with self._lock.own:
             self._find(key)
             return self._info(key)
 

@@ -149,7 +149,7 @@ class S3Store:
         return _milliseconds(parsedate_to_datetime(date))
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock.own:
             client = self._clients.pop(os.getpid(), None)
         if client is not None:
             client.close_session(client.loop, client._s3creator)
@@ -195,7 +195,7 @@ class S3Store:
         pid = os.getpid()
         client = self._clients.get(pid)
         if client is None:
-            with self._lock:
+            with self._lock.own:
                 client = self._clients.get(pid)
                 if client is None:
                     client = self._clients[pid] = self._connect()

@@ -1,0 +1,225 @@
+"""A Ctrl-C anywhere in a producer: nothing is lost, nothing is told that is not so, and nothing hangs (API-08)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.helpers.interrupts import Interrupter, everywhere
+from txnstore.chain.log import _Waiter
+from txnstore.core.commands import InitProducer
+from txnstore.core.model import OffsetAndMetadata, TopicPartition
+from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeError
+from txnstore.ids import Runtime
+from txnstore.producer import Producer
+from txnstore.storage.forklock import ForkLock
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+
+ENDING = {
+    "Producer._end", "Producer._last_command", "Producer._submit", "Producer._begin_session", "Producer._uploaded",
+    "Producer._drop_unsent", "Session.advance", "Session.numbered", "resolve_all", "PendingBatch._settle",
+    "Chain.submit", "Chain._commit_round", "Chain._commit", "Chain._offer", "Claim.settle",
+}  # fmt: skip
+SENDING = {
+    "Producer.send", "Accumulator.send", "Accumulator._grown", "Accumulator._seal", "Accumulator._close",
+    "Accumulator.seal", "Accumulator.wait", "Unstarted.add", "Unstarted.run", "PendingBatch.add_record",
+    "PendingBatch.take_table", "Producer._flush", "Producer._seal", "Producer._uploaded", "Producer._register",
+}  # fmt: skip
+
+
+def new_store() -> Store:
+    store = create_on(MemoryStore(), runtime=Runtime(clock=lambda: 1_700_000_000_000, sleep=lambda _: None))
+    store.create_topic("t", partitions=2)
+    return store
+
+
+def values(store: Store) -> list[bytes]:
+    return sorted(store.scan("t").to_table()["value"].to_pylist())
+
+
+def open_transaction(store: Store) -> Producer:
+    producer = store.producer("id")
+    producer.begin_transaction()
+    producer.send("t", b"a", partition=0)
+    producer.flush()
+    producer.send("t", b"b", partition=0)
+    producer.send("t", b"c", partition=1)
+    producer.send_offsets({TopicPartition("t", 0): 7}, "g")
+    return producer
+
+
+def goes_on(store: Store, producer: Producer) -> None:
+    """The producer is as good as new."""
+    with producer.transaction() as txn:
+        txn.send("t", b"z", partition=1)
+    producer.close()
+    assert store.transactions("ONGOING") == []
+
+
+def repeat(call: Callable[[], None], producer: Producer) -> bool:
+    """Repeat what was interrupted; True if it says that it is done, False if it asks for an abort and gets one."""
+    try:
+        call()
+    except InvalidTxnStateError:
+        producer.abort_transaction()
+        return False
+    return True
+
+
+def test_a_commit_that_was_interrupted_anywhere_can_be_repeated_and_tells_the_truth() -> None:
+    """Also between the answer of the chain and the last line of the call: what is committed is not called aborted."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with new_store() as store:
+            producer = open_transaction(store)
+            interrupted = interrupter.run(producer.commit_transaction)
+            committed = repeat(producer.commit_transaction, producer) if interrupted else True
+            goes_on(store, producer)
+            assert values(store) == ([b"a", b"b", b"c", b"z"] if committed else [b"z"])
+            group = store.state().groups.get("g")
+            assert (group is not None and TopicPartition("t", 0) in group.offsets) == committed
+            return interrupted
+
+    assert len(list(everywhere(ENDING, attempt))) > 50
+
+
+def test_an_abort_that_was_interrupted_anywhere_can_be_repeated() -> None:
+    def attempt(interrupter: Interrupter) -> bool:
+        with new_store() as store:
+            producer = open_transaction(store)
+            interrupted = interrupter.run(producer.abort_transaction)
+            if interrupted:
+                producer.abort_transaction()
+            goes_on(store, producer)
+            assert values(store) == [b"z"]
+            return interrupted
+
+    assert len(list(everywhere(ENDING, attempt))) > 20
+
+
+def test_a_transaction_whose_sends_were_interrupted_commits_all_that_was_sent_or_has_to_be_aborted() -> None:
+    """A batch that was half sealed must not lose the records that are in it already."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with new_store() as store:
+            producer = store.producer("id", batch_bytes=100)
+            producer.begin_transaction()
+            sent: list[bytes] = []
+
+            def send() -> None:
+                for number in range(8):
+                    producer.send("t", b"%d" % number, partition=number % 2)
+                    sent.append(b"%d" % number)
+                producer.flush()
+
+            interrupted = interrupter.run(send)
+            committed = repeat(producer.commit_transaction, producer)
+            found = values(store)
+            assert set(sent) <= set(found) if committed else found == []
+            assert len(found) == len(set(found))
+            goes_on(store, producer)
+            return interrupted
+
+    assert len(list(everywhere(SENDING, attempt))) > 100
+
+
+def test_records_outside_a_transaction_that_were_interrupted_are_written_or_their_futures_fail() -> None:
+    """No future waits for ever, none says that something is written which is not, or elsewhere."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with new_store() as store:
+            producer = store.producer(linger=None, batch_bytes=100)
+            futures = {}
+
+            def send() -> None:
+                for number in range(8):
+                    futures[b"%d" % number] = producer.send("t", b"%d" % number, partition=number % 2)
+                producer.flush()
+
+            interrupted = interrupter.run(send)
+            try:
+                producer.flush()
+            except (TxnStoreError, KeyboardInterrupt):
+                producer.flush()
+            last = producer.send("t", b"z", partition=0).result()
+            table = store.scan("t").to_table()
+            places = {
+                value: (partition, offset)
+                for value, partition, offset in zip(
+                    table["value"].to_pylist(),
+                    table["_partition"].to_pylist(),
+                    table["_offset"].to_pylist(),
+                    strict=True,
+                )
+            }
+            assert len(places) == table.num_rows
+            assert places[b"z"] == (last.partition, last.offset)
+            for value, future in futures.items():
+                assert future.done()
+                try:
+                    landed = future.result()
+                except (TxnStoreError, KeyboardInterrupt):
+                    assert value not in places
+                else:
+                    assert places[value] == (landed.partition, landed.offset)
+            producer.close()
+            return interrupted
+
+    assert len(list(everywhere(SENDING, attempt))) > 100
+
+
+def test_a_commit_whose_committing_thread_was_interrupted_is_not_acknowledged() -> None:
+    """It was taken out of the queue, and nobody offered it: its caller must not be told that it happened."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with new_store() as store:
+            follower = _Waiter(InitProducer("follower", 1000))
+            store.chain._waiting.append(follower)
+            interrupted = interrupter.run(lambda: store.chain.submit(InitProducer("leader", 1000)))
+            try:
+                follower.answer()
+            except UnknownOutcomeError:
+                assert interrupted
+            else:
+                assert "follower" in store.state().transactions
+            return interrupted
+
+    assert len(list(everywhere({"Chain._commit_round", "Chain._commit"}, attempt))) > 10
+
+
+def test_an_interrupt_while_a_request_is_counted_leaves_no_lock_behind() -> None:
+    """Else every later request of the process would wait for ever."""
+    lock = ForkLock()
+
+    def hold() -> None:
+        with lock.own:
+            pass
+
+    def attempt(interrupter: Interrupter) -> bool:
+        interrupted = interrupter.run(hold)
+        assert lock.own.acquire(timeout=0)
+        lock.own.release()
+        return interrupted
+
+    places = {"ForkLock.own", "ForkLock.__enter__", "ForkLock.__exit__"}
+    assert len(list(everywhere(places, attempt))) > 0
+
+
+def test_offsets_sent_after_an_interrupted_flush_are_not_taken_for_sent() -> None:
+    """Noting twice that a command is in the chain must not drop the offsets of the next one."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with new_store() as store:
+            producer = open_transaction(store)
+            interrupted = interrupter.run(producer.flush)
+            producer.send_offsets({TopicPartition("t", 1): 9}, "g")
+            producer.commit_transaction()
+            offsets = store.state().groups["g"].offsets
+            assert {tp: found.value for tp, found in offsets.items()} == {
+                TopicPartition("t", 0): OffsetAndMetadata(7),
+                TopicPartition("t", 1): OffsetAndMetadata(9),
+            }
+            producer.close()
+            return interrupted
+
+    assert len(list(everywhere({"Producer._submit", "Session.advance"}, attempt))) > 5
