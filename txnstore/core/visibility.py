@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from txnstore.core.model import Batch, Isolation, Partition, TopicPartition
@@ -55,17 +56,21 @@ def visible(
 class aborted_batches:  # noqa: N801 - it is used as a function that remembers its index
     """Tells whether a batch belongs to an aborted transaction (CON-02, CON-03, LSO-07)."""
 
-    __slots__ = ("_ranges",)
+    __slots__ = ("_firsts", "_lasts")
 
     def __init__(self, partition: Partition) -> None:
-        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        self._firsts: dict[int, list[int]] = {}
+        self._lasts: dict[int, list[int]] = {}
         for entry in partition.aborted:
-            self._ranges.setdefault(entry.producer_id, []).append((entry.first_offset, entry.last_offset))
+            self._firsts.setdefault(entry.producer_id, []).append(entry.first_offset)
+            self._lasts.setdefault(entry.producer_id, []).append(entry.last_offset)
 
     def __call__(self, batch: Batch) -> bool:
-        if not batch.transactional:
+        if not batch.transactional or batch.producer_id not in self._firsts:
             return False
-        return any(first <= batch.base_offset <= last for first, last in self._ranges.get(batch.producer_id, ()))
+        # A producer's transactions follow each other, so their ranges ascend, and only one can hold the batch.
+        at = bisect_right(self._firsts[batch.producer_id], batch.base_offset) - 1
+        return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]
 
 
 def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation, offset: int) -> None:
