@@ -374,9 +374,11 @@ class Store:
 
     def close(self) -> None:
         """Release threads and connections. Using the store again connects again."""
-        if self._pid == os.getpid() and self._pool is not None:
-            self._pool.shutdown(wait=True)
+        pool = self._pool if self._pid == os.getpid() else None
+        # Forgotten first: a thread that still uses the store connects again, instead of finding threads that ended.
         self._reset()
+        if pool is not None:
+            pool.shutdown(wait=True)
         self.objects.close()
 
     def __enter__(self) -> Self:

@@ -1,0 +1,29 @@
+"""Closing a store while somebody still uses it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from txnstore.store import create
+
+
+def test_who_uses_a_store_that_is_being_closed_gets_one_that_works() -> None:
+    """As after the close, it connects again: what Python says of ended threads is no error of ours."""
+    store = create("memory://")
+    store.create_topic("t")
+    found: list[list[bytes]] = []
+
+    class Ending(ThreadPoolExecutor):
+        """Its threads have ended, and the close that ended them has not returned yet."""
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=True, cancel_futures=cancel_futures)
+            with store.producer() as producer:
+                for partition in range(2):
+                    producer.send("t", b"%d" % partition, key=b"%d" % partition)
+            found.append(store.scan("t").to_table()["value"].to_pylist())
+
+    store._pool = Ending(1)
+    store.close()
+    assert found == [[b"0", b"1"]]
+    store.close()
