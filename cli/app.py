@@ -48,9 +48,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):
+        # Whoever reads our output has seen enough. click and rich make an exit of that; no command makes one.
         _drop_output()
-        return 0  # Whoever reads our output has seen enough.
+        return 0
     except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return 130
@@ -62,6 +63,9 @@ def run(arguments: Sequence[str]) -> int:
 def _failed(app: App, error: Exception) -> int:
     if app.debug and not isinstance(error, click.ClickException):
         raise error
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        print(error.format_message(), file=sys.stderr)  # The help screen of a group that was given no command.
+        return 2
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx is not None else "txnstore"
         app.out.error(error.format_message(), f"See `{where} --help`.")

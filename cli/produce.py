@@ -64,7 +64,8 @@ def produce(
             scope = producer.transaction() if transactional_id is not None else nullcontext()
             with app.out.progress(f"to {topic}", total) as advance, scope:
                 count = _send_all(producer, topic, pieces, partition, advance)
-                producer.flush()
+                if transactional_id is None:
+                    producer.flush()  # A commit carries the last batches itself.
     how = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
     app.out.result(
         f"{count:,} records sent to {topic!r}{how}", topic=topic, records=count, transactional_id=transactional_id

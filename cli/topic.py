@@ -144,7 +144,7 @@ def delete(app: App, name: str, yes: bool) -> None:
     with app.open() as store:
         store.topic(name)
         if not yes:
-            if sys.stdin is None or not sys.stdin.isatty():
+            if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
                 msg = f"deleting {name!r} cannot be undone: confirm with --yes"
                 raise click.UsageError(msg)
             click.confirm(f"Delete topic {name!r} with all of its records?", abort=True, err=True)

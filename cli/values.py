@@ -81,7 +81,7 @@ def row_from_json(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
         index = schema.get_field_index(name)
         try:
             converted[name] = value if index < 0 else from_json(value, schema.field(index).type)
-        except (ValueError, InvalidOperation, binascii.Error):
+        except (ValueError, InvalidOperation):
             msg = f"column {name!r}: {value!r} is not {schema.field(index).type}"
             raise ValueError(msg) from None
     return converted
@@ -133,7 +133,11 @@ def bytes_from_json(value: Any) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, Mapping) and set(value) == {"base64"} and isinstance(value["base64"], str):
-        return base64.b64decode(value["base64"], validate=True)
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except binascii.Error:
+            msg = "what is given as base64 is not"
+            raise ValueError(msg) from None
     from txnstore.cli.output import to_json
 
     return to_json(value).encode()

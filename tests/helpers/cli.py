@@ -1,0 +1,90 @@
+"""Running the command line: inside this process, where that is enough, and as a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnstore.cli.app import run
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[Any]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class _Captured(io.TextIOWrapper):
+    """A text stream over bytes that are kept, as standard output is one: data need not be text."""
+
+    def __init__(self) -> None:
+        self._kept = io.BytesIO()
+        super().__init__(self._kept, encoding="utf-8", write_through=True)
+
+    def text(self) -> str:
+        return self._kept.getvalue().decode("utf-8", "backslashreplace")
+
+
+class Cli:
+    """``cli("topic", "list")`` runs a command on a store and returns its :class:`Result`.
+
+    ``ok`` is the same for a command that must succeed, without a word on standard error.
+    """
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str, stdin: str | bytes = "", url: str | None = None) -> Result:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        out, err = _Captured(), _Captured()
+        with redirect_stdout(out), redirect_stderr(err):
+            status = run(["--store", url or self.url, *arguments])
+        return Result(status, out.text(), err.text())
+
+    def ok(self, *arguments: str, stdin: str | bytes = "") -> Result:
+        result = self(*arguments, stdin=stdin)
+        assert (result.status, result.err) == (0, ""), result
+        return result
+
+
+def process(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """``txnstore`` as a process, with pipes, out of reach of the signals of this one."""
+    env = {name: value for name, value in os.environ.items() if name != "TXNSTORE_STORE"}
+    env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])])}
+    env |= options.pop("env", {})
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(
+        [sys.executable, "-m", "txnstore.cli", *arguments],
+        text=True,
+        env=env,
+        start_new_session=True,
+        **(pipes | options),
+    )
+
+
+def finished(*arguments: str, **options: Any) -> Result:
+    """The result of such a process."""
+    with process(*arguments, **options) as running:
+        out, err = running.communicate()
+        return Result(running.returncode, out, err)

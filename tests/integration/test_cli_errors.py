@@ -1,0 +1,186 @@
+"""Whatever is given to the command line, it says in one line what was wrong and what to do, by the right status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import txnstore
+from tests.helpers.cli import Cli
+from tests.helpers.s3_servers import fresh_bucket
+from txnstore.cli.app import run
+from txnstore.testing import S3Server
+
+
+@pytest.fixture
+def cli(local_store_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line on a store with one topic."""
+    with txnstore.create(local_store_url) as store:
+        store.create_topic("orders")
+    monkeypatch.delenv("TXNSTORE_STORE", raising=False)
+    return Cli(local_store_url, monkeypatch)
+
+
+def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str | None = None) -> str:
+    """The message of a command that must fail: one line, nothing on standard output, no traceback."""
+    result = cli(*arguments, stdin=stdin, url=url)
+    assert (result.status, result.out) == (status, ""), result
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
+    return result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "No such command"),
+        (["topic", "create"], "Missing argument 'NAME'"),
+        (["topic", "list", "--nothing"], "No such option"),
+        (["topic", "create", "a", "--partitions", "0"], "--partitions"),
+        (["topic", "create", "a", "--column", "id"], "NAME:TYPE"),
+        (["topic", "create", "a", "--column", "id:integer"], "no column type 'integer'"),
+        (["topic", "create", "a", "--config", "retention.ms"], "KEY=VALUE"),
+        (["topic", "alter", "orders"], "nothing to change"),
+        (["topic", "alter", "orders", "--add-column", "a:int64"], "no columns of its own"),
+        (["topic", "delete", "orders"], "--yes"),
+        (["produce", "orders", "--file", "missing.csv"], "missing.csv"),
+        (["produce", "orders", "--format", "xml"], "xml"),
+        (["produce", "orders", "--key-separator", ""], "must not be empty"),
+        (["produce", "orders", "--key-separator", ":", "--format", "json"], "--key-separator is for lines of text"),
+        (["produce", "orders", "--key-field", "a", "--format", "text"], "--key-field"),
+        (["consume", "orders", "--from", "yesterday"], "earliest, latest or an offset"),
+        (["consume", "orders", "--from", "5", "--group", "g"], "--group"),
+        (["consume", "orders", "--isolation", "serializable"], "serializable"),
+        (["consume", "orders", "--max", "0"], "--max"),
+        (["sql"], "holds no query"),
+        (["sql", "SELECT 1", "--emit-views"], "--emit-views takes no query"),
+        (["vacuum", "--older-than", "tomorrow"], "not a duration"),
+        (["log", "entry", "first"], "first"),
+        (["info", "--storage-option", "secret-value"], "KEY=VALUE"),
+        (["info", "--storage-option", "client_kwargs={"], "not valid JSON"),
+        (["demo", "--store", "memory://demo"], "several"),
+        (["demo", "--limit", "5"], "--limit"),
+    ],
+)
+def test_wrong_usage_is_status_2(cli: Cli, arguments: list[str], message: str) -> None:
+    error = _refused(cli, 2, *arguments)
+    assert message in error
+    assert "--help" in error
+    assert "secret-value" not in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["init"], "--exist-ok"),
+        (["topic", "create", "orders"], "'orders' exists already"),
+        (["topic", "create", "a/b"], "'/'"),
+        (["topic", "create", "a", "--config", "retention.hours=1"], "retention"),
+        (["topic", "create", "a", "--key", "id"], "needs a schema"),
+        (["topic", "show", "nothing"], "no topic 'nothing'"),
+        (["topic", "alter", "orders", "--partitions", "1", "--config", "nothing=1"], "nothing"),
+        (["topic", "delete", "nothing", "--yes"], "nothing"),
+        (["produce", "nothing"], "no topic 'nothing'"),
+        (["produce", "orders", "--format", "json"], "line 1"),
+        (["produce", "orders", "--partition", "7"], "partition 7"),
+        (["produce", "orders", "--transactional-id", ""], "must not be empty"),
+        (["consume", "nothing"], "no topic 'nothing'"),
+        (["consume", "orders", "--partition", "7"], "no partition 7"),
+        (["consume", "orders", "--group", ""], "must not be empty"),
+        (["txn", "list", "--state", "NOTHING"], "NOTHING"),
+        (["txn", "show", "nothing"], "txn list"),
+        (["sql", "SELEC 1"], "Parser Error"),
+        (["sql", "SELECT * FROM nothing"], "nothing"),
+        (["sql", "SELECT CAST(_topic AS int) FROM (SELECT 'x' AS _topic)"], "Conversion Error"),
+        (["compact", "nothing"], "no topic 'nothing'"),
+        (["log", "entry", "99"], "no entry 99"),
+    ],
+)
+def test_what_cannot_be_done_is_status_1(cli: Cli, arguments: list[str], message: str) -> None:
+    assert message in _refused(cli, 1, *arguments, stdin="x")
+
+
+def test_no_store_is_named(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info"]) == 2
+    assert "TXNSTORE_STORE" in capsys.readouterr().err
+
+
+def test_there_is_no_store(cli: Cli, tmp_path: Path) -> None:
+    empty, missing, file = tmp_path / "empty", tmp_path / "missing", tmp_path / "file"
+    empty.mkdir()
+    file.write_text("x")
+    for path in (empty, missing):
+        assert "txnstore init" in _refused(cli, 1, "info", url=str(path))
+    assert str(file) in _refused(cli, 1, "info", url=str(file))
+    assert not missing.exists(), "looking makes nothing"
+    assert "https://" in _refused(cli, 1, "info", url="https://example.com/store")
+
+
+def test_a_store_of_a_newer_version_is_refused(cli: Cli) -> None:
+    path = Path(cli.url.removeprefix("file://")) / "store.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
+    assert "Upgrade txnstore" in _refused(cli, 1, "info")
+
+
+def test_a_damaged_entry_is_named(cli: Cli) -> None:
+    (entry,) = (Path(cli.url.removeprefix("file://")) / "chains/0000/entries").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-9])
+    assert entry.name in _refused(cli, 1, "topic", "list")
+
+
+@pytest.mark.parametrize("stdin", ["closed", "none"])
+def test_standard_input_may_be_closed(cli: Cli, monkeypatch: pytest.MonkeyPatch, stdin: str, tmp_path: Path) -> None:
+    """As a service manager or ``<&-`` leaves it."""
+    file = (tmp_path / "empty").open("w+")
+    file.close()
+    monkeypatch.setattr(sys, "stdin", file if stdin == "closed" else None)
+    monkeypatch.setattr(cli, "_monkeypatch", _Nothing())
+    assert "standard input is closed" in _refused(cli, 1, "produce", "orders")
+    assert "give a query" in _refused(cli, 2, "sql")
+    assert "--yes" in _refused(cli, 2, "topic", "delete", "orders")
+
+
+class _Nothing:
+    """A monkeypatch that leaves standard input as the test has made it."""
+
+    def setattr(self, *_: object) -> None:
+        """Do nothing."""
+
+
+def test_an_endpoint_that_nobody_answers_at(cli: Cli) -> None:
+    options = ["--storage-option", "key=k", "--storage-option", "secret=hunter2"]
+    error = _refused(
+        cli, 1, "info", *options, "--storage-option", "endpoint_url=http://127.0.0.1:9", url="s3://bucket/store"
+    )
+    assert "127.0.0.1:9" in error or "s3://bucket/store" in error
+    assert "hunter2" not in error
+
+
+@pytest.mark.s3
+def test_storage_options_reach_a_real_server(cli: Cli, s3_server: S3Server) -> None:
+    """A store is made, filled and read; a bucket that is not there is named; the secret never is."""
+    given = s3_server.storage_options
+    texts = {name: text if isinstance(text, str) else json.dumps(text) for name, text in given.items()}
+    options = [option for name, text in texts.items() for option in ("--storage-option", f"{name}={text}")]
+    url = fresh_bucket(s3_server) + "/events"
+    assert cli("init", *options, url=url).status == 0
+    assert cli("topic", "create", "t", *options, url=url).status == 0
+    assert cli("produce", "t", *options, stdin="a\n", url=url).status == 0
+    assert cli("consume", "t", *options, url=url).out == "a\n"
+    error = _refused(cli, 1, "info", *options, url="s3://no-such-bucket/events")
+    assert "no-such-bucket" in error
+    assert given["secret"] not in error
+
+
+def test_a_group_without_a_command_shows_its_help(cli: Cli) -> None:
+    result = cli("topic")
+    assert (result.status, result.out) == (2, "")
+    assert "Usage: txnstore topic" in result.err
+
+
+def test_debug_shows_the_traceback(cli: Cli) -> None:
+    with pytest.raises(txnstore.StoreNotFoundError):
+        cli("--debug", "info", url=cli.url + "-missing")

@@ -1,0 +1,148 @@
+"""The command line as a process: how fast it answers, pipes that break, interrupts, and its exit status."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import txnstore
+from tests.helpers.cli import ROOT, finished, process
+
+ENGINES = ["boto3", "botocore", "duckdb", "fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "s3fs"]
+
+
+@pytest.fixture
+def url(local_store_url: str) -> str:
+    """A store with a topic of 20,000 records: more than a pipe holds."""
+    with txnstore.create(local_store_url) as store:
+        store.create_topic("orders")
+        with store.producer() as producer:
+            producer.send_table("orders", [{"value": b"x" * 100} for _ in range(20_000)])
+    return local_store_url
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["consume", "--help"], ["demo", "--help"], ["--version"], ["wrong"]])
+def test_help_and_usage_errors_import_no_engine(arguments: list[str]) -> None:
+    """Importing them takes seconds; a help screen is there in a fraction of one."""
+    code = (
+        "import sys; from txnstore.cli.app import run; status = run(sys.argv[1:]);"
+        f"print([name for name in {ENGINES!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_status_is_that_of_the_command(url: str) -> None:
+    assert finished("--version").out == f"txnstore {txnstore.__version__}\n"
+    assert finished("--store", url, "info", "--json").status == 0
+    assert finished("--store", url, "topic", "show", "nothing").status == 1
+    assert finished("--store", url, "topic", "nothing").status == 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(url: str) -> None:
+    with process("--store", url, "consume", "orders") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline() == "x" * 100 + "\n"
+        running.stdout.close()
+        assert running.stderr.read() == ""
+    assert running.returncode == 0
+
+
+def test_a_group_commits_nothing_that_nobody_read(url: str) -> None:
+    with process("--store", url, "consume", "orders", "--group", "readers") as running:
+        assert running.stdout is not None
+        running.stdout.close()
+    assert running.returncode == 0
+    assert finished("--store", url, "consume", "orders", "--group", "readers").out.count("\n") == 20_000
+
+
+def test_an_interrupt_ends_it_in_one_line(url: str) -> None:
+    with process("--store", url, "consume", "orders", "--follow") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        for _ in range(20_000):
+            running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.read() == ""
+        assert running.stderr.read().split() == ["interrupted"]
+    assert running.returncode == 130
+
+
+def test_an_interrupted_transaction_leaves_nothing_behind(url: str) -> None:
+    with process("--store", url, "produce", "orders", "--transactional-id", "job", bufsize=0) as running:
+        assert running.stdin is not None
+        assert running.stderr is not None
+        running.stdin.write("a\n")
+        _wait_for_producer(url)
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.read().split() == ["interrupted"]
+    assert running.returncode == 130
+    with txnstore.open(url) as store:
+        assert store.offsets("orders", 0).last_stable == store.offsets("orders", 0).high_watermark
+        assert store.sql("SELECT count(*) FROM orders").fetchall() == [(20_000,)]
+
+
+def _wait_for_producer(url: str) -> None:
+    """Return when the process has begun: its transactional id is there."""
+    with txnstore.open(url, read_only=True) as store:
+        while "job" not in store.state().transactions:
+            store.runtime.sleep(0.01)
+
+
+def test_records_are_sent_as_they_come(url: str) -> None:
+    """A pipe that stays open holds nothing back."""
+    with process("--store", url, "produce", "orders") as running:
+        assert running.stdin is not None
+        running.stdin.write("early\n")
+        running.stdin.flush()
+        with (
+            txnstore.open(url, read_only=True) as store,
+            store.consumer(["orders"], auto_offset_reset="none") as consumer,
+        ):
+            consumer.seek(txnstore.TopicPartition("orders", 0), 20_000)
+            records = consumer.poll(timeout=60.0)
+        assert [record.value for record in records] == [b"early"]
+        running.stdin.close()
+        running.wait()
+
+
+def test_a_full_disk_at_the_other_end_is_one_line(url: str) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        result = finished("--store", url, "consume", "orders", stdout=full)
+    assert result.status == 1
+    assert result.err == "error: No space left on device\n"
+
+
+def test_standard_input_that_is_closed_is_told(url: str) -> None:
+    command = f'"{sys.executable}" -m txnstore.cli --store "{url}" produce orders <&-'
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "standard input is closed" in done.stderr
+
+
+def test_a_terminal_gets_a_bar_and_a_question(url: str) -> None:
+    """Bars and questions go to a terminal, on standard error."""
+    main, side = pty.openpty()
+    try:
+        with process("--store", url, "topic", "delete", "orders", stdin=side, stderr=side) as running:
+            os.write(main, b"n\n")
+            assert running.stdout is not None
+            assert running.stdout.read() == ""
+        assert running.returncode == 130
+        with process("--store", url, "produce", "orders", "--json", stderr=side) as running:
+            out, _ = running.communicate("a\n")
+        assert out == '{"topic":"orders","records":1,"transactional_id":null}\n'
+    finally:
+        os.close(side)
+        shown = os.read(main, 65536).decode()
+        os.close(main)
+    assert "Delete topic 'orders'" in shown
+    assert "to orders" in shown

@@ -1,0 +1,84 @@
+"""JSON lines are a contract; tables are for people."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from txnstore.cli.output import Output, display, instant, size, to_json
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (2**63 - 1, 2**63 - 1),
+        (1.5, 1.5),
+        (float("nan"), None),
+        (float("inf"), None),
+        ("é\n", "é\n"),
+        (b"text", "text"),
+        (b"\xff", {"base64": "/w=="}),
+        (Decimal("1.50"), "1.50"),
+        (date(2024, 1, 2), "2024-01-02"),
+        (datetime(2024, 1, 2, 3, 4, 5, 678000, UTC), "2024-01-02T03:04:05.678000Z"),
+        (datetime(2024, 1, 2, 3, tzinfo=timezone(timedelta(hours=2))), "2024-01-02T01:00:00Z"),
+        (datetime(2024, 1, 2, 3), "2024-01-02T03:00:00"),  # noqa: DTZ001 - a time without a zone is what is tested
+        (timedelta(minutes=1), 60.0),
+        ([(b"a", None)], [["a", None]]),
+        ({"a": {1: b"b"}}, {"a": {"1": "b"}}),
+    ],
+)
+def test_every_value_has_one_form_in_json(value: Any, expected: Any) -> None:
+    text = to_json(value)
+    assert json.loads(text) == expected
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (False, "no"), (2013, "2013"), ([], ""), (["a", "b"], "a, b"), ({"a": 1}, '{"a":1}'), (b"x", "x")],
+)
+def test_values_for_people_are_short(value: Any, text: str) -> None:
+    assert display(value) == text
+
+
+def test_sizes_and_instants_are_readable() -> None:
+    assert [size(0), size(1023), size(1536), size(5 << 40)] == ["0 B", "1,023 B", "1.5 KiB", "5.0 TiB"]
+    assert instant(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert instant(None) is None
+
+
+def test_rows_are_json_lines_with_all_members_or_a_table_of_some(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, Any]] = [{"a_b": 1, "c": "x [red]"}, {"a_b": None, "c": "y"}]
+    Output(as_json=True).rows(rows, ["a_b"])
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows
+    Output().rows(rows, ["a_b", "c"])
+    out = capsys.readouterr().out
+    assert "a b" in out
+    assert "x [red]" in out, "what is in the data is no markup"
+
+
+def test_an_empty_table_is_told_on_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows([], ["a"], empty="No rows")
+    assert capsys.readouterr() == ("", "No rows\n")
+    Output(as_json=True).rows([], ["a"], empty="No rows")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_error_is_one_line_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().error("it\nfailed", "Try again.")
+    Output().error("It failed.", "Try again.")
+    assert capsys.readouterr().err == "error: it failed. Try again.\nerror: It failed. Try again.\n"
+
+
+def test_a_wide_row_is_not_cut_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows([{"a": "x" * 500, "b": "end"}], ["a", "b"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "xxx" in line]
+    assert "x" * 500 in line
+    assert line.rstrip().endswith("end")

@@ -1,0 +1,159 @@
+"""Lines and files become records; what is wrong with them names the line."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from txnstore.cli.context import CommandError
+from txnstore.cli.records import Reading, pieces_of_file, pieces_of_stream
+
+TYPED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+TEXT = Reading(None, as_json=False)
+JSON = Reading(None, as_json=True)
+
+
+def _rows(data: bytes, reading: Reading) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for piece in pieces_of_stream(io.BytesIO(data), "input", reading):
+        found += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
+    return found
+
+
+class _Trickle(io.BytesIO):
+    """A stream that gives three bytes at a time, as a slow pipe may."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(3)
+
+
+@pytest.mark.parametrize(
+    ("data", "values"),
+    [
+        (b"", []),
+        (b"a", [b"a"]),
+        (b"a\n", [b"a"]),
+        (b"a\n\nb\r\n", [b"a", b"", b"b\r"]),
+        (b"long line\nx\n\xff\n", [b"long line", b"x", b"\xff"]),
+    ],
+)
+def test_each_line_of_text_is_a_value_as_it_is(data: bytes, values: list[bytes]) -> None:
+    assert [row["value"] for row in _rows(data, TEXT)] == values
+    pieces = [piece.records for piece in pieces_of_stream(_Trickle(data), "input", TEXT)]
+    assert [value for rows in pieces if isinstance(rows, pa.Table) for value in rows["value"].to_pylist()] == values
+
+
+def test_a_key_stands_before_the_first_separator() -> None:
+    rows = _rows(b"k=v=w\n=x\n", Reading(None, as_json=False, key_separator="="))
+    assert [(row["key"], row["value"]) for row in rows] == [(b"k", b"v=w"), (b"", b"x")]
+
+
+def test_a_document_keeps_its_text_and_gives_its_key() -> None:
+    rows = _rows(b'{"id": 7}\n{"id": null}\n{"id": "x"}\n', Reading(None, as_json=True, key_field="id"))
+    assert rows == [
+        {"key": b"7", "value": b'{"id": 7}'},
+        {"key": None, "value": b'{"id": null}'},
+        {"key": b"x", "value": b'{"id": "x"}'},
+    ]
+
+
+def test_a_record_in_json_is_what_consume_prints() -> None:
+    line = (
+        b'{"topic":"t","partition":1,"offset":5,"timestamp":9,"key":null,"value":"v",'
+        b'"headers":[["h",{"base64":"/w=="}]]}\n\n'
+    )
+    assert _rows(line, JSON) == [
+        {"key": None, "value": b"v", "headers": [("h", b"\xff")], "partition": 1, "timestamp": 9},
+    ]
+
+
+KEYED = Reading(None, as_json=True, key_field="b")
+
+
+@pytest.mark.parametrize(
+    ("good", "line", "reading", "message"),
+    [
+        (b'{"value":"v"}', b"no json", JSON, "not valid JSON"),
+        (b'{"value":"v"}', b"[1]", JSON, "a JSON object is expected"),
+        (b'{"value":"v"}', b'{"key":"k"}', JSON, "it has no 'value'"),
+        (b'{"value":"v"}', b'{"value":"v","extra":1}', JSON, "'extra'"),
+        (b'{"value":"v"}', b'{"value":"v","headers":{"a":"b"}}', JSON, "headers must be a list of pairs"),
+        (b'{"value":"v"}', b'{"value":"v","partition":"1"}', JSON, "partition must be a whole number"),
+        (b'{"value":"v"}', b'{"value":"v","timestamp":true}', JSON, "timestamp must be a whole number"),
+        (b'{"value":"v"}', b'{"value":{"base64":"*"}}', JSON, "base64"),
+        (b'{"b":1}', b'{"a":1}', KEYED, "no field 'b' for the key"),
+        (b"a:b", b"none", Reading(None, as_json=False, key_separator=":"), "no key separator ':'"),
+    ],
+)
+def test_what_is_wrong_names_the_input_and_the_line(good: bytes, line: bytes, reading: Reading, message: str) -> None:
+    with pytest.raises(CommandError, match=message) as caught:
+        _rows(good + b"\n" + line + b"\n", reading)
+    assert str(caught.value).startswith("input, line 2: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"id":"x"}', "column 'id' is of type string"),
+        (b'{"id":1,"nam":"x"}', "no column 'nam'"),
+        (b'{"name":"x"}', "column 'id' is missing"),
+        (b'{"id":1}\n{"name":"x"}', "column 'id' holds a null"),
+    ],
+)
+def test_a_row_that_does_not_fit_names_the_column_and_the_lines(line: bytes, message: str) -> None:
+    with pytest.raises(CommandError, match=message) as caught:
+        _rows(line + b"\n", Reading(TYPED, as_json=True))
+    assert str(caught.value).startswith(f"input, lines 1 to {1 + line.count(bytes([10]))}: ")
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def _file_rows(path: Path, reading: Reading) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for piece in pieces_of_file(path, reading):
+        found += piece.records if isinstance(piece.records, list) else piece.records.to_pylist()
+    return found
+
+
+def test_a_csv_file_gives_rows_of_the_topics_types(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("name,id\n007,1\nNA,2\n")
+    assert _file_rows(path, Reading(TYPED, as_json=True)) == [{"name": "007", "id": 1}, {"name": None, "id": 2}]
+
+
+def test_rows_for_a_topic_without_columns_become_documents(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"id": [1, 2], "name": ["a", None]}), path)
+    assert _file_rows(path, Reading(None, as_json=True, key_field="id")) == [
+        {"key": b"1", "value": b'{"id":1,"name":"a"}'},
+        {"key": b"2", "value": b'{"id":2,"name":null}'},
+    ]
+
+
+def test_a_file_with_a_value_column_holds_records(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"key": [b"k"], "value": [b"v"]}), path)
+    assert _file_rows(path, TEXT) == [{"key": b"k", "value": b"v"}]
+
+
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
+    parquet, csv = tmp_path / "data.parquet", tmp_path / "data.csv"
+    parquet.write_bytes(b"not parquet")
+    csv.write_text("id\nx\n")
+    with pytest.raises(CommandError, match=r"data\.parquet is not a Parquet file"):
+        _file_rows(parquet, TEXT)
+    with pytest.raises(CommandError, match=r"data\.csv"):
+        _file_rows(csv, Reading(TYPED, as_json=True))
+
+
+def test_the_key_field_of_a_file_must_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text("id\n1\n")
+    with pytest.raises(CommandError, match="no column 'key'"):
+        _file_rows(path, Reading(None, as_json=True, key_field="key"))

@@ -1,0 +1,116 @@
+"""What people type becomes what the library takes."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import click
+import pyarrow as pa
+import pytest
+
+from txnstore.cli.context import parse_pairs
+from txnstore.cli.values import Duration, bytes_from_json, column, data_type, row_from_json
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90s", 90), ("250ms", 0.25), ("30m", 1800), ("24h", 86_400), ("7d", 604_800), ("1.5 h", 5400)],
+)
+def test_a_duration_has_a_unit_or_counts_seconds(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1s", "1y", "1h30m", "nan"])
+def test_anything_else_is_no_duration(text: str) -> None:
+    with pytest.raises(click.UsageError, match="not a duration"):
+        Duration().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("id:int64", pa.field("id", pa.int64())),
+        ("id:int64!", pa.field("id", pa.int64(), nullable=False)),
+        ("at:timestamp[ms, UTC]", pa.field("at", pa.timestamp("ms", "UTC"))),
+        ("at:timestamp[us]", pa.field("at", pa.timestamp("us"))),
+        ("amount:decimal(10, 2)!", pa.field("amount", pa.decimal128(10, 2), nullable=False)),
+        ("tags:list<string>", pa.field("tags", pa.list_(pa.string()))),
+    ],
+)
+def test_a_column_has_a_name_and_an_arrow_type(text: str, field: pa.Field) -> None:
+    assert column(text) == field
+
+
+@pytest.mark.parametrize("text", ["id", ":int64", "id:", ""])
+def test_a_column_without_a_name_or_a_type_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="NAME:TYPE"):
+        column(text)
+
+
+@pytest.mark.parametrize("text", ["integer", "decimal(99, 1)", "list<nothing>"])
+def test_a_type_that_there_is_not_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="no column type"):
+        data_type(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (pa.timestamp("ms", "UTC"), "2024-01-02T03:04:05Z", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        (pa.date32(), "2024-01-02", date(2024, 1, 2)),
+        (pa.decimal128(10, 2), "1.50", Decimal("1.50")),
+        (pa.decimal128(10, 2), 1.1, Decimal("1.1")),
+        (pa.binary(), "é", b"\xc3\xa9"),
+        (pa.binary(), {"base64": "/w=="}, b"\xff"),
+        (pa.map_(pa.string(), pa.date32()), {"a": "2024-01-02"}, [("a", date(2024, 1, 2))]),
+        (pa.list_(pa.date32()), ["2024-01-02", None], [date(2024, 1, 2), None]),
+        (pa.struct([("d", pa.date32())]), {"d": "2024-01-02", "x": 1}, {"d": date(2024, 1, 2), "x": 1}),
+        (pa.string(), "2024-01-02", "2024-01-02"),
+        (pa.int64(), "7", "7"),  # The library says what is wrong with it.
+        (pa.timestamp("ms"), None, None),
+    ],
+)
+def test_json_becomes_what_the_column_holds(kind: pa.DataType, value: Any, expected: Any) -> None:
+    assert row_from_json({"c": value}, pa.schema([("c", kind)])) == {"c": expected}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.timestamp("ms"), "yesterday"),
+        (pa.decimal128(4, 2), "1,5"),
+        (pa.binary(), {"base64": "*"}),
+        (pa.date32(), "2024-13-01"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_its_column(kind: pa.DataType, value: Any) -> None:
+    with pytest.raises(ValueError, match="column 'c'"):
+        row_from_json({"c": value}, pa.schema([("c", kind)]))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        ("a", b"a"),
+        (7, b"7"),
+        ({"base64": "AAE="}, b"\x00\x01"),
+        ({"a": [1, "x"]}, b'{"a":[1,"x"]}'),
+        ({"base64": "AAE=", "b": 1}, b'{"base64":"AAE=","b":1}'),
+    ],
+)
+def test_keys_and_values_in_json_are_text_base64_or_json(value: Any, expected: bytes | None) -> None:
+    assert bytes_from_json(value) == expected
+
+
+def test_pairs_are_split_at_the_first_equals_sign() -> None:
+    assert parse_pairs(("a=b=c", " d ="), "--x", lambda _, text: text) == {"a": "b=c", "d": ""}
+
+
+@pytest.mark.parametrize("text", ["hunter2", "=hunter2"])
+def test_a_wrong_pair_is_not_repeated_because_it_may_be_secret(text: str) -> None:
+    with pytest.raises(click.UsageError) as caught:
+        parse_pairs((text,), "--storage-option", lambda _, value: value)
+    assert "hunter2" not in caught.value.format_message()
