@@ -212,7 +212,7 @@ def test_an_altered_segment_is_named(spark: SparkSession, store: Store) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topic": "event"}, "there is no topic 'event'; the topics are: events"),
+        ({"topic": "event"}, "there is no topic 'event'; the store has events"),
         ({"topic": "events", "column": "value"}, "there is no option 'column'; did you mean columns"),
         ({"topic": "events", "columns": "value,nothing"}, "has no column 'nothing'"),
     ],
