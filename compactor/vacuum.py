@@ -24,7 +24,7 @@ DEFAULT_GRACE = 24 * 60 * 60
 KEPT_CHECKPOINTS = 2
 #: Keys that one entry of the chain tells of, and that one request deletes.
 _ENTRY, _REQUEST = 5_000, 1_000
-#: A writer needs no longer than this for one file of a local store, so no vacuum sweeps younger ones.
+#: A writer needs no longer than this for one file of a local store, nor a probe, so no vacuum sweeps younger ones.
 _SWEEP_MS = 60 * 60 * 1000
 
 
@@ -69,11 +69,15 @@ def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = Fal
     # state is read: a segment that was registered in between is then known to be in use.
     now = store.objects.now_ms()
     segments = [item for item in store.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
-    others = _old_checkpoints(store.objects, store.chain.number)
-    others += store.objects.list(f"{PROBE_FOLDER}/")
+    checkpoints = _old_checkpoints(store.objects, store.chain.number)
+    probes = store.objects.list(f"{PROBE_FOLDER}/")
     state = store.state()
     garbage = _choose(state, segments, now - grace_ms)
-    leftovers = [item for item in others if item.modified_ms <= now - grace_ms]
+    leftovers = [
+        *_older(checkpoints, now - grace_ms),
+        # A probe whose object disappears under it would take a safe storage for one that lets two writers win.
+        *_older(probes, now - max(grace_ms, _SWEEP_MS)),
+    ]
     swept = 0
     if not dry_run:
         garbage = _delete_segments(store, garbage)
@@ -86,7 +90,7 @@ def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = Fal
     return VacuumReport(
         deleted=tuple(item.key for item in deleted),
         bytes=sum(item.size for item in deleted),
-        kept_young=len(segments) + len(others) - referenced - len(deleted),
+        kept_young=len(segments) + len(checkpoints) + len(probes) - referenced - len(deleted),
         referenced=referenced,
         swept=swept,
         dry_run=dry_run,
@@ -116,6 +120,10 @@ def _choose(state: State, segments: Iterable[ObjectInfo], before: int) -> list[O
         for item in segments
         if item.key not in named and max(item.modified_ms, state.dropped.get(item.key, 0)) <= before
     ]
+
+
+def _older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
+    return [item for item in items if item.modified_ms <= limit]
 
 
 def _old_checkpoints(objects: ObjectStore, chain: int) -> list[ObjectInfo]:
