@@ -53,6 +53,13 @@ class App:
 
         return txnstore.open(self.store_url(), self.storage_options or None, read_only=read_only)
 
+    def unread(self) -> Store:
+        """The store that was chosen, to look at only, before anything of it is read: it may be too damaged to open."""
+        from txnstore.storage.registry import open_store
+        from txnstore.store import Store
+
+        return Store(open_store(self.store_url(), self.storage_options or None), read_only=True)
+
 
 pass_app = click.make_pass_decorator(App, ensure=True)
 

@@ -68,7 +68,7 @@ def vacuum(app: App, older_than: float, dry_run: bool) -> None:
 @pass_app
 def verify(app: App, deep: bool) -> int:
     """Check every invariant of the store; the exit status is 1 if one does not hold."""
-    with app.open(read_only=True) as store:
+    with app.unread() as store:
         report = store.verify(deep=deep)
     app.out.result(
         "Everything holds" if report.ok else f"{len(report.violations):,} violations",

@@ -128,7 +128,22 @@ def test_a_store_of_a_newer_version_is_refused(cli: Cli) -> None:
 def test_a_damaged_entry_is_named(cli: Cli) -> None:
     (entry,) = (Path(cli.url.removeprefix("file://")) / "chains/0000/entries").iterdir()
     entry.write_bytes(entry.read_bytes()[:-9])
-    assert entry.name in _refused(cli, 1, "topic", "list")
+    # What the message advises works on a store that no other command opens.
+    assert "txnstore verify" in _refused(cli, 1, "topic", "list")
+    found = cli("verify", "--json")
+    assert (found.status, found.err) == (1, "")
+    assert ("entry_intact", f"chains/0000/entries/{entry.name}") in [
+        (item["name"], item["subject"]) for item in found.lines[0]["violations"]
+    ]
+
+
+def test_verify_has_something_to_say_of_any_damage(cli: Cli, tmp_path: Path) -> None:
+    assert "txnstore init" in _refused(cli, 1, "verify", url=str(tmp_path / "missing"))
+    identity = Path(cli.url.removeprefix("file://")) / "store.json"
+    identity.write_bytes(identity.read_bytes()[:-9])
+    found = cli("verify")
+    assert (found.status, found.err) == (1, "")
+    assert "identity_intact" in found.out
 
 
 @pytest.mark.parametrize("stdin", ["closed", "none"])
