@@ -235,6 +235,32 @@ def test_python_values_of_all_types() -> None:
     assert table.to_pylist() == [expected, dict.fromkeys(schema.names)]
 
 
+@pytest.mark.parametrize("rows", [list, lambda rows: pd.DataFrame(rows, dtype=object)], ids=["dicts", "pandas"])
+def test_an_integer_among_moments_is_milliseconds_as_it_is_alone(rows: Any) -> None:
+    """Whatever shares its batch, and in whichever order."""
+    moment = EPOCH + dt.timedelta(milliseconds=1_357_000_000_001)
+    values = [1_357_000_000_001, DAY, DAY.replace(tzinfo=None), None]
+    told = DAY.replace(microsecond=123_000)
+    for given in (values, values[::-1]):
+        table = normalize(rows([{"c": value} for value in given]), one(pa.timestamp("ms", "UTC")))
+        expected = [moment, told, told, None]
+        assert table["c"].to_pylist() == (expected if given is values else expected[::-1])
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        ([DAY, 1], pa.timestamp("us", "UTC")),
+        ([dt.date(2024, 2, 29), 1], pa.date32()),
+        ([dt.time(1), 1], pa.time64("us")),
+    ],
+)
+def test_an_integer_among_moments_is_refused_where_it_is_alone(given: list[Any], target: pa.DataType) -> None:
+    for values in (given, given[1:]):
+        with pytest.raises(SchemaMismatchError, match="column 'c'"):
+            normalize([{"c": value} for value in values], one(target))
+
+
 def test_records_as_dicts() -> None:
     rows = [{"key": b"k", "value": "text", "headers": [("h", b"1")], "timestamp": 5}, {"headers": [("h", None)]}]
     table = normalize(rows, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.casts import cast_column
-from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, stored_schema
+from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, stored_schema
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def normalize(data: object, schema: pa.Schema | None) -> pa.Table:
@@ -142,9 +145,27 @@ def _array(values: Any, field: pa.Field) -> Any:
         if field.type == HEADERS or pt.is_map(field.type):
             # Lists of pairs, which inference cannot read.
             return pa.array(values, field.type, from_pandas=pandas)
+        if pt.is_temporal(field.type) and (not pandas or values.dtype == object):
+            values = _without_integers(values, field)
         return pa.array(values, from_pandas=pandas)
     except (pa.ArrowException, OverflowError) as error:
         raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
+
+
+def _without_integers(values: Any, field: pa.Field) -> Any:
+    """Moments for integers that stand among moments, so that one means what it means alone: milliseconds, or nothing.
+
+    Inference would read it in the unit of the others: microseconds beside a ``datetime``, days beside a ``date``.
+    """
+    kinds = set(map(type, values)) - {type(None)}
+    if int not in kinds or len(kinds) == 1:
+        return values
+    if field.type != TIMESTAMP:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise SchemaMismatchError(
+            f"column {field.name!r} mixes values of types {names}; the topic holds {field.type} there"
+        )
+    return [_EPOCH + dt.timedelta(milliseconds=value) if type(value) is int else value for value in values]
 
 
 def _is_pandas(data: object) -> bool:
