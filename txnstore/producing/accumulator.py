@@ -24,7 +24,7 @@ from txnstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnstore.producing.batching import RECORD_OVERHEAD, PendingBatch, RecordFuture, TablePart, fail_all
-from txnstore.producing.records import check_record, check_row, check_row_sizes, check_size
+from txnstore.producing.records import check_record, check_row, check_rows, check_size
 from txnstore.producing.uploads import Unstarted, Upload, upload
 from txnstore.segment.convert import normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
@@ -124,7 +124,7 @@ class Accumulator:
     def send_table(self, piece: Piece, partition: int | None) -> list[TablePart]:
         """Put rows into their partitions' batches."""
         writer, table = piece.writer, piece.rows
-        check_row_sizes(writer, table)
+        check_rows(writer, table)
         if writer.event_time is not None:
             table = fill_timestamps(table, writer.event_time, self._store.runtime.clock())
         numbers = self._partitions(writer, table, partition)

@@ -15,7 +15,9 @@ from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import as_milliseconds, fill_timestamps
 
-_MAX_TIMESTAMP = 2**63 - 1
+#: The years 1 to 9999 in milliseconds: all that Python, Spark and DuckDB can read. One row beyond would make its whole
+#: topic unreadable there, and it is nearly always a time in another unit.
+_MIN_TIMESTAMP, _MAX_TIMESTAMP = -62_135_596_800_000, 253_402_300_799_999
 
 
 def check_record(
@@ -36,7 +38,10 @@ def check_record(
         pairs = _headers(topic, headers)
         size += sum(len(name) + len(content or b"") for name, content in pairs)
     if type(timestamp) is not int or not 0 <= timestamp <= _MAX_TIMESTAMP:
-        msg = f"the timestamp of a record of topic {topic!r} must be milliseconds, 0 or more, not {timestamp!r}"
+        msg = (
+            f"the timestamp of a record of topic {topic!r} must be milliseconds, 0 or more and before the year 10000, "
+            f"not {timestamp!r}"
+        )
         raise SchemaMismatchError(msg)
     return (key, value, pairs, timestamp), key, size
 
@@ -78,7 +83,7 @@ def check_row(
         raise SchemaMismatchError(msg)
     row = dict(value)
     table = normalize([row], writer.schema)
-    check_row_sizes(writer, table)
+    check_rows(writer, table)
     column, moment = writer.event_time, None
     if column is not None:
         if table[column].null_count:
@@ -97,7 +102,27 @@ def check_size(writer: TopicWriter, size: int) -> None:
         raise RecordTooLargeError(msg)
 
 
-def check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
+def check_rows(writer: TopicWriter, table: pa.Table) -> None:
+    """Refuse rows that are too large, and times that no reader could show."""
+    _check_row_sizes(writer, table)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            _check_times(writer.topic.name, name, column, 1000 if column.type.unit == "us" else 1)
+        elif name == writer.event_time:
+            _check_times(writer.topic.name, name, column, 1)
+
+
+def _check_times(topic: str, name: str, column: Any, per_ms: int) -> None:
+    ends = pc.min_max(column.cast(pa.int64())).as_py()
+    if ends["min"] is None or (_MIN_TIMESTAMP * per_ms <= ends["min"] and ends["max"] < (_MAX_TIMESTAMP + 1) * per_ms):
+        return
+    wrong = ends["min"] if ends["min"] < _MIN_TIMESTAMP * per_ms else ends["max"]
+    kind = "milliseconds" if column.type == pa.int64() else str(column.type)
+    msg = f"column {name!r} of topic {topic!r} holds a time outside the years 1 to 9999: {wrong} as {kind}"
+    raise SchemaMismatchError(msg)
+
+
+def _check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
     """A row is too large if one of its binary or string cells is; a whole table that is small needs no look."""
     if table.nbytes <= writer.config.max_message_bytes:
         return

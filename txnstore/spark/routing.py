@@ -20,7 +20,7 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.core.model import NewBatch, TopicPartition
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
-from txnstore.producing.records import check_row_sizes
+from txnstore.producing.records import check_rows
 from txnstore.producing.uploads import upload
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
@@ -123,7 +123,7 @@ class SegmentRouter:
     def _route(self, writer: TopicWriter, rows: pa.Table) -> None:
         explicit = rows[PARTITION] if PARTITION in rows.column_names else None
         table = normalize(_without(rows, PARTITION), writer.schema)
-        check_row_sizes(writer, table)
+        check_rows(writer, table)
         numbers = self._partitions(writer, table, explicit)
         for number, part in split_by_partition(table, numbers, writer.topic.partitions):
             tp = TopicPartition(writer.topic.name, number)
