@@ -12,7 +12,7 @@ from tests.helpers.shell import a_chain, entries, names_in_bucket, topic
 from txnstore.chain import keys
 from txnstore.chain.codec import decode, encode
 from txnstore.core.commands import CreateTopic
-from txnstore.errors import CorruptionError, StorageError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
 from txnstore.storage.memory import MemoryStore
 
 ENTRIES = 6
@@ -104,12 +104,27 @@ def test_an_entry_of_a_newer_format_is_refused_and_named(bucket: MemoryStore) ->
         pass
 
 
-def test_a_missing_entry_in_the_middle_is_not_skipped(bucket: MemoryStore) -> None:
-    """Entries after a hole do not count: what the chain says ends before it."""
-    bucket.delete([keys.entry(0, 4)])
+@pytest.mark.parametrize("sequence", [1, 3, ENTRIES - 1])
+def test_a_missing_entry_in_the_middle_is_named(bucket: MemoryStore, sequence: int) -> None:
+    """It is not skipped, nor taken for the end: a commit would write over what happened there."""
+    bucket.delete([keys.entry(0, sequence)])
+    assert f"{keys.entry(0, sequence)} is missing" in opened(bucket)
+
+
+def test_entries_that_are_written_while_a_chain_is_opened_are_no_hole(bucket: MemoryStore) -> None:
+    """The request for entry 3 came before it was written, that for entry 4 after both were."""
+    early = [keys.entry(0, 3)]
+
+    def late(key: str, start: int | None = None, end: int | None = None) -> bytes:
+        if key in early:
+            early.remove(key)
+            raise ObjectNotFoundError(key)
+        return MemoryStore.get(bucket, key, start, end)
+
+    bucket.get = late  # type: ignore[method-assign]
     with a_chain(bucket) as chain:
-        assert chain.state.sequence == 3
-        assert set(chain.state.topics) == {"t1", "t2", "t3"}
+        assert chain.state.sequence == ENTRIES
+    assert not early
 
 
 def test_a_chain_that_is_open_meets_the_damage_when_it_reads_on(bucket: MemoryStore) -> None:

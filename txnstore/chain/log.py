@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -143,22 +142,32 @@ class Chain:
             return self._state
 
     def _catch_up(self, size: int, window: list[bytes | None] | None = None) -> bool:
-        """Fold all entries after the last known one; True if there was one."""
+        """Fold all entries after the last known one; True if there was one.
+
+        :class:`CorruptionError` if one is missing and a later one of the same window exists: a commit would write over
+        what happened there. No request is made to find holes; ``verify`` lists, and finds all.
+        """
         before = self._state.sequence
         while True:
             if window is None:
                 window = self._fetch(self._state.sequence + 1, size)
-            for data in window:
+            for place, data in enumerate(window):
                 if data is None:
-                    return self._state.sequence > before
+                    if all(later is None for later in window[place + 1 :]):
+                        return self._state.sequence > before
+                    # Most likely both were written while these requests were on their way; then it is there by now.
+                    missing = self._state.sequence + 1
+                    data = self._get(missing)
+                    if data is None:
+                        raise CorruptionError(f"{keys.entry(self.number, missing)} is missing, but later entries exist")
                 self._fold(data)
             window, size = None, min(size * 2, _MAX_WINDOW)
 
     def _fetch(self, first: int, count: int) -> list[bytes | None]:
-        """The entries ``first`` … in parallel, up to the first that does not exist."""
+        """The entries ``first`` … in parallel; None for one that does not exist."""
         if count == 1:
             return [self._get(first)]
-        return list(_through_none(self._pool.map(self._get, range(first, first + count))))
+        return list(self._pool.map(self._get, range(first, first + count)))
 
     def _get(self, sequence: int) -> bytes | None:
         try:
@@ -335,10 +344,3 @@ def _for_followers(error: BaseException) -> Exception:
     if isinstance(error, Exception):
         return error
     return UnknownOutcomeError(f"the thread that was to commit this was stopped by {error!r}")
-
-
-def _through_none(items: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    for item in items:
-        yield item
-        if item is None:
-            return
