@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
 from txnstore.catalog.settings import TopicConfig
-from txnstore.core.commands import AlterTopic, CreateTopic, DeleteTopic
+from txnstore.core.commands import AlterTopic, Command, CreateTopic, DeleteTopic
 from txnstore.core.model import State, Topic
 from txnstore.core.names import check_topic_name
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError, UnknownTopicOrPartitionError
@@ -18,16 +18,13 @@ from txnstore.segment.schema_text import schema_from_text, schema_to_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnstore.chain.log import Chain
-
 
 class _Catalog(Protocol):
     """What these functions need of a store."""
 
-    @property
-    def chain(self) -> Chain: ...
-
     runtime: Runtime
+
+    def submit(self, command: Command) -> Any: ...
 
     def state(self, *, refresh: bool = True) -> State: ...
 
@@ -69,7 +66,7 @@ def create_topic(
         created_at=store.runtime.clock(),
     )
     try:
-        created: Topic = store.chain.submit(CreateTopic(topic))
+        created: Topic = store.submit(CreateTopic(topic))
     except TopicExistsError:
         if not exist_ok:
             raise
@@ -100,7 +97,7 @@ def alter_topic(
         topic = find_topic(store.state(), name)
         altered = _altered(topic, partitions, schema, config)
         try:
-            result: Topic = store.chain.submit(AlterTopic(altered, topic.version))
+            result: Topic = store.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
             continue  # Each round follows a change of somebody else, so the rounds end.
         return result
@@ -133,7 +130,7 @@ def _altered(
 
 def delete_topic(store: _Catalog, name: str) -> None:
     """Delete a topic."""
-    store.chain.submit(DeleteTopic(check_topic_name(name)))
+    store.submit(DeleteTopic(check_topic_name(name)))
 
 
 def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfig:

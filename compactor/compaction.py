@@ -175,7 +175,7 @@ def _carry_out(store: Store, topic: Topic, result: PartitionCompaction, plan: Me
         # By the chain's time where that is ahead, so that a wrong clock elsewhere does not make this merge look old.
         started = max(store.runtime.clock(), store.chain.state.timestamp)
         added = _merged(store, topic, plan)
-        store.chain.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
+        store.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(store, plan)):
             raise

@@ -157,7 +157,7 @@ def _delete_segments(store: Store, garbage: Sequence[ObjectInfo]) -> list[Object
     deleted: list[ObjectInfo] = []
     for start in range(0, len(garbage), _ENTRY):
         chunk = garbage[start : start + _ENTRY]
-        allowed = set(store.chain.submit(DropObjects(tuple(item.key for item in chunk))))
+        allowed = set(store.submit(DropObjects(tuple(item.key for item in chunk))))
         free = [item for item in chunk if item.key in allowed]
         _delete(store.objects, free)
         deleted += free
@@ -174,7 +174,7 @@ def _forget(store: Store, state: State, segments: Iterable[ObjectInfo], before: 
     there = {item.key for item in segments}
     gone = sorted(key for key, dropped in state.dropped.items() if key not in there and dropped <= before)
     for start in range(0, len(gone), _ENTRY):
-        store.chain.submit(ForgetObjects(tuple(gone[start : start + _ENTRY])))
+        store.submit(ForgetObjects(tuple(gone[start : start + _ENTRY])))
 
 
 def _sweep(objects: object, older_than_ms: int) -> int:

@@ -237,7 +237,7 @@ class Consumer:
             offsets = {part.tp: part.flow.position for part in self._positions.assigned.values() if part.flow}
         items = tuple(group_offset(tp, value) for tp, value in offsets.items())
         if items:
-            self._store.chain.submit(CommitOffsets(TxnOffsets(group, items)))
+            self._store.submit(CommitOffsets(TxnOffsets(group, items)))
         self._committed_at = self._store.runtime.clock()
 
     @overload

@@ -94,7 +94,7 @@ class Producer:
         except (TypeError, ValueError, OverflowError):
             msg = f"transaction_timeout must be a number of seconds, not {transaction_timeout!r}"
             raise InvalidConfigError(msg) from None
-        identity: ProducerIdentity = self._store.chain.submit(InitProducer(transactional_id, timeout_ms))
+        identity: ProducerIdentity = self._store.submit(InitProducer(transactional_id, timeout_ms))
         return identity
 
     # What it is -------------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class Producer:
         """
         repeated, self._pending = self._pending is pending, pending
         try:
-            answer = self._store.chain.submit(pending.command)
+            answer = self._store.submit(pending.command)
         except UnknownOutcomeError:
             self._session.started = True
             raise

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode, encode
 from txnstore.chain.log import Chain
+from txnstore.core.commands import Command
 from txnstore.core.model import State, Topic, Transaction, TxnState
 from txnstore.errors import (
     InvalidConfigError,
@@ -201,6 +202,10 @@ class Store:
         chain.load(hint)
         self._chain = chain
         return chain
+
+    def submit(self, command: Command) -> Any:
+        """Commit a command and return its answer; raises what refuses it (:meth:`txnstore.chain.log.Chain.submit`)."""
+        return self.chain.submit(command)
 
     def state(self, *, refresh: bool = True) -> State:
         """The state of the store: at the head (one GET if nothing is new), or as last known."""

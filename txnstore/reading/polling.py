@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from txnstore.chain.log import Chain
+from txnstore.core.commands import Command
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.ids import Runtime
@@ -34,6 +35,8 @@ class Reads(Protocol):
 
     @property
     def chain(self) -> Chain: ...
+
+    def submit(self, command: Command) -> Any: ...
 
     @property
     def runtime(self) -> Runtime: ...

@@ -110,13 +110,13 @@ def _submit(store: Store, command: Command) -> Any:
     """Commit a command; where the storage refuses or cannot tell, again: the chain finds out what became of it."""
     for attempt in range(_ATTEMPTS - 1):
         try:
-            return store.chain.submit(command)
+            return store.submit(command)
         except StorageError as error:
             if not error.retriable:
                 raise
             _LOG.warning("the commit is tried again", extra={"error": str(error)})
             store.runtime.sleep(_PAUSE_S * 2**attempt)
-    return store.chain.submit(command)
+    return store.submit(command)
 
 
 def _told(job: Job) -> dict[str, object]:
