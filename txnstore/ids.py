@@ -6,10 +6,12 @@ import random
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 #: Seconds.
 _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
+_WORKERS = 16
 
 
 def wall_clock_ms() -> int:
@@ -23,13 +25,22 @@ def uuid7(now_ms: int, rng: random.Random) -> str:
     return str(uuid.UUID(int=bits))
 
 
+def threads() -> Executor:
+    """The threads of an open store, for its requests in parallel."""
+    return ThreadPoolExecutor(_WORKERS, thread_name_prefix="txnstore")
+
+
 @dataclass(frozen=True)
 class Runtime:
-    """The clock (milliseconds since the epoch), the way to pause (seconds) and the source of randomness."""
+    """The clock (milliseconds since the epoch), the way to pause (seconds), the source of randomness, the workers.
+
+    ``executor`` makes what an open store runs its requests in parallel on; it is shut down with the store.
+    """
 
     clock: Callable[[], int] = wall_clock_ms
     sleep: Callable[[float], None] = time.sleep
     rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
+    executor: Callable[[], Executor] = threads
 
     def new_id(self) -> str:
         """An id that nobody else has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from txnstore.producer import Producer
     from txnstore.scan import Scan
 
-_WORKERS = 16
 #: How every ``store.json`` of ours begins, in any version.
 _OURS = b'{"version":'
 
@@ -139,7 +138,7 @@ class Store:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Executor | None = None
         self._chain: Chain | None = None
         self._document: StoreDocument | None = None
 
@@ -170,12 +169,12 @@ class Store:
             return self._chain or self.load()
 
     @property
-    def pool(self) -> ThreadPoolExecutor:
-        """The threads for requests in parallel."""
+    def pool(self) -> Executor:
+        """The workers for requests in parallel."""
         self._own_process()
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="txnstore")
+                self._pool = self.runtime.executor()
             return self._pool
 
     def _own_process(self) -> None:
