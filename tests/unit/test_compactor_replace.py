@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from txnstore.core.appending import MAX_UPLOAD_AGE_MS
 from txnstore.core.batches import BatchList
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.decide import decide
 from txnstore.core.events import SegmentsReplaced
 from txnstore.core.model import Batch, Map, Partition, Segment, State, Topic, TopicPartition
-from txnstore.core.transactions import MAX_UPLOAD_AGE_MS
 from txnstore.errors import CompactionConflictError
 
 TP = TopicPartition("t", 0)

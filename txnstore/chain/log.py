@@ -20,7 +20,7 @@ from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
-from txnstore.core.evolve import begin_entry, evolve
+from txnstore.core.evolve import begin_entry, evolve, first_state
 from txnstore.core.model import State
 from txnstore.errors import (
     CorruptionError,
@@ -94,8 +94,10 @@ class Chain:
         *,
         read_only: bool = False,
         checkpoint_every: int = CHECKPOINT_EVERY,
+        chains: int = 1,
     ) -> None:
         self.number = number
+        self._chains = chains
         self.metrics = ChainMetrics()
         self._objects = objects
         self._runtime = runtime
@@ -103,7 +105,7 @@ class Chain:
         self._read_only = read_only
         self._writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
-        self._state = State()
+        self._state = first_state(number, chains)
         self._undecided: _Attempt | None = None
         self._waiting: list[_Waiter] = []
         self._mutex = threading.Lock()
@@ -131,7 +133,7 @@ class Chain:
             if found is None and (lost is None or lost.result() is not None):
                 found = checkpoint.newest(self._objects, self._pool, self.number)
                 window = None
-            self._state = found or State()
+            self._state = found or first_state(self.number, self._chains)
             self._catch_up(_FIRST_WINDOW, window)
             return self._state
 

@@ -49,6 +49,8 @@ class TransactionDocument:
     state: str
     last_epoch: int
     previous_producer_id: int
+    next_producer_id: int
+    next_epoch: int
     partitions: list[TopicPartition]
     groups: list[str]
     started_at: int | None
@@ -71,6 +73,7 @@ class GroupDocument:
     name: str
     offsets: list[OffsetDocument]
     pending: dict[int, list[OffsetDocument]]
+    fences: dict[int, tuple[int, int]]
     generation: int
     last_producer: tuple[int, int] | None
 
@@ -78,6 +81,8 @@ class GroupDocument:
 class HeadDocument(Stored):
     """``head.json`` of a checkpoint."""
 
+    chain: int
+    chains: int
     sequence: int
     entry_hash: str
     timestamp: int
@@ -89,12 +94,16 @@ class HeadDocument(Stored):
     transactional_ids: dict[int, str]
     groups: list[GroupDocument]
     dropped: dict[str, int]
+    seen: dict[int, int]
+    deleted: dict[str, int]
     batches_sha256: str
 
 
 def to_document(state: State, batches_sha256: str) -> HeadDocument:
     """The document of a state; equal states give equal documents."""
     return HeadDocument(
+        chain=state.chain,
+        chains=state.chains,
         sequence=state.sequence,
         entry_hash=state.entry_hash,
         timestamp=state.timestamp,
@@ -106,6 +115,8 @@ def to_document(state: State, batches_sha256: str) -> HeadDocument:
         transactional_ids=_sorted(state.transactional_ids),
         groups=[_group_document(name, state.groups[name]) for name in sorted(state.groups)],
         dropped=_sorted(state.dropped),
+        seen=_sorted(state.seen),
+        deleted=_sorted(state.deleted),
         batches_sha256=batches_sha256,
     )
 
@@ -113,6 +124,8 @@ def to_document(state: State, batches_sha256: str) -> HeadDocument:
 def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchList[Batch]]) -> State:
     """The state of a document and its batches."""
     return State(
+        chain=document.chain,
+        chains=document.chains,
         sequence=document.sequence,
         entry_hash=document.entry_hash,
         timestamp=document.timestamp,
@@ -124,6 +137,8 @@ def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchLis
         transactional_ids=Map(document.transactional_ids),
         groups=Map({item.name: _group(item) for item in document.groups}),
         dropped=Map(document.dropped),
+        seen=Map(document.seen),
+        deleted=Map(document.deleted),
     )
 
 
@@ -158,6 +173,8 @@ def _transaction_document(txn: Transaction) -> TransactionDocument:
         state=txn.state.name,
         last_epoch=txn.last_epoch,
         previous_producer_id=txn.previous_producer_id,
+        next_producer_id=txn.next_producer_id,
+        next_epoch=txn.next_epoch,
         partitions=sorted(txn.partitions),
         groups=sorted(txn.groups),
         started_at=txn.started_at,
@@ -175,6 +192,8 @@ def _transaction(item: TransactionDocument) -> Transaction:
         state=TxnState[item.state],
         last_epoch=item.last_epoch,
         previous_producer_id=item.previous_producer_id,
+        next_producer_id=item.next_producer_id,
+        next_epoch=item.next_epoch,
         partitions=frozenset(item.partitions),
         groups=frozenset(item.groups),
         started_at=item.started_at,
@@ -188,6 +207,7 @@ def _group_document(name: str, group: Group) -> GroupDocument:
         name=name,
         offsets=_offset_documents(group.offsets),
         pending={pid: _offset_documents(group.pending[pid]) for pid in sorted(group.pending)},
+        fences=_sorted(group.fences),
         generation=group.generation,
         last_producer=group.last_producer,
     )
@@ -197,6 +217,7 @@ def _group(item: GroupDocument) -> Group:
     return Group(
         offsets=_offsets(item.offsets),
         pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
+        fences=Map(item.fences),
         generation=item.generation,
         last_producer=item.last_producer,
     )

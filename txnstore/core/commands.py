@@ -47,7 +47,8 @@ class DeleteTopic:
 class InitProducer:
     """Grant a producer id and epoch; fence and recover the previous instance. Answered with a ProducerIdentity.
 
-    ``expected``: the (producer id, epoch) that the caller holds and wants bumped (KIP-360).
+    Where the previous transaction has to be ended in other chains first, the answer is :class:`Unfinished`: finish it,
+    then ask again. ``expected``: the (producer id, epoch) that the caller holds and wants bumped (KIP-360).
     """
 
     transactional_id: str | None = None
@@ -69,12 +70,29 @@ class TxnOffsets:
 class Append:
     """Append batches, in order; inside the open transaction if the identity is transactional.
 
-    All or nothing. Answered with a tuple of :class:`Appended`, one a batch.
+    All or nothing. Answered with a tuple of :class:`Appended`, one a batch. In the coordinator's chain ``partitions``
+    and ``groups`` of other chains join the transaction (AddPartitionsToTxn, AddOffsetsToTxn). In another chain
+    ``added`` is what the coordinator answered to that.
     """
 
     producer: ProducerIdentity
     batches: tuple[NewBatch, ...] = ()
     offsets: tuple[TxnOffsets, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
+    groups: tuple[str, ...] = ()
+    added: Added | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The coordinator has added partitions and groups of this chain to the transaction.
+
+    By its entry ``sequence`` of chain ``chain``, at the time ``timestamp`` in ms of that chain.
+    """
+
+    chain: int
+    sequence: int
+    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +100,7 @@ class EndTxn:
     """Append what is left, then commit or abort. Answered with :class:`Ended`.
 
     ``versions``: pairs of (scope, version) of an idempotent job; if one is committed already, nothing is done.
+    ``after``: for each other chain that takes part, an entry at which all of its batches and offsets are there.
     """
 
     producer: ProducerIdentity
@@ -89,6 +108,55 @@ class EndTxn:
     batches: tuple[NewBatch, ...] = ()
     offsets: tuple[TxnOffsets, ...] = ()
     versions: tuple[tuple[str, int], ...] = ()
+    after: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTxn:
+    """Abort a transaction that another process left, if it is still open. Answered with :class:`Unfinished` or None.
+
+    Its owner is fenced. ``identity``: the (producer id, epoch) of the transaction that is meant; None: whichever is
+    open. ``expired_only``: only if it is past its time-out by the time of the chain (TMO-01).
+    """
+
+    transactional_id: str
+    identity: tuple[int, int] | None = None
+    expired_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """Write the markers of a decided transaction in a chain that takes part in it. Answered with None.
+
+    May be repeated at any time by anybody: a marker that is there is not written again (END-08).
+    ``after``: the coordinator's chain and its entry that holds the decision.
+    """
+
+    decided: Unfinished
+    after: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteTxn:
+    """All markers of a decided transaction are written. Answered with None, also if that was known already.
+
+    ``after``: for each chain that took part, an entry at which its markers are there.
+    """
+
+    decided: Unfinished
+    after: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTopic:
+    """Take over what the catalog's chain says of a topic, unless something newer is known. Answered with None.
+
+    ``topic`` None: it was deleted. ``revision``: the entry of the catalog's chain that said so.
+    """
+
+    name: str
+    topic: Topic | None
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +203,10 @@ Command = (
     | InitProducer
     | Append
     | EndTxn
+    | AbortTxn
+    | WriteMarkers
+    | CompleteTxn
+    | CopyTopic
     | CommitOffsets
     | ReplaceSegments
     | DropObjects
@@ -157,8 +229,27 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A transaction whose outcome is decided, and which still has to be ended in other chains.
+
+    ``partitions`` and ``groups``: all that take part. The marker's epoch is ``epoch + 1`` (KIP-890).
+    ``sequence``: an entry of the coordinator's chain at which it is decided.
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    outcome: Outcome
+    partitions: tuple[TopicPartition, ...]
+    groups: tuple[str, ...]
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How a transaction ended: the identity of the next one, and where its last batches landed.
+
+    ``unfinished``: it is decided and durable, but other chains have still to be told.
 
     ``repeated``: the version of the job was committed before, so nothing was committed now; what was still open of this
     attempt is aborted.
@@ -167,3 +258,4 @@ class Ended:
     producer: ProducerIdentity
     appended: tuple[Appended, ...] = ()
     repeated: bool = False
+    unfinished: Unfinished | None = None

@@ -8,15 +8,19 @@ it is decided, so that the second batch of a command sees the first. The rules o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from txnstore.core import transactions
+from txnstore.core.appending import MAX_UPLOAD_AGE_MS
 from txnstore.core.commands import (
+    AbortTxn,
     AlterTopic,
     Append,
     Command,
     CommitOffsets,
+    CompleteTxn,
+    CopyTopic,
     CreateTopic,
     DeleteTopic,
     DropObjects,
@@ -24,6 +28,7 @@ from txnstore.core.commands import (
     ForgetObjects,
     InitProducer,
     ReplaceSegments,
+    WriteMarkers,
 )
 from txnstore.core.draft import Draft
 from txnstore.core.events import (
@@ -36,7 +41,9 @@ from txnstore.core.events import (
     TopicDeleted,
 )
 from txnstore.core.groups import commit_offsets
+from txnstore.core.markers import observe, write_markers
 from txnstore.core.model import NO_PRODUCER, Partition, State, Topic
+from txnstore.core.routing import CATALOG
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,
@@ -73,6 +80,7 @@ def _create_topic(draft: Draft, command: CreateTopic) -> Topic:
     if topic.partitions < 1:
         msg = f"partitions of topic {topic.name!r} must be at least 1, not {topic.partitions}"
         raise InvalidConfigError(msg)
+    topic = replace(topic, revision=draft.state.sequence)
     draft.emit(TopicCreated(topic=topic))
     return topic
 
@@ -88,13 +96,28 @@ def _alter_topic(draft: Draft, command: AlterTopic) -> Topic:
             f"{topic.partitions}"
         )
         raise InvalidConfigError(msg)
+    topic = replace(topic, revision=draft.state.sequence)
     draft.emit(TopicAltered(topic=topic))
     return topic
 
 
 def _delete_topic(draft: Draft, command: DeleteTopic) -> None:
     topic = _topic(draft.state, command.name)
-    draft.emit(TopicDeleted(name=topic.name, topic_id=topic.topic_id))
+    draft.emit(TopicDeleted(name=topic.name, topic_id=topic.topic_id, revision=draft.state.sequence))
+
+
+def _copy_topic(draft: Draft, command: CopyTopic) -> None:
+    """Follow the catalog's chain, in the order of its entries: a copy that comes late changes nothing."""
+    known = draft.state.topics.get(command.name)
+    revision = known.revision if known is not None else draft.state.deleted.get(command.name, 0)
+    if command.revision <= revision:
+        return
+    observe(draft, ((CATALOG, command.revision),))
+    if known is not None and (command.topic is None or command.topic.topic_id != known.topic_id):
+        draft.emit(TopicDeleted(name=known.name, topic_id=known.topic_id, revision=command.revision))
+        known = None
+    if command.topic is not None:
+        draft.emit(TopicCreated(topic=command.topic) if known is None else TopicAltered(topic=command.topic))
 
 
 def _topic(state: State, name: str) -> Topic:
@@ -174,8 +197,8 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
 
 def _check_upload_time(state: State, command: ReplaceSegments) -> None:
     """A merged segment must not be one that a vacuum has deleted so long ago that the chain forgot it (OBJ-06)."""
-    if command.uploaded_at is not None and state.timestamp - command.uploaded_at > transactions.MAX_UPLOAD_AGE_MS:
-        days = transactions.MAX_UPLOAD_AGE_MS // 86_400_000
+    if command.uploaded_at is not None and state.timestamp - command.uploaded_at > MAX_UPLOAD_AGE_MS:
+        days = MAX_UPLOAD_AGE_MS // 86_400_000
         msg = f"the merge of {command.tp} was uploaded over {days} days ago: a vacuum may have deleted it"
         raise CompactionConflictError(msg)
 
@@ -199,6 +222,13 @@ def _commit_offsets(draft: Draft, command: CommitOffsets) -> None:
     commit_offsets(draft, command.offsets)
 
 
+def _complete_txn(draft: Draft, command: CompleteTxn) -> None:
+    before = len(draft.events)
+    transactions.complete(draft, command.decided)
+    if len(draft.events) > before:
+        observe(draft, command.after)
+
+
 _RULES: dict[type, Callable[[Draft, Any], Any]] = {
     CreateTopic: _create_topic,
     AlterTopic: _alter_topic,
@@ -206,6 +236,10 @@ _RULES: dict[type, Callable[[Draft, Any], Any]] = {
     InitProducer: transactions.init_producer,
     Append: transactions.append,
     EndTxn: transactions.end,
+    AbortTxn: transactions.abort,
+    WriteMarkers: write_markers,
+    CompleteTxn: _complete_txn,
+    CopyTopic: _copy_topic,
     CommitOffsets: _commit_offsets,
     ReplaceSegments: _replace_segments,
     DropObjects: _drop_objects,

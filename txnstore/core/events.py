@@ -35,6 +35,16 @@ class TopicDeleted:
     type: Literal["TopicDeleted"] = "TopicDeleted"
     name: str
     topic_id: str
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What follows in this chain was decided after entry ``sequence`` of another chain, and may rest on it."""
+
+    type: Literal["Observed"] = "Observed"
+    chain: int
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +121,18 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnPrepared:
-    """The outcome of a transaction is decided, for ever (PREPARE_COMMIT or PREPARE_ABORT)."""
+    """The outcome of a transaction is decided, for ever (PREPARE_COMMIT or PREPARE_ABORT).
+
+    The identity of the next transaction is decided with it (KIP-890), so that its producer need not wait for the end.
+    """
 
     type: Literal["TxnPrepared"] = "TxnPrepared"
     transactional_id: str
     producer_id: int
     epoch: int
     outcome: Outcome
+    next_producer_id: int
+    next_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +213,7 @@ Event = (
     TopicCreated
     | TopicAltered
     | TopicDeleted
+    | Observed
     | ProducerInitialized
     | PartitionsAdded
     | BatchAppended

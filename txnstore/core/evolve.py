@@ -17,6 +17,7 @@ from txnstore.core.events import (
     MarkerWritten,
     ObjectsDropped,
     ObjectsForgotten,
+    Observed,
     OffsetsAdded,
     OffsetsCommitted,
     PartitionsAdded,
@@ -48,11 +49,17 @@ from txnstore.core.model import (
     TxnState,
     next_sequence,
 )
+from txnstore.core.routing import CATALOG, chain_of_partition, chain_of_producer, first_producer_id
 
 
 def evolve(state: State, event: Event) -> State:
     """The state after ``event``."""
     return _HANDLERS[type(event)](state, event)
+
+
+def first_state(chain: int = 0, chains: int = 1) -> State:
+    """The state of a chain before its first entry."""
+    return State(chain=chain, chains=chains, next_producer_id=first_producer_id(chain))
 
 
 def begin_entry(state: State, now: int) -> State:
@@ -81,16 +88,21 @@ def _with_partitions(
 ) -> State:
     partitions = state.partitions
     for number in range(first, limit):
-        partitions = partitions.insert(TopicPartition(name, number), Partition())
-    return replace(state, topics=state.topics.insert(name, event.topic), partitions=partitions)
+        tp = TopicPartition(name, number)
+        if chain_of_partition(tp, state.chains) == state.chain:
+            partitions = partitions.insert(tp, Partition())
+    return replace(
+        state, topics=state.topics.insert(name, event.topic), partitions=partitions, deleted=state.deleted.discard(name)
+    )
 
 
 def _topic_deleted(state: State, event: TopicDeleted) -> State:
     """A deleted topic takes its partitions with it, also out of open transactions and groups (OFF-18, END-07)."""
     topic = state.topics[event.name]
     gone = {TopicPartition(event.name, number) for number in range(topic.partitions)}
+    deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
     partitions, dropped = state.partitions, state.dropped
-    for tp in gone:
+    for tp in gone & set(partitions):
         for batch in partitions[tp].batches:
             dropped = dropped.insert(batch.segment.key, state.timestamp)
         partitions = partitions.remove(tp)
@@ -108,6 +120,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
         transactions=transactions,
         groups=groups,
         dropped=dropped,
+        deleted=deleted,
     )
 
 
@@ -125,6 +138,10 @@ def _without(
     for tp in gone:
         offsets = offsets.discard(tp)
     return offsets
+
+
+def _observed(state: State, event: Observed) -> State:
+    return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
 
 
 # Producers and transactions -------------------------------------------------------------------------------------------
@@ -176,7 +193,14 @@ def _offsets_added(state: State, event: OffsetsAdded) -> State:
 
 def _txn_prepared(state: State, event: TxnPrepared) -> State:
     prepared = TxnState.PREPARE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
-    txn = replace(state.transactions[event.transactional_id], state=prepared, updated_at=state.timestamp)
+    txn = replace(
+        state.transactions[event.transactional_id],
+        state=prepared,
+        next_producer_id=event.next_producer_id,
+        next_epoch=event.next_epoch,
+        updated_at=state.timestamp,
+    )
+    state = replace(state, next_producer_id=max(state.next_producer_id, event.next_producer_id + 1))
     return _with_transaction(state, txn)
 
 
@@ -193,6 +217,8 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
             epoch=event.next_epoch,
             last_epoch=event.epoch,
             previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
+            next_producer_id=NO_PRODUCER,
+            next_epoch=NO_PRODUCER,
             state=completed,
             partitions=frozenset(),
             groups=frozenset(),
@@ -320,31 +346,37 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
 
 
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
-    """Pending offsets take effect unless a plain commit came after them in the log (OFF-11)."""
+    """The pending offsets are decided; a producer of another chain is fenced, whether it had any here or not."""
     group = state.groups.get(event.group)
-    if group is None or event.producer_id not in group.pending:
+    foreign = chain_of_producer(event.producer_id) != state.chain
+    if not foreign and (group is None or event.producer_id not in group.pending):
         return state
+    group = decided_offsets(group or Group(), event.producer_id, event.epoch, event.outcome)
+    if foreign:
+        group = replace(group, fences=group.fences.insert(event.producer_id, (event.epoch, state.timestamp)))
+    return replace(state, groups=state.groups.insert(event.group, group))
+
+
+def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: Outcome) -> Group:
+    """Pending offsets take effect unless a plain commit came after them in the log (OFF-11)."""
+    if producer_id not in group.pending:
+        return group
     offsets = group.offsets
     last_producer = group.last_producer
-    if event.outcome is Outcome.COMMIT:
-        for tp, value in group.pending[event.producer_id].items():
+    if outcome is Outcome.COMMIT:
+        for tp, value in group.pending[producer_id].items():
             current = offsets.get(tp)
             if current is None or current.position < value.position:
                 offsets = offsets.insert(tp, value)
-        last_producer = (event.producer_id, event.epoch - 1)  # The marker is one epoch above its transaction.
-    group = replace(
-        group,
-        offsets=offsets,
-        pending=group.pending.remove(event.producer_id),
-        last_producer=last_producer,
-    )
-    return replace(state, groups=state.groups.insert(event.group, group))
+        last_producer = (producer_id, marker_epoch - 1)
+    return replace(group, offsets=offsets, pending=group.pending.remove(producer_id), last_producer=last_producer)
 
 
 _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     TopicCreated: _topic_created,
     TopicAltered: _topic_altered,
     TopicDeleted: _topic_deleted,
+    Observed: _observed,
     ProducerInitialized: _producer_initialized,
     PartitionsAdded: _partitions_added,
     BatchAppended: _batch_appended,

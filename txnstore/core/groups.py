@@ -7,12 +7,14 @@ import operator
 from txnstore.core.commands import ProducerIdentity, TxnOffsets
 from txnstore.core.draft import Draft
 from txnstore.core.events import GroupOffset, OffsetsCommitted
-from txnstore.core.model import Group, OffsetAndMetadata, State, TopicPartition
+from txnstore.core.markers import leads_partition
+from txnstore.core.model import NO_PRODUCER, Group, OffsetAndMetadata, State, TopicPartition
 from txnstore.core.names import check_topic_name, is_unicode
 from txnstore.errors import (
     IllegalGenerationError,
     InvalidConfigError,
     OffsetMetadataTooLargeError,
+    ProducerFencedError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
@@ -64,8 +66,11 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
     if offsets.generation >= 0 and offsets.generation != group.generation:
         msg = f"group {offsets.group!r} is at generation {group.generation}, not {offsets.generation}"
         raise IllegalGenerationError(msg)
+    if producer is not None and producer.epoch < group.fences.get(producer.producer_id, (NO_PRODUCER, 0))[0]:
+        msg = f"{producer} is fenced in group {offsets.group!r}: its transaction has ended there"
+        raise ProducerFencedError(msg)
     for item in offsets.offsets:
-        if item.tp not in draft.state.partitions:
+        if leads_partition(draft.state, item.tp) and item.tp not in draft.state.partitions:
             msg = f"group {offsets.group!r} cannot commit an offset of {item.tp}: there is no such partition"
             raise UnknownTopicOrPartitionError(msg)
         if not 0 <= item.offset <= MAX_OFFSET:

@@ -89,6 +89,10 @@ VALID_PREVIOUS_STATES: dict[TxnState, frozenset[TxnState]] = {
 }
 
 
+#: The states of a transaction whose outcome is decided and whose markers are being written.
+_DECIDED = {TxnState.PREPARE_COMMIT: Outcome.COMMIT, TxnState.PREPARE_ABORT: Outcome.ABORT}
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """An immutable object that holds records, as the chain knows it.
@@ -222,6 +226,7 @@ class Topic:
 
     ``schema`` is the Arrow schema in its text form, or None for a topic of Kafka records. ``version`` grows with each
     change, so that two who alter at once do not overwrite each other. ``config`` holds what was set, not the defaults.
+    ``revision`` is the entry of the catalog's chain that made this value: it orders the copies in other chains.
     """
 
     name: str
@@ -233,6 +238,7 @@ class Topic:
     config: dict[str, str] = field(default_factory=dict)
     version: int = 0
     created_at: int = 0
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,7 @@ class Transaction:
 
     ``epoch`` is the epoch of the current or next transaction; ``last_epoch`` that of the transaction that ended last
     (a retried commit carries it), ``previous_producer_id`` the producer id that went with it if that was another one.
+    ``next_producer_id`` and ``next_epoch``: while it is prepared, the identity that follows its completion.
     ``versions`` maps a job's scope to the last version it committed.
     """
 
@@ -251,11 +258,23 @@ class Transaction:
     state: TxnState = TxnState.EMPTY
     last_epoch: int = NO_PRODUCER
     previous_producer_id: int = NO_PRODUCER
+    next_producer_id: int = NO_PRODUCER
+    next_epoch: int = NO_PRODUCER
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
     started_at: int | None = None
     updated_at: int = 0
     versions: Map[str, int] = field(default_factory=Map)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it will end, if that is decided and not all of its markers are known to be written."""
+        return _DECIDED.get(self.state)
+
+    def expired(self, now: int) -> bool:
+        """Whether it is open for longer than its time-out at the time ``now`` (TMO-01); then anybody may abort it."""
+        started = self.started_at if self.state is TxnState.ONGOING else None
+        return started is not None and started + self.timeout_ms < now
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,18 +297,30 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group: committed offsets, and the pending ones of each open transaction."""
+    """A consumer group: committed offsets, and the pending ones of each open transaction.
+
+    ``fences``: for each producer id of another chain, the epoch of its last marker and the time of that; offsets of an
+    older epoch come too late.
+    """
 
     offsets: Map[TopicPartition, CommittedOffset] = field(default_factory=Map)
     pending: Map[int, Map[TopicPartition, CommittedOffset]] = field(default_factory=Map)
+    fences: Map[int, tuple[int, int]] = field(default_factory=Map)
     generation: int = -1
     last_producer: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of a chain after entry ``sequence``: the fold of the events of entries 1 … ``sequence``."""
+    """The state of a chain after entry ``sequence``: the fold of the events of entries 1 … ``sequence``.
 
+    ``chain`` is its number, of ``chains`` in the store. ``seen``: of each other chain the last entry that this state
+    follows from; a cut over all chains is consistent if it goes at least as far. ``deleted``: topics that are gone and
+    the revision of their deletion, in a chain that has only copies of the catalog.
+    """
+
+    chain: int = 0
+    chains: int = 1
     sequence: int = 0
     entry_hash: str = ""
     timestamp: int = 0
@@ -301,6 +332,8 @@ class State:
     transactional_ids: Map[int, str] = field(default_factory=Map)
     groups: Map[str, Group] = field(default_factory=Map)
     dropped: Map[str, int] = field(default_factory=Map)
+    seen: Map[int, int] = field(default_factory=Map)
+    deleted: Map[str, int] = field(default_factory=Map)
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         """The partition log, or None if there is no such partition."""
