@@ -10,6 +10,7 @@ from txnstore.core.events import GroupOffset, OffsetsCommitted
 from txnstore.core.markers import leads_partition
 from txnstore.core.model import NO_PRODUCER, Group, OffsetAndMetadata, State, TopicPartition
 from txnstore.core.names import check_topic_name, is_unicode
+from txnstore.core.view import View
 from txnstore.errors import (
     IllegalGenerationError,
     InvalidConfigError,
@@ -90,7 +91,9 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
     )
 
 
-def committed(state: State, group: str, tp: TopicPartition, *, require_stable: bool = True) -> OffsetAndMetadata | None:
+def committed(
+    state: State | View, group: str, tp: TopicPartition, *, require_stable: bool = True
+) -> OffsetAndMetadata | None:
     """The committed position of a group in a partition, or None.
 
     Raises :class:`UnstableOffsetCommitError` if an open transaction holds a pending one and ``require_stable`` is set
