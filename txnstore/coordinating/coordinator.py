@@ -42,11 +42,13 @@ from txnstore.core.commands import (
     ForgetObjects,
     InitProducer,
     ProducerIdentity,
+    ResetOffsets,
     TxnOffsets,
     Unfinished,
     WriteMarkers,
 )
-from txnstore.core.model import TxnState
+from txnstore.core.groups import with_topic_id
+from txnstore.core.model import State, TxnState
 from txnstore.core.parts import Part, chain_of_command, chains_of, joined, keys_by_chain, parts_of
 from txnstore.core.routing import (
     CATALOG,
@@ -105,8 +107,8 @@ class Coordinator:
                 return self._change_catalog(command)
             case DropObjects() | ForgetObjects():
                 return self._objects(command)
-            case CommitOffsets():
-                self._check_offsets([command.offsets])
+            case CommitOffsets() | ResetOffsets():
+                command = replace(command, offsets=self._checked_offsets(command.offsets))
         return self._submit(chain_of_command(command, len(self._chains)), command)
 
     def _submit(self, number: int, command: Command, topics: Iterable[str] = ()) -> Any:
@@ -137,6 +139,7 @@ class Coordinator:
         raise ConcurrentTransactionsError(msg)
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
+        command = replace(command, offsets=self._all_checked(command.offsets))
         parts, producer = parts_of(command, len(self._chains)), command.producer
         if producer.transactional_id is None:
             work = {
@@ -157,7 +160,6 @@ class Coordinator:
 
         This is the fence for the chains that a zombie never touched (FEN-02): its epoch is refused here.
         """
-        self._check_offsets(offsets for part in (own, *others.values()) for offsets in part.offsets)
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
         state = self._chains[home].state
@@ -195,7 +197,7 @@ class Coordinator:
         own = parts.get(home, Part())
         others = {number: part for number, part in parts.items() if number != home}
         self._wait_for(producer.transactional_id)
-        self._check_offsets(own.offsets)
+        own = replace(own, offsets=self._all_checked(own.offsets))
         appended = self._send_ahead(command, home, others) if others else {}
         last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
         try:
@@ -215,8 +217,9 @@ class Coordinator:
         """
         producer = command.producer
         try:
-            added, _ = self._add(producer, home, Part(), parts)
-            return self._register(producer, added, parts)
+            checked = {number: replace(part, offsets=self._all_checked(part.offsets)) for number, part in parts.items()}
+            added, _ = self._add(producer, home, Part(), checked)
+            return self._register(producer, added, checked)
         except StorageError:
             raise
         except TxnStoreError:
@@ -329,20 +332,19 @@ class Coordinator:
             return None
         return tuple(key for number in sorted(answers) for key in answers[number])
 
-    def _check_offsets(self, offsets: Iterable[TxnOffsets]) -> None:
-        """A group's chain cannot tell whether a partition of another chain exists: the catalog can."""
-        for item in offsets:
-            for position in item.offsets:
-                if not self._exists(position.topic, position.partition):
-                    msg = f"group {item.group!r} cannot commit an offset of {position.tp}: there is no such partition"
-                    raise UnknownTopicOrPartitionError(msg)
+    def _all_checked(self, offsets: Iterable[TxnOffsets]) -> tuple[TxnOffsets, ...]:
+        return tuple(self._checked_offsets(item) for item in offsets)
 
-    def _exists(self, topic: str, partition: int) -> bool:
+    def _checked_offsets(self, offsets: TxnOffsets) -> TxnOffsets:
+        """A group's chain cannot tell whether a partition of another chain exists, and of which topic: the catalog can.
+
+        What is not true of the catalog as it is known may be true at its head.
+        """
         catalog = self._chains[CATALOG]
-        return any(
-            topic in state.topics and 0 <= partition < state.topics[topic].partitions
-            for state in (catalog.state, catalog.refresh())
-        )
+        try:
+            return _with_topic_ids(catalog.state, offsets)
+        except UnknownTopicOrPartitionError:
+            return _with_topic_ids(catalog.refresh(), offsets)
 
     def _all(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
         """The answers of all chains. A refusal is raised first; a storage that failed for some leaves it unknown."""
@@ -353,6 +355,10 @@ class Coordinator:
         for number in sorted(errors):
             raise _unknown(errors[number], happened=happened or bool(found)) from errors[number]
         return found
+
+
+def _with_topic_ids(catalog: State, offsets: TxnOffsets) -> TxnOffsets:
+    return replace(offsets, offsets=tuple(with_topic_id(catalog, offsets.group, item) for item in offsets.offsets))
 
 
 def _topics(part: Part) -> set[str]:

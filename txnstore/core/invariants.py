@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from txnstore.core.group_invariants import GROUP_INVARIANTS
 from txnstore.core.markers import leads_partition
 from txnstore.core.model import (
     MAX_EPOCH,
@@ -331,6 +332,7 @@ INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     producer_ids_unique,
     pending_offsets_have_a_transaction,
     group_offsets_sound,
+    *GROUP_INVARIANTS,
 )
 
 

@@ -11,8 +11,13 @@ from txnstore.core.commands import (
     Appended,
     Command,
     CommitOffsets,
+    DeleteGroup,
     EndTxn,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
     ReplaceSegments,
+    ResetOffsets,
     TxnOffsets,
     Unfinished,
 )
@@ -73,7 +78,9 @@ def chain_of_command(command: Command, chains: int) -> int:
     match command:
         case AbortTxn():
             return chain_of_transactional_id(command.transactional_id, chains)
-        case CommitOffsets():
+        case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup():
+            return chain_of_group(command.group, chains)
+        case CommitOffsets() | ResetOffsets():
             return chain_of_group(command.offsets.group, chains)
         case ReplaceSegments():
             return chain_of_partition(command.tp, chains)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from txnstore.core.group_invariants import GROUP_STEPS
 from txnstore.core.model import NO_PRODUCER, Batch, Partition, State, TopicPartition
 
 # Logs -----------------------------------------------------------------------------------------------------------------
@@ -165,6 +166,7 @@ STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
     counters_never_go_back,
     versions_never_go_back,
     group_offsets_by_position,
+    *GROUP_STEPS,
 )
 
 
