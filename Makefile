@@ -50,16 +50,23 @@ demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: S
 	'$(BIN)/txnstore' demo
 
 .PHONY: check
-check: $(STAMP) ## Format, lint, types, layers, unit and protocol tests: under a minute
+check: $(STAMP) ## Format, lint, types, layers, unit and protocol tests, some seeds: about a minute
 	'$(BIN)/ruff' format --check .
 	'$(BIN)/ruff' check .
 	'$(BIN)/mypy'
 	'$(BIN)/lint-imports' --no-logo
-	'$(BIN)/python' -m pytest -q tests/unit tests/protocol
+	'$(BIN)/python' -m pytest -q -m 'not slow' tests/unit tests/protocol tests/simulation
 
 .PHONY: test
 test: java $(STAMP) ## Run every test
 	'$(BIN)/python' -m pytest -q
+
+SEEDS ?= 10000
+FIRST ?= 0
+
+.PHONY: simulate
+simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, all processors; shrink what fails
+	'$(BIN)/python' -m txnstore.testing.simulation --seeds $(SEEDS) --first $(FIRST)
 
 .PHONY: bench
 bench: $(STAMP) ## Measure against the raw storage, side by side

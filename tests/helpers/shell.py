@@ -13,9 +13,8 @@ from typing import TypeVar
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.chain.log import Chain
-from txnstore.core.invariants import check_view
-from txnstore.core.model import Topic, TopicPartition
-from txnstore.core.view import View
+from txnstore.core.invariants import check
+from txnstore.core.model import State, Topic, TopicPartition
 from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -87,10 +86,10 @@ def names_in_bucket(objects: ObjectStore) -> list[str]:
     ]
 
 
-def sound(store: Store) -> View:
+def sound(store: Store) -> State:
     """The newest state as a new process reads it; every invariant holds in it."""
     state = another_process(store).state()
-    assert check_view(state) == []
+    assert check(state) == []
     return state
 
 

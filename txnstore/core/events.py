@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from txnstore.core.group_events import GroupDeleted, GroupRebalanced, MemberJoined, MemberLeft, MemberSeen
 from txnstore.core.model import NO_PRODUCER, Batch, Outcome, Topic, TopicPartition
 
 
@@ -95,14 +94,13 @@ class OffsetsAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """One position of a group: the next offset to read in a partition of the topic with this id (None: not known)."""
+    """One position of a group: the next offset to read in a partition."""
 
     topic: str
     partition: int
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
-    topic_id: str | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -112,17 +110,13 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCommitted:
-    """A group's offsets were committed: at once, or pending the end of the transaction of ``producer_id``.
-
-    The lease of ``member_id``, if it is a member's, is renewed.
-    """
+    """A group's offsets were committed: at once, or pending the end of the transaction of ``producer_id``."""
 
     type: Literal["OffsetsCommitted"] = "OffsetsCommitted"
     group: str
     offsets: list[GroupOffset]
     producer_id: int = NO_PRODUCER
     epoch: int = NO_PRODUCER
-    member_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,9 +227,4 @@ Event = (
     | SegmentsReplaced
     | ObjectsDropped
     | ObjectsForgotten
-    | MemberJoined
-    | MemberLeft
-    | MemberSeen
-    | GroupRebalanced
-    | GroupDeleted
 )

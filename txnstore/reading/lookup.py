@@ -8,11 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.catalog.topics import find_topic
-from txnstore.core.model import (
-    Isolation,
-    TopicPartition,
-)
-from txnstore.core.view import View
+from txnstore.core.model import Isolation, State, TopicPartition
 from txnstore.core.visibility import visible
 from txnstore.reading.plan import find_partition
 from txnstore.reading.reader import Projection, read_slice
@@ -29,7 +25,7 @@ class OffsetAndTimestamp:
 
 def offset_for_time(
     objects: ObjectStore,
-    state: View,
+    state: State,
     tp: TopicPartition,
     isolation: Isolation,
     timestamp: int,

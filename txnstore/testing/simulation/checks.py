@@ -1,0 +1,172 @@
+"""The checks of a run that compare what clients saw with what really happened (conformance, chapter 26)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from txnstore.core.model import Outcome
+from txnstore.store import Store
+from txnstore.testing.simulation.journal import Journal, Written
+from txnstore.testing.simulation.readers import TOPICS, Copy, scanned
+from txnstore.testing.simulation.recorder import Operation
+from txnstore.testing.simulation.world import SOURCE, World
+
+Pairs = list[tuple[int, int]]
+
+
+def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """JEP-22: ok is there whole, fail is not there, info is there whole or not at all; and nothing is there twice."""
+    places = journal.places()
+    for operation in history:
+        if operation.f not in ("txn", "send") or operation.type == "invoke":
+            continue
+        landed = []
+        for micro in operation.value:
+            if micro[0] != "send":
+                continue
+            offset, value = micro[2] if isinstance(micro[2], tuple) else (None, micro[2])
+            found = [record for record in places.get(value, ()) if journal.committed(record)]
+            landed.append(len(found))
+            if len(found) > 1:
+                yield f"duplicate: {value} is committed at {[(r.key, r.offset) for r in found]}"
+            if found and (found[0].key != micro[1] or offset not in (None, found[0].offset)):
+                yield f"wrong-offset: {operation.process} was told {micro}, it is at {found[0]}"
+        wanted = {"ok": {1}, "fail": {0}, "info": {0, 1}}[operation.type]
+        if landed and (len(set(landed)) > 1 or not set(landed) <= wanted):
+            yield f"wrong-outcome: {operation.process} {operation.type} {operation.value}: committed {landed}"
+
+
+def polls(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """Consumers without a group read from the beginning: every record that they may see, once, in order."""
+    positions: dict[tuple[str, str], int] = {}
+    for operation in history:
+        if operation.f != "poll" or operation.type != "ok":
+            continue
+        isolated = operation.process.startswith("committed")
+        for key, pairs in operation.value[0][1].items():
+            at = positions.get((operation.process, key), 0)
+            yield from _run(operation.process, key, at, pairs, journal, isolated=isolated)
+            positions[operation.process, key] = pairs[-1][0] + 1
+
+
+def _run(who: str, key: str, at: int, pairs: Pairs, journal: Journal, *, isolated: bool) -> Iterator[str]:
+    """From ``at`` on, these pairs are what the log holds, without a gap that matters."""
+    log = journal.logs.get(key, [])
+    limit = pairs[-1][0] + 1
+    below = log[bisect_left(log, at, key=_offset) : bisect_left(log, limit, key=_offset)]
+    may = {(record.offset, record.value) for record in below if not isolated or journal.committed(record)}
+    must = {(record.offset, record.value) for record in below if journal.committed(record)}
+    for pair in pairs:
+        if pair not in may:
+            yield f"aborted-or-unknown-read: {who} read {pair} in {key} from {at}"
+    for pair in sorted(must - set(pairs)):
+        yield f"skipped: {who} passed {pair} in {key} from {at}"
+    if [offset for offset, _ in pairs] != sorted({offset for offset, _ in pairs}):
+        yield f"not-in-order: {who} read {pairs} in {key}"
+
+
+def snapshots(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """A snapshot holds exactly what is stable in it, and of a transaction all or nothing (JEP-16, LSO-19)."""
+    records: dict[tuple[int, int], list[Written]] = {}
+    for log in journal.logs.values():
+        for record in log:
+            if record.txn is not None and journal.outcomes.get(record.txn) is Outcome.COMMIT:
+                records.setdefault(record.txn, []).append(record)
+    for operation in history:
+        if operation.f == "snapshot" and operation.type == "ok":
+            yield from _snapshot(operation.process, operation.value, journal, records)
+
+
+def _snapshot(
+    who: str, seen: dict[str, Any], journal: Journal, records: dict[tuple[int, int], list[Written]]
+) -> Iterator[str]:
+    visible = seen["read_committed"]
+    for key, (stable, end, _) in seen["ends"].items():
+        log = journal.logs.get(key, [])
+        must = [(r.offset, r.value) for r in log if r.offset < stable and journal.committed(r)]
+        if visible.get(key, []) != must:
+            yield f"wrong-snapshot: {who} saw {visible.get(key, [])} in {key} below {stable}, not {must}"
+        may = {(r.offset, r.value) for r in log if r.offset < end}
+        everything = seen["read_uncommitted"].get(key, [])
+        stray = set(everything) - may
+        lost = {(r.offset, r.value) for r in log if r.offset < end and journal.committed(r)} - set(everything)
+        if stray or lost:
+            yield f"wrong-uncommitted-snapshot: {who} {key} below {end}: strange {stray}, lost {lost}"
+    shown = {(key, offset) for key, pairs in visible.items() for offset, _ in pairs}
+    for txn, parts in records.items():
+        there = [record for record in parts if (record.key, record.offset) in shown]
+        for record in parts if there and len(there) < len(parts) else ():
+            _, _, unstable = seen["ends"].get(record.key, (0, 0, {}))
+            if (record.key, record.offset) not in shown and not any(
+                first <= record.offset for producer_id, first in unstable.items() if producer_id != txn[0]
+            ):
+                yield f"torn-txn: {who} saw {there} of {txn}, but not {record}"
+
+
+def ends(history: Iterable[Operation]) -> Iterator[str]:
+    """JEP-18: who asks after another was answered sees no lower log start, LSO or HW."""
+    highest: dict[str, tuple[int, ...]] = {}
+    before: dict[str, dict[str, tuple[int, ...]]] = {}
+    for operation in history:
+        if operation.f != "ends":
+            continue
+        if operation.type == "invoke":
+            before[operation.process] = dict(highest)
+        elif operation.type == "ok":
+            for key, found in operation.value.items():
+                known = before[operation.process].get(key, (0, 0, 0))
+                if any(now < was for now, was in zip(found, known, strict=True)):
+                    yield f"end-regression: {operation.process} saw {found} of {key} after {known}"
+                highest[key] = tuple(map(max, found, highest.get(key, (0, 0, 0))))
+
+
+def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
+    """JEP-05, JEP-19: after recovery nothing hangs, and everything that was committed can be read, and nothing else."""
+    state = store.state()
+    for tp, partition in sorted(state.partitions.items()):
+        if partition.last_stable_offset != partition.high_watermark:
+            yield f"stuck-lso: {tp} at {partition.last_stable_offset} of {partition.high_watermark}"
+    for name, group in state.groups.items():
+        if any(len(pending) for pending in group.pending.values()):
+            yield f"stuck-offsets: group {name!r} has pending offsets"
+    for txn in state.transactions.values():
+        if txn.state.name not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
+            yield f"stuck-transaction: {txn.transactional_id!r} is {txn.state.name}"
+    for topic in TOPICS:
+        found = scanned(store.scan(topic).to_table())
+        for key in (key for key in world.partitions if key.startswith(f"{topic}-")):
+            must = [(r.offset, r.value) for r in journal.logs.get(key, []) if journal.committed(r)]
+            if found.get(key, []) != must:
+                yield f"unseen-or-strange: {key} holds {found.get(key, [])}, committed is {must}"
+
+
+def copies(world: World, store: Store, journal: Journal) -> Iterator[str]:
+    """JEP-15, JEP-17: each record below the group's offset was copied in exactly one committed transaction."""
+    places = journal.places()
+    count: dict[tuple[str, int], int] = {}
+    for value, source in world.copied.items():
+        count.setdefault((source.key, source.offset), 0)
+        count[source.key, source.offset] += sum(journal.committed(record) for record in places.get(value, ()))
+    group = store.state().groups.get(Copy.group)
+    positions = {str(tp): value.value.offset for tp, value in group.offsets.items()} if group is not None else {}
+    for key, log in journal.logs.items():
+        for record in log if key.startswith(f"{SOURCE}-") else ():
+            wanted = journal.committed(record) and record.offset < positions.get(key, 0)
+            copied = count.pop((key, record.offset), 0)
+            if copied != wanted:
+                yield f"not-exactly-once: {record} was copied {copied} times; the group is at {positions.get(key)}"
+    for (key, offset), copied in count.items():
+        if copied:
+            yield f"copied-from-nowhere: {key}@{offset}"
+
+
+def verified(store: Store) -> Iterator[str]:
+    """Every invariant, entry by entry, and every checkpoint equals the fold from entry 1."""
+    for violation in store.verify().violations:
+        yield f"verify: {violation}"
+
+
+def _offset(record: Written) -> int:
+    return record.offset

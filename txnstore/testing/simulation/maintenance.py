@@ -1,0 +1,36 @@
+"""Actors that tidy up: compaction, vacuum, checkpoints, recovery."""
+
+from __future__ import annotations
+
+from txnstore.errors import TxnStoreError
+from txnstore.testing.simulation.actor import Actor
+from txnstore.testing.simulation.world import Process
+
+#: Seconds. Longer than any request of a reader that is only slow, shorter than a pause.
+GRACE = 600.0
+
+
+class Tidy(Actor):
+    """Compacts, vacuums, saves checkpoints."""
+
+    def live(self, process: Process) -> None:
+        store = process.store
+        while self.next_operation():
+            what = self.rng.choice((store.compact, lambda: store.vacuum(GRACE), store.checkpoint))
+            try:
+                what()
+            except TxnStoreError as error:
+                self.check_expected(process, "maintenance", error, ())
+            self.breathe()
+
+
+class Recoverer(Actor):
+    """Ends what others have left open or half done."""
+
+    def live(self, process: Process) -> None:
+        while self.next_operation():
+            try:
+                process.store.recover()  # type: ignore[attr-defined]
+            except TxnStoreError as error:
+                self.check_expected(process, "recover", error, ())
+            self.breathe()

@@ -1,0 +1,28 @@
+"""What one seed of a range tells whoever runs the range: small enough to come from another process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from txnstore.testing.simulation.settings import settings_of
+from txnstore.testing.simulation.simulation import simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a range of seeds tells of one of them."""
+
+    seed: int
+    anomalies: tuple[str, ...]
+    requests: int
+    mishaps: dict[str, int]
+    operations: dict[str, int]
+
+
+def one(seed: int, chains: int | None) -> Result:
+    """Run a seed."""
+    run = simulate(settings_of(seed, chains))
+    mishaps = Counter(step.mishap for step in run.trace if step.mishap)
+    operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")
+    return Result(seed, run.anomalies, len(run.trace), dict(mishaps), dict(operations))

@@ -1,0 +1,185 @@
+"""Actors that read: consumers of both isolation levels, copy jobs, scans of one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import pyarrow as pa
+
+from txnstore.consumer import Consumer
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError, StorageError, TxnStoreError, UnstableOffsetCommitError
+from txnstore.producer import Producer
+from txnstore.reading.record import Record
+from txnstore.testing.simulation.actor import Actor
+from txnstore.testing.simulation.transacting import Known, TransactionalActor
+from txnstore.testing.simulation.world import SIDE, SOURCE, TARGET, Copied, Process
+
+TOPICS = (SOURCE, SIDE, TARGET)
+Polled = dict[str, list[tuple[int, int]]]
+
+
+class Reader(Actor):
+    """Reads all topics from the beginning, once in each process; also tells the ends of the logs."""
+
+    isolation = "read_committed"
+
+    def live(self, process: Process) -> None:
+        history = self.world.history
+        try:
+            consumer = self.insist(lambda: process.store.consumer(TOPICS, isolation=self.isolation))
+        except StorageError:
+            return self.pause(1_000)
+        history.invoke(process.name, "assign", self.world.partitions)
+        history.ok(process.name)
+        while self.next_operation():
+            self._poll(process, consumer)
+            self._ends(process)
+            self.breathe()
+        return None
+
+    def _poll(self, process: Process, consumer: Consumer) -> None:
+        history = self.world.history
+        history.invoke(process.name, "poll", [("poll",)])
+        try:
+            records = consumer.poll(max_records=self.rng.choice((2, 5, 50)))
+        except TxnStoreError as error:
+            self.check_expected(process, "poll", error, ())
+            history.fail(process.name, error)
+        else:
+            history.ok(process.name, [("poll", polled(records))])
+
+    def _ends(self, process: Process) -> None:
+        history = self.world.history
+        history.invoke(process.name, "ends")
+        try:
+            partitions = process.store.state().partitions
+        except StorageError as error:
+            history.fail(process.name, error)
+            return
+        ends = {str(tp): (log.log_start, log.last_stable_offset, log.high_watermark) for tp, log in partitions.items()}
+        history.ok(process.name, dict(sorted(ends.items())))
+
+
+class UncommittedReader(Reader):
+    """Reads everything below the high watermark."""
+
+    isolation = "read_uncommitted"
+
+
+class Copy(TransactionalActor):
+    """Consume, transform, produce, exactly once: the offsets are committed with the copies.
+
+    Two instances share the transactional id, so only the newest one gets anything done.
+    """
+
+    group = "copy"
+
+    def live(self, process: Process) -> None:
+        while self.left > 0:
+            producer = self.initialize(process, self.label.partition("/")[0])
+            if producer is None:
+                return None
+            try:
+                consumer = self.insist(partial(process.store.consumer, [SOURCE], self.group))
+            except StorageError:
+                return self.pause(1_000)
+            while self.usable and self.next_operation():
+                self._copy(process, producer, consumer)
+                self.breathe()
+            if self.rng.random() < 0.5:
+                return None
+            process = self.world.renamed(process, self.name)
+        return None
+
+    def _copy(self, process: Process, producer: Producer, consumer: Consumer) -> None:
+        try:
+            records = consumer.poll(max_records=self.rng.choice((1, 3, 10)))
+        except TxnStoreError as error:
+            return self.check_expected(process, "poll", error, (UnstableOffsetCommitError,))
+        if not records:
+            return None
+        history = self.world.history
+        plan = [(record, self.rng.randrange(self.world.settings.partitions)) for record in records]
+        copies = [(number, self._copied(record)) for record, number in plan]
+        sends = [("send", f"{TARGET}-{number}", value) for number, value in copies]
+        history.invoke(process.name, "txn", [("poll",), *sends])
+
+        def body() -> None:
+            for number, value in copies:
+                producer.send(TARGET, b"%d" % value, partition=number)
+                if self.rng.random() < 0.2:
+                    self.insist(producer.flush)
+            after = {tp: consumer.position(tp) for tp in {TopicPartition(r.topic, r.partition) for r in records}}
+            producer.send_offsets(after, consumer.group_metadata())
+            if self.rng.random() < 0.1:
+                self.change_of_mind()
+
+        known, why = self.transact(process, producer, body)
+        if known is Known.COMMITTED:
+            history.ok(process.name, [("poll", polled(records)), *(("send", key, (None, v)) for _, key, v in sends)])
+            return None
+        if known is Known.ABORTED:
+            history.fail(process.name, why)
+        else:
+            history.info(process.name, why)
+        consumer.rewind_to_committed()
+        return None
+
+    def _copied(self, record: Record) -> int:
+        value = self.world.next_value()
+        self.world.copied[value] = Copied(f"{record.topic}-{record.partition}", record.offset)
+        return value
+
+
+class Scanner(Actor):
+    """Reads all topics under both isolation levels, of one snapshot; an older one again, if it still can."""
+
+    def live(self, process: Process) -> None:
+        while self.next_operation():
+            self._snapshot(process)
+            self.breathe()
+
+    def _snapshot(self, process: Process) -> None:
+        history, store = self.world.history, process.store
+        history.invoke(process.name, "snapshot")
+        try:
+            snapshot = store.snapshot()
+            found = {
+                isolation: {
+                    key: pairs
+                    for topic in TOPICS
+                    for key, pairs in scanned(store.scan(topic, isolation, snapshot=snapshot).to_table()).items()
+                }
+                for isolation in ("read_committed", "read_uncommitted")
+            }
+        except (StorageError, CorruptionError) as error:
+            # A vacuum may have taken what a scan reads if that lasted longer than the grace period.
+            if isinstance(error, CorruptionError) and "missing" not in str(error):
+                self.unexpected(process, "scan", error)
+            history.fail(process.name, error)
+            return
+        ends = {
+            str(tp): (log.last_stable_offset, log.high_watermark, dict(log.open_txns.items()))
+            for tp, log in sorted(snapshot.state.partitions.items())
+        }
+        history.ok(process.name, {"ends": ends, **found})
+
+
+def polled(records: Iterable[Record]) -> Polled:
+    """What a poll returned, by partition."""
+    found: Polled = {}
+    for record in records:
+        assert isinstance(record.value, bytes)
+        found.setdefault(f"{record.topic}-{record.partition}", []).append((record.offset, int(record.value)))
+    return found
+
+
+def scanned(table: pa.Table) -> Polled:
+    """What a scan returned, by partition."""
+    found: Polled = {}
+    columns = (table[name].to_pylist() for name in ("_topic", "_partition", "_offset", "value"))
+    for topic, number, offset, value in zip(*columns, strict=True):
+        found.setdefault(f"{topic}-{number}", []).append((offset, int(value)))
+    return found

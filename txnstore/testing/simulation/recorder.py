@@ -1,0 +1,71 @@
+"""What clients saw, in the manner of Jepsen: an operation is invoked, and completed as ok, fail (certainly not), info.
+
+The format is that of ``jepsen.tests.kafka``. A key is a partition, ``"topic-0"``. The value of ``txn``, ``send`` and
+``poll`` is a list of micro-operations: ``("send", key, value)``, completed as ``("send", key, (offset, value))``, and
+``("poll", {key: [(offset, value), …]})``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One line of a history. ``time`` is in milliseconds of the true clock."""
+
+    index: int
+    time: int
+    process: str
+    type: str
+    f: str
+    value: Any
+    error: str | None = None
+
+
+class Recorder:
+    """Collects a history. A process has one operation at a time; what is open when it dies stays ``info``."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.operations: list[Operation] = []
+        self._clock = clock
+        self._open: dict[str, tuple[str, Any]] = {}
+
+    def invoke(self, process: str, f: str, value: Any = None) -> None:
+        """The process begins an operation."""
+        assert process not in self._open, f"{process} does two things at once"
+        self._open[process] = (f, value)
+        self._add(process, "invoke", f, value)
+
+    def ok(self, process: str, value: Any = None) -> None:
+        """It has happened; ``value`` with what was learnt, or as invoked."""
+        f, invoked = self._open.pop(process)
+        self._add(process, "ok", f, invoked if value is None else value)
+
+    def fail(self, process: str, error: object) -> None:
+        """It has not happened, and never will."""
+        f, value = self._open.pop(process)
+        self._add(process, "fail", f, value, error)
+
+    def info(self, process: str, error: object) -> None:
+        """Nobody can tell."""
+        f, value = self._open.pop(process)
+        self._add(process, "info", f, value, error)
+
+    def crashed(self, process: str) -> None:
+        """The process is gone, whatever it was doing."""
+        if process in self._open:
+            self.info(process, "crashed")
+        self._add(process, "info", "crash", None)
+
+    def _add(self, process: str, kind: str, f: str, value: Any, error: object = None) -> None:
+        text = (
+            None
+            if error is None
+            else f"{type(error).__name__}: {error}"
+            if isinstance(error, Exception)
+            else str(error)
+        )
+        self.operations.append(Operation(len(self.operations), self._clock(), process, kind, f, value, text))

@@ -1,0 +1,171 @@
+"""Many threads of which exactly one runs: who is next, and what time it is, comes from a seed.
+
+Each task has a thread of its own, so the code in it is the real one, with its real stack. A task gives up its turn in
+:meth:`Scheduler.sleep` only; whoever is next on the virtual clock goes on. So a run is a function of its seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+class Stopped(BaseException):
+    """The simulation ends here. No ``except Exception`` below catches it."""
+
+
+class Deadlock(RuntimeError):  # noqa: N818 - what it is called everywhere
+    """Tasks wait for each other, and nobody can go on."""
+
+
+class TooManySteps(RuntimeError):  # noqa: N818 - what happened
+    """The run does not come to an end."""
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """A thread that takes part: its name, what it does, and the baton it waits for."""
+
+    name: str
+    work: Callable[[], None]
+    baton: threading.Lock = field(default_factory=threading.Lock)
+    done: bool = False
+
+
+class Scheduler:
+    """The virtual clock (``now``, in milliseconds) and the tasks that wait for it."""
+
+    def __init__(self, rng: random.Random, *, max_steps: int = 200_000) -> None:
+        self.now = 0
+        self.steps = 0
+        self.current: Task | None = None
+        self._rng = rng
+        self._max_steps = max_steps
+        self._heap: list[tuple[int, float, int, Task | Callable[[], None]]] = []
+        self._pushed = 0
+        self._tasks: list[Task] = []
+        self._main = threading.Lock()
+        self._error: BaseException | None = None
+        self._stopping = False
+
+    # Used by tasks ----------------------------------------------------------------------------------------------------
+
+    def sleep(self, ms: int) -> None:
+        """Give up the turn until ``ms`` milliseconds are over. Outside of a run, only the clock moves."""
+        task = self.current
+        if task is None:
+            self.now += ms
+            return
+        self._push(ms, task)
+        self._give_up(task)
+
+    def park(self) -> None:
+        """Give up the turn until somebody calls :meth:`wake`."""
+        assert self.current is not None
+        self._give_up(self.current)
+
+    def wake(self, task: Task) -> None:
+        """Let a parked task go on when its turn comes."""
+        self._push(0, task)
+
+    def later(self, ms: int, action: Callable[[], None]) -> None:
+        """Call ``action``, which must not sleep, in ``ms`` milliseconds, if the run lasts so long."""
+        self._push(ms, action)
+
+    def spawn(self, name: str, work: Callable[[], None], delay_ms: int = 0) -> Task:
+        """Start a task; it has its first turn in ``delay_ms`` milliseconds."""
+        task = Task(name, work)
+        task.baton.acquire()
+        self._tasks.append(task)
+        threading.Thread(target=self._body, args=(task,), name=name, daemon=True).start()
+        self._push(delay_ms, task)
+        return task
+
+    # Used by who started it -------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run until all tasks have ended. Raises what one of them raised."""
+        self._main.acquire()
+        self._hand_over(None)
+        self._main.acquire()
+        if self._error is None and any(not task.done for task in self._tasks):
+            waiting = ", ".join(task.name for task in self._tasks if not task.done)
+            self._error = Deadlock(f"nobody can go on: {waiting} wait for each other")
+        self._end_all()
+        self._main.release()
+        if self._error is not None:
+            raise self._error
+
+    def drain(self) -> None:
+        """Do what is still to come after the last task has ended, in order: late writes arrive."""
+        while self._heap:
+            at, _, _, what = heapq.heappop(self._heap)
+            self.now = max(self.now, at)
+            if callable(what):
+                what()
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _push(self, ms: int, what: Task | Callable[[], None]) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (self.now + ms, self._rng.random(), self._pushed, what))
+
+    def _give_up(self, task: Task) -> None:
+        if not self._stopping and self._hand_over(task):
+            task.baton.acquire()
+        if self._stopping:
+            raise Stopped
+        self.current = task
+
+    def _hand_over(self, own: Task | None) -> bool:
+        """Let the next one go on; False if that is the caller itself."""
+        self.steps += 1
+        if self.steps > self._max_steps and self._error is None:
+            self._error = TooManySteps(f"no end after {self._max_steps} steps")
+        while self._heap and self._error is None:
+            at, _, _, what = heapq.heappop(self._heap)
+            self.now = max(self.now, at)
+            if isinstance(what, Task):
+                if what is own:
+                    return False
+                self.current = what
+                what.baton.release()
+                return True
+            self.current = None
+            what()
+            if all(task.done for task in self._tasks):
+                break
+        self.current = None
+        self._main.release()
+        return True
+
+    def _body(self, task: Task) -> None:
+        task.baton.acquire()
+        try:
+            if not self._stopping:
+                self.current = task
+                task.work()
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised by run()
+            self._error = self._error or error
+        task.done = True
+        if self._stopping:
+            self._main.release()
+        elif all(other.done for other in self._tasks):
+            self.current = None
+            self._main.release()
+        else:
+            self._hand_over(None)
+
+    def _end_all(self) -> None:
+        """Unwind the threads that have not ended, one after the other."""
+        self._stopping = True
+        for task in self._tasks:
+            if not task.done:
+                task.baton.release()
+                self._main.acquire()
+        self.current = None
