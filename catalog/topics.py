@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txnstore.catalog import schemas
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.commands import AlterTopic, Command, CreateTopic, DeleteTopic
-from txnstore.core.model import State, Topic
+from txnstore.core.model import (
+    Topic,
+)
 from txnstore.core.names import check_topic_name
+from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
 from txnstore.segment.schema_text import schema_from_text, schema_to_text
@@ -26,10 +29,10 @@ class _Catalog(Protocol):
 
     def submit(self, command: Command) -> Any: ...
 
-    def state(self, *, refresh: bool = True) -> State: ...
+    def state(self, *, refresh: bool = True) -> View: ...
 
 
-def find_topic(state: State, name: str) -> Topic:
+def find_topic(state: View, name: str) -> Topic:
     """The topic. Raises :class:`UnknownTopicOrPartitionError`, which lists names that look alike."""
     topic = state.topics.get(str(name)) if isinstance(name, str) else None
     if topic is None:

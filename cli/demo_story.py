@@ -14,11 +14,11 @@ from txnstore.cli.demo_data import DELAYS, DELAYS_SCHEMA, FLIGHTS, FLIGHTS_SCHEM
 from txnstore.cli.demo_process import JobProcess
 from txnstore.cli.demo_spark import session, write
 from txnstore.cli.output import Output
+from txnstore.core.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnstore.core.model import State
     from txnstore.producer import Producer
     from txnstore.store import Store
 
@@ -261,14 +261,14 @@ def _told(check: Check) -> str:
 # What a state tells ---------------------------------------------------------------------------------------------------
 
 
-def _end(state: State, topic: str) -> int:
+def _end(state: View, topic: str) -> int:
     return sum(partition.high_watermark for _, partition in state.partitions_of(topic))
 
 
-def _unstable(state: State) -> int:
+def _unstable(state: View) -> int:
     """The offsets between the last stable one and the high watermark of the delays."""
     return sum(partition.high_watermark - partition.last_stable_offset for _, partition in state.partitions_of(DELAYS))
 
 
-def _open(state: State) -> int:
+def _open(state: View) -> int:
     return sum(len(partition.open_txns) for partition in state.partitions.values())

@@ -10,11 +10,14 @@ import click
 from txnstore.cli.context import App, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import column
+from txnstore.core.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnstore.core.model import State, Topic
+    from txnstore.core.model import (
+        Topic,
+    )
 
 
 @click.group()
@@ -196,7 +199,7 @@ def _described(found: Topic) -> dict[str, Any]:
     }
 
 
-def _partitions(state: State, name: str) -> list[dict[str, Any]]:
+def _partitions(state: View, name: str) -> list[dict[str, Any]]:
     return [
         {
             "partition": tp.partition,

@@ -9,9 +9,12 @@ import click
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
+from txnstore.core.view import View
 
 if TYPE_CHECKING:
-    from txnstore.core.model import State, Transaction
+    from txnstore.core.model import (
+        Transaction,
+    )
 
 _COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "groups", "started_at", "updated_at"]
 
@@ -68,7 +71,7 @@ def _described(found: Transaction) -> dict[str, Any]:
     }
 
 
-def _open(state: State, found: Transaction) -> list[dict[str, Any]]:
+def _open(state: View, found: Transaction) -> list[dict[str, Any]]:
     """Where the transaction holds the last stable offset back, and since which offset."""
     return [
         {

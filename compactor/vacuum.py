@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from txnstore.chain import checkpoint, keys
 from txnstore.core.commands import DropObjects, ForgetObjects
-from txnstore.core.model import State
 from txnstore.core.transactions import FORGET_AFTER_MS
+from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, ReadOnlyError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.probe import PROBE_FOLDER
@@ -107,12 +107,12 @@ def _grace_ms(older_than: float | None) -> int:
     return math.ceil(older_than * 1000)
 
 
-def named_keys(state: State) -> set[str]:
+def named_keys(state: View) -> set[str]:
     """The keys of all segments that a state names."""
     return {batch.segment.key for partition in state.partitions.values() for batch in partition.batches}
 
 
-def _choose(state: State, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
+def _choose(state: View, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
     """The segments that nothing names; ``before`` is the time, in ms, at which the grace period began."""
     named = named_keys(state)
     return [
@@ -169,7 +169,7 @@ def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
         objects.delete([item.key for item in items[start : start + _REQUEST]])
 
 
-def _forget(store: Store, state: State, segments: Iterable[ObjectInfo], before: int) -> None:
+def _forget(store: Store, state: View, segments: Iterable[ObjectInfo], before: int) -> None:
     """Let the chain forget what was dropped long ago and is not there any more."""
     there = {item.key for item in segments}
     gone = sorted(key for key, dropped in state.dropped.items() if key not in there and dropped <= before)

@@ -11,6 +11,7 @@ from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
 from txnstore.compactor.violation import Violation
 from txnstore.core.model import State
+from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StoreNotFoundError, UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -53,36 +54,43 @@ def verify(store: Store, *, deep: bool = False) -> VerifyReport:
     Damage is reported with the name of the object, not raised; a :class:`~txnstore.errors.StorageError` is raised,
     because nothing can be told of a storage that does not answer. So is :class:`StoreNotFoundError`.
     """
-    identity = _verify_identity(store)
-    chain = ChainVerifier(store.objects, store.pool, 0, _known_state(store)).run()
+    count, identity = _verify_identity(store)
+    known = _known_states(store)
+    chains = [
+        ChainVerifier(store.objects, store.pool, number, known.get(number), count).run() for number in range(count)
+    ]
+    states = [chain.state for chain in chains if chain.state is not None]
     segments = SegmentFindings()
-    if chain.state is not None:
-        segments = verify_segments(store.objects, store.pool, chain.state, deep=deep)
+    if len(states) == count:
+        segments = verify_segments(store.objects, store.pool, View(tuple(states)), deep=deep)
     return VerifyReport(
-        violations=(*identity, *chain.violations, *segments.violations),
-        sequence=chain.state.sequence if chain.state is not None else 0,
-        entries=chain.entries,
-        checkpoints=chain.checkpoints,
+        violations=(*identity, *(found for chain in chains for found in chain.violations), *segments.violations),
+        sequence=sum(state.sequence for state in states),
+        entries=sum(chain.entries for chain in chains),
+        checkpoints=sum(chain.checkpoints for chain in chains),
         segments=segments.segments,
-        bytes_read=chain.bytes_read + segments.bytes_read,
+        bytes_read=sum(chain.bytes_read for chain in chains) + segments.bytes_read,
         deep=deep,
     )
 
 
-def _verify_identity(store: Store) -> list[Violation]:
+def _verify_identity(store: Store) -> tuple[int, list[Violation]]:
+    """The number of chains (that of the chains that are there, if the identity is damaged), and what is wrong."""
     try:
-        decode(StoreDocument, keys.STORE, store.objects.get(keys.STORE))
+        return decode(StoreDocument, keys.STORE, store.objects.get(keys.STORE)).chains, []
     except ObjectNotFoundError as error:
         msg = f"there is no txnstore at {store.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        return [Violation("identity_intact", keys.STORE, str(error))]
-    return []
+        found = (keys.chain_number(item.key) for item in store.objects.list(keys.CHAINS))
+        return max((number for number in found if number is not None), default=0) + 1, [
+            Violation("identity_intact", keys.STORE, str(error))
+        ]
 
 
-def _known_state(store: Store) -> State | None:
-    """The state that this process knows, which the chain must still contain; None if it could not be loaded."""
+def _known_states(store: Store) -> dict[int, State]:
+    """The states that this process knows, which the chains must still contain; none if they could not be loaded."""
     try:
-        return store.state(refresh=False)
+        return {chain.number: chain.state for chain in store.chains}
     except (CorruptionError, UnsupportedFormatError):
-        return None
+        return {}

@@ -11,7 +11,7 @@ from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import Entry, content_hash, decode
 from txnstore.compactor.violation import Violation
 from txnstore.core.events import Event, SegmentsReplaced
-from txnstore.core.evolve import begin_entry, evolve
+from txnstore.core.evolve import begin_entry, evolve, first_state
 from txnstore.core.invariants import check, check_step
 from txnstore.core.model import State, TopicPartition
 from txnstore.core.visibility import aborted_batches
@@ -44,10 +44,10 @@ class ChainVerifier:
     folded hides all states after it up to the next intact checkpoint, from which the fold goes on.
     """
 
-    def __init__(self, objects: ObjectStore, pool: Executor, chain: int, known: State | None) -> None:
+    def __init__(self, objects: ObjectStore, pool: Executor, chain: int, known: State | None, chains: int = 1) -> None:
         self._objects, self._pool, self._chain, self._known = objects, pool, chain, known
         self._found = ChainFindings()
-        self._state: State | None = State()
+        self._state: State | None = first_state(chain, chains)
         self._previous: str | None = ""
         self._interval = 1
         self._seen: set[str] = set()

@@ -11,7 +11,12 @@ import pyarrow as pa
 
 from txnstore.chain import keys
 from txnstore.compactor.violation import Violation
-from txnstore.core.model import Batch, Isolation, State, TopicPartition
+from txnstore.core.model import (
+    Batch,
+    Isolation,
+    TopicPartition,
+)
+from txnstore.core.view import View
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.reading.reader import Projection, read_slice
@@ -31,7 +36,7 @@ class SegmentFindings:
     bytes_read: int = 0
 
 
-def verify_segments(objects: ObjectStore, pool: Executor, state: State, *, deep: bool) -> SegmentFindings:
+def verify_segments(objects: ObjectStore, pool: Executor, state: View, *, deep: bool) -> SegmentFindings:
     """Every segment that the state names: it is there and has its size.
 
     ``deep``: each is read and decoded too; hash, rows, offsets and timestamps must be what the chain says.
@@ -52,7 +57,7 @@ def verify_segments(objects: ObjectStore, pool: Executor, state: State, *, deep:
     return found
 
 
-def _slices(state: State) -> Iterator[Slice]:
+def _slices(state: View) -> Iterator[Slice]:
     """All batches of all partitions, whole, those of aborted and open transactions too."""
     for tp in sorted(state.partitions):
         partition = state.partitions[tp]
@@ -76,7 +81,7 @@ def _listed(part: Slice, sizes: dict[str, int]) -> list[Violation]:
 
 
 def _in_parallel(
-    objects: ObjectStore, pool: Executor, parts: Iterable[Slice], state: State
+    objects: ObjectStore, pool: Executor, parts: Iterable[Slice], state: View
 ) -> Iterator[list[Violation]]:
     """What reading each segment tells, a few at a time."""
     projections: dict[str, Projection] = {}

@@ -17,8 +17,12 @@ import pyarrow as pa
 from txnstore.catalog.topics import find_topic
 from txnstore.core.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups import committed, group_offset
-from txnstore.core.model import OffsetAndMetadata, State, TopicPartition
+from txnstore.core.model import (
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from txnstore.core.names import check_id
+from txnstore.core.view import View
 from txnstore.core.visibility import read_limit
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.reading.fetcher import Taken
@@ -98,9 +102,9 @@ class Consumer:
         tps = _flat(partitions)
         self._open()
         try:
-            self._positions.assign(self._store.chain.state, tps)
+            self._positions.assign(self._store.state(refresh=False), tps)
         except UnknownTopicOrPartitionError:
-            self._positions.assign(self._store.chain.refresh(), tps)
+            self._positions.assign(self._store.state(), tps)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that it reads, in order."""
@@ -137,7 +141,9 @@ class Consumer:
             if taken:
                 return pa.concat_tables([part.table for part in taken])
             first = next(iter(self._positions.assigned))
-            return self._positions.projection(find_topic(self._store.chain.state, first.topic)).schema.empty_table()
+            return self._positions.projection(
+                find_topic(self._store.state(refresh=False), first.topic)
+            ).schema.empty_table()
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         if not self._positions.assigned:
@@ -292,9 +298,9 @@ class Consumer:
                 if part.flow is not None:
                     part.move(part.flow.position)
 
-    def _head(self) -> State:
+    def _head(self) -> View:
         self._open()
-        return self._store.chain.refresh()
+        return self._store.state()
 
     def _assigned(self, partition: Pair) -> Assignment:
         self._open()

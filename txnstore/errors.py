@@ -17,8 +17,11 @@
     │   └── RecordTooLargeError            caller
     ├── GroupError
     │   ├── UnstableOffsetCommitError      retriable  an open transaction holds offsets of this partition
-    │   ├── IllegalGenerationError         abortable
+    │   ├── IllegalGenerationError         abortable  the members have changed since
+    │   ├── UnknownMemberError             abortable  no member (any more): its lease ran out, or it left
     │   ├── FencedInstanceError            abortable
+    │   ├── GroupNotEmptyError             caller     the group has live members
+    │   ├── GroupNotFoundError             caller
     │   ├── ConsumerClosedError            fatal      use after close
     │   └── OffsetMetadataTooLargeError    caller
     ├── CatalogError
@@ -171,10 +174,28 @@ class IllegalGenerationError(GroupError):
     advice = "Abort the transaction and rejoin the group."
 
 
+class UnknownMemberError(GroupError):
+    """The group does not know this member (any more): its lease ran out and others took over, or it never joined."""
+
+    abortable = True
+    advice = "Abort the transaction and poll again, which joins the group anew."
+
+
 class FencedInstanceError(GroupError):
     """Another consumer with the same static member id has taken over."""
 
     abortable = True
+    advice = "Close this consumer. Give every consumer a group_instance_id of its own."
+
+
+class GroupNotEmptyError(GroupError):
+    """The group has live members, so its offsets cannot be changed from outside, nor can it be deleted."""
+
+    advice = "Stop its consumers first, or wait for their session time-out."
+
+
+class GroupNotFoundError(GroupError):
+    """There is no such group: nothing was ever committed to it, or it was deleted."""
 
 
 class ConsumerClosedError(GroupError):

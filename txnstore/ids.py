@@ -34,13 +34,16 @@ def threads() -> Executor:
 class Runtime:
     """The clock (milliseconds since the epoch), the way to pause (seconds), the source of randomness, the workers.
 
-    ``executor`` makes what an open store runs its requests in parallel on; it is shut down with the store.
+    ``executor`` makes what an open store runs its requests in parallel on; it is shut down with the store. A store of
+    several chains asks for another one for work on them at once, and ``background`` makes what finishes its
+    transactions after their commit has returned.
     """
 
     clock: Callable[[], int] = wall_clock_ms
     sleep: Callable[[float], None] = time.sleep
     rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
     executor: Callable[[], Executor] = threads
+    background: Callable[[], Executor] = threads
 
     def new_id(self) -> str:
         """An id that nobody else has."""

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from txnstore.catalog.topics import find_topic
-from txnstore.core.model import State, TopicPartition
+from txnstore.core.model import (
+    TopicPartition,
+)
+from txnstore.core.view import View
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
 from txnstore.reading.plan import find_partition, find_partitions, parse_isolation
@@ -98,7 +101,7 @@ class Scan:
         slices = [part for tp in self._partitions for part in self._visible(self.snapshot.state, tp)]
         return slices if self._filter is None else _prune(slices, self._filter, self._projection)
 
-    def _visible(self, state: State, tp: TopicPartition) -> list[Slice]:
+    def _visible(self, state: View, tp: TopicPartition) -> list[Slice]:
         return visible(tp, find_partition(state, tp), self._isolation, self._start.get(tp), self._end.get(tp))
 
     def to_tables(self) -> Generator[pa.Table]:
@@ -144,7 +147,7 @@ class Scan:
         return f"<txnstore.Scan of {self.topic.name!r}, {self._isolation}, {self.snapshot!r}>"
 
 
-def _offsets(state: State, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
+def _offsets(state: View, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
     """A bound as an offset for each partition that has one."""
     if bound is None:
         return {}

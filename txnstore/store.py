@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from txnstore.chain import keys
+from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.codec import StoreDocument, decode, encode
 from txnstore.chain.log import Chain
+from txnstore.coordinating.coordinator import Coordinator
+from txnstore.coordinating.recovery import RecoveryReport, recover, unblock
 from txnstore.core.commands import Command
-from txnstore.core.model import State, Topic, Transaction, TxnState
+from txnstore.core.model import Topic, TopicPartition, Transaction, TxnState
+from txnstore.core.routing import CATALOG, MAX_CHAINS
+from txnstore.core.view import View
 from txnstore.errors import (
     InvalidConfigError,
-    ObjectNotFoundError,
     StoreExistsError,
     StoreNotFoundError,
-    UnsupportedFormatError,
 )
 from txnstore.ids import Runtime
 from txnstore.reading.snapshot import Snapshot
@@ -84,17 +87,22 @@ def create_on(
     runtime: Runtime | None = None,
 ) -> Store:
     """Create a store on an object store of one's own, such as a wrapper that counts or injects faults."""
-    if chains != 1:
-        msg = f"chains must be 1 in this release, not {chains}"
+    if isinstance(chains, bool) or not isinstance(chains, int) or not 1 <= chains <= MAX_CHAINS:
+        msg = f"chains must be a number from 1 to {MAX_CHAINS}, not {chains!r}"
         raise InvalidConfigError(msg)
     runtime = runtime or Runtime()
     probe_once(objects, runtime.new_id)
     document = StoreDocument(store_id=runtime.new_id(), chains=chains, created_at=runtime.clock())
     claim = Claim(keys.STORE, encode(document))
-    if claim.settle(objects, runtime.backoff) != claim.data and not exist_ok:
+    created = claim.settle(objects, runtime.backoff) == claim.data
+    if not created and not exist_ok:
         msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)
-    return open_on(objects, runtime=runtime)
+    store = open_on(objects, runtime=runtime)
+    if len(store.chains) != chains:
+        msg = f"the store at {redact(objects.url)} has {len(store.chains)} chains, not {chains}; that cannot be changed"
+        raise InvalidConfigError(msg)
+    return store
 
 
 def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Store:
@@ -138,8 +146,9 @@ class Store:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._pool: Executor | None = None
-        self._chain: Chain | None = None
+        self._pools: dict[str, Executor] = {}
+        self._chains: Chains | None = None
+        self._coordinator: Coordinator | None = None
         self._document: StoreDocument | None = None
 
     # What it stands on ------------------------------------------------------------------------------------------------
@@ -159,33 +168,41 @@ class Store:
         return self._document.store_id
 
     @property
-    def chain(self) -> Chain:
-        """The manifest chain; read again in a process that inherited or unpickled this object."""
-        chain = self._chain
-        if chain is not None and self._pid == os.getpid():
-            return chain
+    def chains(self) -> Chains:
+        """The manifest chains; read again in a process that inherited or unpickled this object."""
+        chains = self._chains
+        if chains is not None and self._pid == os.getpid():
+            return chains
         self._own_process()
         with self._lock:
-            return self._chain or self.load()
+            return self._chains or self.load()
+
+    @property
+    def chain(self) -> Chain:
+        """The chain of the catalog: the only one, unless the store was created with several."""
+        return self.chains[CATALOG]
 
     @property
     def pool(self) -> Executor:
         """The workers for requests in parallel."""
+        return self._workers("requests", self.runtime.executor)
+
+    def _workers(self, purpose: str, make: Callable[[], Executor]) -> Executor:
         self._own_process()
         with self._lock:
-            if self._pool is None:
-                self._pool = self.runtime.executor()
-            return self._pool
+            if purpose not in self._pools:
+                self._pools[purpose] = make()
+            return self._pools[purpose]
 
     def _own_process(self) -> None:
         """After a fork, forget what belongs to the parent: its threads and its locks are not here."""
         if self._pid != os.getpid():
             self._reset()
 
-    def load(self) -> Chain:
-        """Read the identity and the hint at once, then the chain."""
-        identity = self.pool.submit(_read_if_there, self.objects, keys.STORE)
-        hint = _read_if_there(self.objects, keys.latest(0))
+    def load(self) -> Chains:
+        """Read the identity and the first hint at once, then the chains."""
+        identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
+        hint = read_if_there(self.objects, keys.latest(0))
         data = identity.result()
         if data is None:
             msg = f"there is no txnstore at {redact(self.url)}: it has no {keys.STORE}"
@@ -194,21 +211,44 @@ class Store:
             msg = f"there is no txnstore at {redact(self.url)}: its {keys.STORE} belongs to something else"
             raise StoreNotFoundError(msg)
         self._document = decode(StoreDocument, keys.STORE, data)
-        if self._document.chains != 1:
-            msg = f"{redact(self.url)} has {self._document.chains} chains; this txnstore reads one"
-            raise UnsupportedFormatError(msg)
-        chain = Chain(self.objects, 0, self.runtime, self.pool, read_only=self.read_only)
-        chain.load(hint)
-        self._chain = chain
-        return chain
+        count = self._document.chains
+        workers = self._workers("chains", self.runtime.executor) if count > 1 else None
+        chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
+        chains.load(hint)
+        self._coordinator = Coordinator(chains, self.runtime, self._in_background)
+        self._chains = chains
+        return chains
+
+    def _in_background(self) -> Executor:
+        return self._workers("background", self.runtime.background)
 
     def submit(self, command: Command) -> Any:
-        """Commit a command and return its answer; raises what refuses it (:meth:`txnstore.chain.log.Chain.submit`)."""
-        return self.chain.submit(command)
+        """Commit a command and return its answer; see :meth:`txnstore.coordinating.coordinator.Coordinator.submit`."""
+        return self.coordinator.submit(command)
 
-    def state(self, *, refresh: bool = True) -> State:
-        """The state of the store: at the head (one GET if nothing is new), or as last known."""
-        return self.chain.refresh() if refresh else self.chain.state
+    @property
+    def coordinator(self) -> Coordinator:
+        """What takes commands to the chains."""
+        chains = self.chains
+        coordinator = self._coordinator
+        assert chains is not None
+        assert coordinator is not None
+        return coordinator
+
+    def state(self, *, refresh: bool | Collection[int] = True) -> View:
+        """The state of the store: at the head (one GET a chain if nothing is new), or as last known.
+
+        ``refresh``: True or False, or the numbers of the chains to read.
+        """
+        if isinstance(refresh, bool):
+            return self.chains.view(None if refresh else ())
+        return self.chains.view(refresh)
+
+    def unblock(self, partitions: Iterable[TopicPartition]) -> bool:
+        """End what holds back readers of these partitions, if its owner has left it; whether there was such a thing."""
+        if self.read_only:
+            return False
+        return unblock(self.coordinator, self.state(refresh=False), partitions, self.runtime.clock())
 
     def snapshot(self) -> Snapshot:
         """A consistent view of all topics, pinned now."""
@@ -216,7 +256,7 @@ class Store:
 
     def metrics(self) -> StoreMetrics:
         """What this object has cost so far."""
-        counts, chain = self.objects.snapshot(), self.chain.metrics
+        counts, metrics = self.objects.snapshot(), [chain.metrics for chain in self.chains]
         return StoreMetrics(
             gets=counts.get + counts.stat,
             puts=counts.puts,
@@ -224,16 +264,16 @@ class Store:
             deletes=counts.delete,
             bytes_in=counts.bytes_in,
             bytes_out=counts.bytes_out,
-            commits=chain.commits,
-            commands=chain.commands,
-            conflicts=chain.conflicts,
-            unknown_outcomes=chain.unknown_outcomes,
-            checkpoints=chain.checkpoints,
+            commits=sum(chain.commits for chain in metrics),
+            commands=sum(chain.commands for chain in metrics),
+            conflicts=sum(chain.conflicts for chain in metrics),
+            unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
+            checkpoints=sum(chain.checkpoints for chain in metrics),
         )
 
     def checkpoint(self) -> int:
-        """Save the state now, so that the next open is fast; returns the entry number it covers."""
-        return self.chain.checkpoint()
+        """Save the state of every chain now, so that the next open is fast; returns how many entries that covers."""
+        return sum(self.chains.at_once({chain.number: chain.checkpoint for chain in self.chains}).values())
 
     # Catalog ----------------------------------------------------------------------------------------------------------
 
@@ -368,6 +408,13 @@ class Store:
 
         return vacuum(self, older_than, dry_run=dry_run)
 
+    def recover(self) -> RecoveryReport:
+        """End what others left: carry out what is decided, abort what is past its time-out, in all chains.
+
+        Safe at any time, by any number of processes at once.
+        """
+        return recover(self.chains, self.coordinator, self.runtime.clock())
+
     def verify(self, *, deep: bool = False) -> VerifyReport:
         """Check every invariant; ``deep`` reads and checks all data."""
         from txnstore.compactor import verify
@@ -378,11 +425,11 @@ class Store:
 
     def close(self) -> None:
         """Release threads and connections. Using the store again connects again."""
-        pool = self._pool if self._pid == os.getpid() else None
+        pools = self._pools if self._pid == os.getpid() else {}
         # Forgotten first: a thread that still uses the store connects again, instead of finding threads that ended.
         self._reset()
-        if pool is not None:
-            pool.shutdown(wait=True)
+        for purpose in sorted(pools):  # The background first: what it finishes needs the others.
+            pools[purpose].shutdown(wait=True)
         self.objects.close()
 
     def __enter__(self) -> Self:
@@ -416,10 +463,3 @@ def _txn_state(name: str | None) -> TxnState | None:
         known = ", ".join(state.name for state in TxnState)
         msg = f"there is no transaction state {name!r}; there are {known}"
         raise InvalidConfigError(msg) from None
-
-
-def _read_if_there(objects: ObjectStore, key: str) -> bytes | None:
-    try:
-        return objects.get(key)
-    except ObjectNotFoundError:
-        return None

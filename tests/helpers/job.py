@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txnstore.core.groups import committed
-from txnstore.core.invariants import check
+from txnstore.core.invariants import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.errors import UnknownOutcomeError
 from txnstore.ids import Runtime
@@ -95,7 +95,7 @@ def check_result(objects: ObjectStore, runtime: Runtime, ledger: Ledger, *, fini
     """Everything acknowledged is there, nothing twice, nothing torn, and every invariant holds."""
     store = open_on(objects, runtime=runtime)
     state = store.state()
-    assert check(state) == []
+    assert check_view(state) == []
     report = store.verify(deep=True)
     assert report.ok, report.violations
     position = committed(state, "job", INPUT, require_stable=False)

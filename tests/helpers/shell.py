@@ -13,8 +13,9 @@ from typing import TypeVar
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.chain.log import Chain
-from txnstore.core.invariants import check
-from txnstore.core.model import State, Topic, TopicPartition
+from txnstore.core.invariants import check_view
+from txnstore.core.model import Topic, TopicPartition
+from txnstore.core.view import View
 from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -86,10 +87,10 @@ def names_in_bucket(objects: ObjectStore) -> list[str]:
     ]
 
 
-def sound(store: Store) -> State:
+def sound(store: Store) -> View:
     """The newest state as a new process reads it; every invariant holds in it."""
     state = another_process(store).state()
-    assert check(state) == []
+    assert check_view(state) == []
     return state
 
 

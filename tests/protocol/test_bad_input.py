@@ -206,9 +206,11 @@ def test_a_newer_entry_that_comes_while_the_store_is_open(bucket: MemoryStore, s
             call()
 
 
-def test_a_store_with_more_chains(bucket: MemoryStore) -> None:
+def test_a_checkpoint_of_a_store_with_another_number_of_chains(bucket: MemoryStore) -> None:
+    """COORD-02: a store.json that was exchanged is not believed."""
+    open_on(bucket).checkpoint()
     bucket.put(keys.STORE, resealed({**json.loads(bucket.get(keys.STORE)), "chains": 4}))
-    with refused(bucket, UnsupportedFormatError, "has 4 chains"):
+    with refused(bucket, CorruptionError, "is of chain 0 of 1, not of chain 0 of 4"):
         open_on(bucket)
 
 

@@ -229,7 +229,7 @@ def test_a_commit_at_the_last_epoch_whose_answer_is_lost_finds_its_successor(ben
 
 def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
     """The chain and the producer as they are after so many transactions: by an entry that grants that epoch."""
-    state = bench.store.state()
+    state = bench.store.chain.refresh()
     granted = ProducerInitialized(
         producer_id=producer.producer_id, epoch=epoch, transactional_id="id", timeout_ms=60_000
     )
@@ -242,7 +242,7 @@ def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
         events=[granted],
     )
     assert bench.inner.put_if_absent(keys.entry(0, entry.sequence), encode(entry))
-    assert bench.store.state().entry_hash == content_hash(encode(entry))
+    assert bench.store.chain.refresh().entry_hash == content_hash(encode(entry))
     producer._session.identity = replace(producer._session.identity, epoch=epoch)
 
 

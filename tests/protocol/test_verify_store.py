@@ -328,7 +328,7 @@ def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> Non
     """Invariant 9."""
     (opened,) = batches(store)[-1:]
     merged = replace(opened, producer_id=-1, epoch=-1, base_sequence=-1, transactional=False)
-    state = store.state()
+    state = store.chain.refresh()
     entry = _entry(store, state.sequence).model_copy(
         update={
             "sequence": state.sequence + 1,
@@ -363,7 +363,7 @@ def test_a_checkpoint_without_its_batches_is_named(store: Store) -> None:
 
 def test_a_checkpoint_that_is_not_the_fold_is_named(store: Store) -> None:
     """Invariant 10."""
-    state = store.state()
+    state = store.chain.refresh()
     checkpoint.write(store.objects, 0, replace(state, next_producer_id=state.next_producer_id + 1))
     report = store.verify()
     assert _found(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]

@@ -23,7 +23,7 @@ def test_who_uses_a_store_that_is_being_closed_gets_one_that_works() -> None:
                     producer.send("t", b"%d" % partition, key=b"%d" % partition)
             found.append(store.scan("t").to_table()["value"].to_pylist())
 
-    store._pool = Ending(1)
+    store._pools["requests"] = Ending(1)
     store.close()
     assert found == [[b"0", b"1"]]
     store.close()

@@ -266,7 +266,7 @@ def full_store() -> Store:
 
 def test_everything_that_a_state_can_hold_comes_back() -> None:
     store = full_store()
-    state = store.state()
+    state = store.chain.state
     objects = MemoryStore()
     checkpoint.write(objects, 0, state)
     with ThreadPoolExecutor(2) as pool:

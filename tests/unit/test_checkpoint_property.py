@@ -19,9 +19,13 @@ from txnstore.core.commands import (
     Command,
     CommitOffsets,
     CreateTopic,
+    DeleteGroup,
     DeleteTopic,
     EndTxn,
+    Heartbeat,
     InitProducer,
+    JoinGroup,
+    LeaveGroup,
     ProducerIdentity,
     ReplaceSegments,
     TxnOffsets,
@@ -40,7 +44,10 @@ Step = tuple[str, int, int, int]
 #: Where every run begins, and what then happens more or less often.
 BEGINNING: list[Step] = [("create", 0, 0, 2), ("create", 1, 0, 1), ("init", 0, 0, 1), ("init", 1, 0, 1)]
 KINDS = (
-    ["send"] * 6 + ["commit", "plain", "offsets", "merge"] * 3 + ["abort"] * 2 + ["create", "delete", "alter", "init"]
+    ["send"] * 6
+    + ["commit", "plain", "offsets", "merge", "join", "beat"] * 3
+    + ["abort"] * 2
+    + ["create", "delete", "alter", "init", "leave", "ungroup"]
 )
 steps = st.lists(
     st.tuples(st.sampled_from(KINDS), st.integers(0, 1), st.integers(0, 1), st.integers(1, 3)),
@@ -64,6 +71,10 @@ def command(state: State, step: Step) -> Command:
         "commit": lambda: EndTxn(_identity(state, IDS[i]), Outcome.COMMIT, versions=(("job", n),) if j else ()),
         "abort": lambda: EndTxn(_identity(state, IDS[i]), Outcome.ABORT),
         "offsets": lambda: CommitOffsets(_offsets(GROUPS[i], TOPICS[j], n)),
+        "join": lambda: JoinGroup(GROUPS[i], f"m{n}", ((TOPICS[j], n),), session_timeout_ms=4, instance_id=_static(n)),
+        "beat": lambda: _heartbeat(state, GROUPS[i], f"m{n}"),
+        "leave": lambda: LeaveGroup(GROUPS[i], f"m{n}"),
+        "ungroup": lambda: DeleteGroup(GROUPS[i]),
         "merge": lambda: _merge(state, TopicPartition(TOPICS[i], j)),
     }
     return makers[kind]()
@@ -95,6 +106,17 @@ def _send(state: State, name: str, topic: str, rows: int) -> Append:
 
 def _offsets(group: str, topic: str, offset: int) -> TxnOffsets:
     return TxnOffsets(group, (GroupOffset(topic=topic, partition=0, offset=offset, metadata="ü" * offset),))
+
+
+def _static(number: int) -> str | None:
+    return f"static-{number}" if number == 3 else None
+
+
+def _heartbeat(state: State, group: str, member_id: str) -> Heartbeat:
+    """It gives back at once what it is not to read any more."""
+    known = state.groups.get(group)
+    member = known.members.get(member_id) if known is not None else None
+    return Heartbeat(group, member_id, member.assigned if member is not None else ())
 
 
 def _alter(state: State, name: str, partitions: int) -> Command:

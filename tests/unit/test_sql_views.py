@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from txnstore.core.batches import BatchList
 from txnstore.core.model import Batch, Isolation, Map, Partition, Segment, State, Topic, TopicPartition
+from txnstore.core.view import View
 from txnstore.core.visibility import Slice
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.schema_text import schema_to_text
@@ -68,7 +69,7 @@ def test_a_partition_that_starts_inside_a_batch_is_read_from_there(tmp_path: Pat
     log = Partition(log_start=2, high_watermark=4, batches=BatchList([batch(segment, 0, 4, 4)]))
     partitions = {TopicPartition("t", 0): log, TopicPartition("t", 1): Partition()}
     state = State(topics=Map({"t": TOPIC}), partitions=Map(partitions))
-    assert read(tmp_path, visible_slices(TOPIC, state, Isolation.READ_COMMITTED)) == [(0, 2, 2), (0, 3, 3)]
+    assert read(tmp_path, visible_slices(TOPIC, View((state,)), Isolation.READ_COMMITTED)) == [(0, 2, 2), (0, 3, 3)]
 
 
 def test_views_have_their_topics_names_unless_only_the_case_differs() -> None:
@@ -78,4 +79,4 @@ def test_views_have_their_topics_names_unless_only_the_case_differs() -> None:
         Topic("other", "3", 1, created_at=3),
     ]
     state = State(topics=Map({topic.name: topic for topic in topics}))
-    assert view_names(state) == {"Orders": "Orders#1", "orders": "orders#2", "other": "other"}
+    assert view_names(View((state,))) == {"Orders": "Orders#1", "orders": "orders#2", "other": "other"}

@@ -82,12 +82,22 @@ def test_a_create_that_nobody_answers_is_unknown() -> None:
         create_on(faults, runtime=runtime())
 
 
-@pytest.mark.parametrize("chains", [0, 2, -1, "1", None], ids=repr)
-def test_one_chain_is_what_there_is(chains: Any) -> None:
+@pytest.mark.parametrize("chains", [0, 257, -1, "1", None, True, 1.5], ids=repr)
+def test_a_number_of_chains_that_cannot_be(chains: Any) -> None:
     objects = MemoryStore()
-    with pytest.raises(InvalidConfigError, match="chains must be 1"):
+    with pytest.raises(InvalidConfigError, match="chains must be a number from 1 to 256"):
         create_on(objects, chains, runtime=runtime())
     assert objects.list("") == []
+
+
+def test_coord_02_the_number_of_chains_never_changes() -> None:
+    """COORD-02: what hashes to one of four chains must be found there for ever."""
+    objects = MemoryStore()
+    assert len(create_on(objects, 4, runtime=runtime()).chains) == 4
+    with pytest.raises(InvalidConfigError, match="has 4 chains, not 8"):
+        create_on(objects, 8, exist_ok=True, runtime=runtime())
+    assert len(create_on(objects, 4, exist_ok=True, runtime=runtime()).chains) == 4
+    assert len(open_on(objects, runtime=runtime()).chains) == 4
 
 
 # Open -----------------------------------------------------------------------------------------------------------------
@@ -182,7 +192,7 @@ def test_a_producer_survives_that_its_store_is_closed() -> None:
 def test_leaving_the_block_closes_the_store() -> None:
     with new_store() as store:
         assert store.pool is not None
-    assert store._pool is None
+    assert store._pools == {}
 
 
 def test_a_pickled_store_is_the_same_store(local_store_url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 STORE = "store.json"
 TOPICS = "topics/"
+CHAINS = "chains/"
 _DIGITS = 20
 
 
@@ -55,6 +56,12 @@ def entry_sequence(key: str) -> int | None:
     if folder.endswith("/entries") and suffix == "json" and len(digits) == _DIGITS and digits.isdigit():
         return int(digits)
     return None
+
+
+def chain_number(key: str) -> int | None:
+    """The number of the chain that ``key`` belongs to, if it belongs to one."""
+    parts = key.split("/")
+    return int(parts[1]) if len(parts) > 2 and parts[0] + "/" == CHAINS and parts[1].isdigit() else None
 
 
 def latest(chain: int) -> str:

@@ -133,6 +133,12 @@ class Chain:
             if found is None and (lost is None or lost.result() is not None):
                 found = checkpoint.newest(self._objects, self._pool, self.number)
                 window = None
+            if found is not None and (found.chain, found.chains) != (self.number, self._chains):
+                msg = (
+                    f"{keys.checkpoint_head(self.number, found.sequence)} is of chain {found.chain} of "
+                    f"{found.chains}, not of chain {self.number} of {self._chains}: {keys.STORE} is not of this store"
+                )
+                raise CorruptionError(msg)
             self._state = found or first_state(self.number, self._chains)
             self._catch_up(_FIRST_WINDOW, window)
             return self._state

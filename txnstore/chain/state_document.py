@@ -13,6 +13,7 @@ from txnstore.core.model import (
     CommittedOffset,
     Group,
     Map,
+    Member,
     Partition,
     ProducerState,
     State,
@@ -76,6 +77,8 @@ class GroupDocument:
     fences: dict[int, tuple[int, int]]
     generation: int
     last_producer: tuple[int, int] | None
+    members: list[Member]
+    emptied_at: int
 
 
 class HeadDocument(Stored):
@@ -210,6 +213,8 @@ def _group_document(name: str, group: Group) -> GroupDocument:
         fences=_sorted(group.fences),
         generation=group.generation,
         last_producer=group.last_producer,
+        members=[group.members[member_id] for member_id in sorted(group.members)],
+        emptied_at=group.emptied_at,
     )
 
 
@@ -220,6 +225,8 @@ def _group(item: GroupDocument) -> Group:
         fences=Map(item.fences),
         generation=item.generation,
         last_producer=item.last_producer,
+        members=Map({member.member_id: member for member in item.members}),
+        emptied_at=item.emptied_at,
     )
 
 

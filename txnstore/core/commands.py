@@ -64,6 +64,7 @@ class TxnOffsets:
     offsets: tuple[GroupOffset, ...]
     generation: int = -1
     member_id: str = ""
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,62 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Become a member of a group, or change what a member reads. Answered with a :class:`Membership`.
+
+    ``topics``: the topics to read, each with its number of partitions as the caller sees it: another chain may hold
+    them. ``instance_id``: of a static member; it takes the place of the member that had the name (KIP-345).
+    """
+
+    group: str
+    member_id: str
+    topics: tuple[tuple[str, int], ...]
+    assignor: str = "cooperative-sticky"
+    session_timeout_ms: int = 45_000
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Renew a member's lease and say which partitions it still reads. Answered with a :class:`Membership`.
+
+    ``topics`` as in :class:`JoinGroup`; None: as before.
+    """
+
+    group: str
+    member_id: str
+    owned: tuple[TopicPartition, ...]
+    topics: tuple[tuple[str, int], ...] | None = None
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Stop being a member; also one that is gone already is content. Answered with None.
+
+    ``instance_id``: the static member of this name is meant, whatever its ``member_id``.
+    """
+
+    group: str
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOffsets:
+    """Set positions of a group that has no live member. Answered with None."""
+
+    offsets: TxnOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Delete a group that has no live member, with its offsets, committed and pending. Answered with None."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplaceSegments:
     """Put merged batches in the place of others. Refused if one of ``removed`` is gone or not below the HW rule.
 
@@ -208,10 +265,24 @@ Command = (
     | CompleteTxn
     | CopyTopic
     | CommitOffsets
+    | JoinGroup
+    | Heartbeat
+    | LeaveGroup
+    | ResetOffsets
+    | DeleteGroup
     | ReplaceSegments
     | DropObjects
     | ForgetObjects
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a member is told: the generation of its group, and the partitions that it may read now."""
+
+    member_id: str
+    generation: int
+    assigned: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)

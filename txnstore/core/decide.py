@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from txnstore.core import transactions
+from txnstore.core import membership, transactions
 from txnstore.core.appending import MAX_UPLOAD_AGE_MS
 from txnstore.core.commands import (
     AbortTxn,
@@ -22,12 +22,17 @@ from txnstore.core.commands import (
     CompleteTxn,
     CopyTopic,
     CreateTopic,
+    DeleteGroup,
     DeleteTopic,
     DropObjects,
     EndTxn,
     ForgetObjects,
+    Heartbeat,
     InitProducer,
+    JoinGroup,
+    LeaveGroup,
     ReplaceSegments,
+    ResetOffsets,
     WriteMarkers,
 )
 from txnstore.core.draft import Draft
@@ -40,7 +45,7 @@ from txnstore.core.events import (
     TopicCreated,
     TopicDeleted,
 )
-from txnstore.core.groups import commit_offsets
+from txnstore.core.groups import commit_offsets, delete_group, reset_offsets
 from txnstore.core.markers import observe, write_markers
 from txnstore.core.model import NO_PRODUCER, Partition, State, Topic
 from txnstore.core.routing import CATALOG
@@ -241,6 +246,11 @@ _RULES: dict[type, Callable[[Draft, Any], Any]] = {
     CompleteTxn: _complete_txn,
     CopyTopic: _copy_topic,
     CommitOffsets: _commit_offsets,
+    JoinGroup: membership.join,
+    Heartbeat: membership.heartbeat,
+    LeaveGroup: membership.leave,
+    ResetOffsets: reset_offsets,
+    DeleteGroup: delete_group,
     ReplaceSegments: _replace_segments,
     DropObjects: _drop_objects,
     ForgetObjects: _forget_objects,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from txnstore.core.group_events import GroupDeleted, GroupRebalanced, MemberJoined, MemberLeft, MemberSeen
 from txnstore.core.model import NO_PRODUCER, Batch, Outcome, Topic, TopicPartition
 
 
@@ -94,13 +95,14 @@ class OffsetsAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """One position of a group: the next offset to read in a partition."""
+    """One position of a group: the next offset to read in a partition of the topic with this id (None: not known)."""
 
     topic: str
     partition: int
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: str | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -110,13 +112,17 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCommitted:
-    """A group's offsets were committed: at once, or pending the end of the transaction of ``producer_id``."""
+    """A group's offsets were committed: at once, or pending the end of the transaction of ``producer_id``.
+
+    The lease of ``member_id``, if it is a member's, is renewed.
+    """
 
     type: Literal["OffsetsCommitted"] = "OffsetsCommitted"
     group: str
     offsets: list[GroupOffset]
     producer_id: int = NO_PRODUCER
     epoch: int = NO_PRODUCER
+    member_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,4 +233,9 @@ Event = (
     | SegmentsReplaced
     | ObjectsDropped
     | ObjectsForgotten
+    | MemberJoined
+    | MemberLeft
+    | MemberSeen
+    | GroupRebalanced
+    | GroupDeleted
 )

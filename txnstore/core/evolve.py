@@ -30,6 +30,7 @@ from txnstore.core.events import (
     TxnPrepared,
     VersionRecorded,
 )
+from txnstore.core.group_evolve import MEMBERSHIP, with_lease
 from txnstore.core.model import (
     NO_PRODUCER,
     WINDOW,
@@ -112,7 +113,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
             transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - gone))
     groups = state.groups
     for name, group in state.groups.items():
-        groups = groups.insert(name, _without_offsets(group, gone))
+        groups = groups.insert(name, _without_offsets(group, gone, event.topic_id))
     return replace(
         state,
         topics=state.topics.remove(event.name),
@@ -124,19 +125,21 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     )
 
 
-def _without_offsets(group: Group, gone: set[TopicPartition]) -> Group:
+def _without_offsets(group: Group, gone: set[TopicPartition], topic_id: str) -> Group:
     pending = group.pending
     for producer_id, values in group.pending.items():
-        pending = pending.insert(producer_id, _without(values, gone))
-    return replace(group, offsets=_without(group.offsets, gone), pending=pending)
+        pending = pending.insert(producer_id, _without(values, gone, topic_id))
+    return replace(group, offsets=_without(group.offsets, gone, topic_id), pending=pending)
 
 
 def _without(
-    offsets: Map[TopicPartition, CommittedOffset],
-    gone: set[TopicPartition],
+    offsets: Map[TopicPartition, CommittedOffset], gone: set[TopicPartition], topic_id: str
 ) -> Map[TopicPartition, CommittedOffset]:
+    """Without those of the topic that is gone; a chain may hear of that after offsets of the next one of its name."""
     for tp in gone:
-        offsets = offsets.discard(tp)
+        known = offsets.get(tp)
+        if known is not None and known.topic_id in (None, topic_id):
+            offsets = offsets.remove(tp)
     return offsets
 
 
@@ -336,12 +339,13 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     offsets = group.pending.get(event.producer_id, Map()) if pending else group.offsets
     for item in event.offsets:
         value = OffsetAndMetadata(item.offset, item.metadata, item.leader_epoch)
-        offsets = offsets.insert(item.tp, CommittedOffset(value, position, state.timestamp))
+        offsets = offsets.insert(item.tp, CommittedOffset(value, position, state.timestamp, item.topic_id))
         position += 1
     if pending:
         group = replace(group, pending=group.pending.insert(event.producer_id, offsets))
     else:
         group = replace(group, offsets=offsets)
+    group = with_lease(group, event.member_id, state.timestamp)
     return replace(state, groups=state.groups.insert(event.group, group), next_offset_position=position)
 
 
@@ -390,4 +394,5 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     SegmentsReplaced: _segments_replaced,
     ObjectsDropped: _objects_dropped,
     ObjectsForgotten: _objects_forgotten,
+    **MEMBERSHIP,
 }

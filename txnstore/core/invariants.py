@@ -7,10 +7,12 @@ normal use, however odd, never leads to one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from txnstore.core.group_invariants import GROUP_INVARIANTS
+from txnstore.core.markers import leads_partition
 from txnstore.core.model import (
     MAX_EPOCH,
     NO_PRODUCER,
@@ -24,7 +26,10 @@ from txnstore.core.model import (
     TxnState,
     next_sequence,
 )
+from txnstore.core.parts import chains_of
+from txnstore.core.routing import chain_of_producer, first_producer_id
 from txnstore.core.steps import STEPS
+from txnstore.core.view import View
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +53,22 @@ def check_step(before: State, after: State) -> list[Violation]:
     return [Violation(rule.__name__, message) for rule in STEPS for message in rule(before, after)]
 
 
+def check_view(view: View) -> list[Violation]:
+    """Everything that is wrong with the chains of a view, one by one and together."""
+    alone = [violation for state in view.states for violation in check(state)]
+    return alone + [Violation(rule.__name__, message) for rule in ACROSS for message in rule(view)]
+
+
 # Logs -----------------------------------------------------------------------------------------------------------------
 
 
 def topics_own_their_partitions(state: State) -> Iterator[str]:
     """A topic has the partitions 0 … n-1, and no partition is without its topic: else records could not be found."""
     wanted = {
-        TopicPartition(name, number) for name, topic in state.topics.items() for number in range(topic.partitions)
+        tp
+        for name, topic in state.topics.items()
+        for number in range(topic.partitions)
+        if leads_partition(state, tp := TopicPartition(name, number))
     }
     for name, topic in state.topics.items():
         if topic.name != name:
@@ -128,12 +142,15 @@ def dropped_segments_unreferenced(state: State) -> Iterator[str]:
 
 
 def transactions_well_formed(state: State) -> Iterator[str]:
-    """A transaction is open, or has nothing (STM-07); what lies between is never stored, as one entry does it all."""
+    """A transaction is open, or decided and still to be ended in other chains, or has nothing (STM-07)."""
     for txn in _transactions(state):
         where = f"transactional id {txn.transactional_id!r}"
         if txn.state is TxnState.ONGOING:
             if txn.started_at is None:
                 yield f"{where} is ONGOING, but never started"
+        elif txn.outcome is not None:
+            if chains_of(txn, state.chains) <= {state.chain}:
+                yield f"{where} is {txn.state.name}, but no other chain takes part"
         elif txn.state not in (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT):
             yield f"{where} is {txn.state.name}, which is never stored"
         elif txn.partitions or txn.groups or txn.started_at is not None:
@@ -145,7 +162,7 @@ def transactions_well_formed(state: State) -> Iterator[str]:
 def open_transactions_listed(state: State) -> Iterator[str]:
     """Undecided data belongs to an open transaction that lists its partition (OBJ-19 I1, ADD-01): it gets a marker."""
     for tp, partition in _logs(state):
-        for producer_id in sorted(partition.open_txns):
+        for producer_id in _own(state, partition.open_txns):
             txn = _owner(state, producer_id)
             if txn is None or txn.state is not TxnState.ONGOING or tp not in txn.partitions:
                 yield f"{tp}: producer id {producer_id} has open data, but no open transaction with this partition"
@@ -154,7 +171,9 @@ def open_transactions_listed(state: State) -> Iterator[str]:
 def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
     """The data of an open transaction is in the table that bounds the LSO, from its first batch on (OBJ-19 I1, I2)."""
     for txn in _transactions(state):
-        for tp in sorted(txn.partitions):
+        for tp in sorted(txn.partitions) if txn.outcome is None else ():
+            if not leads_partition(state, tp):
+                continue
             partition = state.partition(tp)
             if partition is None:
                 yield f"{tp}: transactional id {txn.transactional_id!r} lists it, but there is no such partition"
@@ -249,7 +268,9 @@ def epochs_known_to_coordinator(state: State) -> Iterator[str]:
             if name is None:
                 continue
             txn = state.transactions.get(name)
-            limit = txn.epoch if txn is not None and txn.producer_id == producer_id else MAX_EPOCH + 1
+            limit = MAX_EPOCH + 1
+            if txn is not None and txn.producer_id == producer_id:
+                limit = txn.epoch + (txn.outcome is not None)  # The markers of this chain are written already.
             if not 0 <= producer.epoch <= limit:
                 yield f"{tp}: producer id {producer_id} of {name!r} is at epoch {producer.epoch}, above {limit}"
 
@@ -263,10 +284,10 @@ def producer_ids_unique(state: State) -> Iterator[str]:
     used = {producer_id: f"transactional id {name!r}" for producer_id, name in state.transactional_ids.items()}
     for tp, partition in _logs(state):
         ids = {batch.producer_id for batch in partition.batches} - {NO_PRODUCER}
-        for producer_id in ids | set(partition.producers):
+        for producer_id in _own(state, ids | set(partition.producers)):
             used.setdefault(producer_id, str(tp))
     for producer_id, where in sorted(used.items()):
-        if not 0 <= producer_id < state.next_producer_id:
+        if not first_producer_id(state.chain) <= producer_id < state.next_producer_id:
             yield f"{where}: producer id {producer_id} was never granted; the next one is {state.next_producer_id}"
 
 
@@ -276,7 +297,7 @@ def producer_ids_unique(state: State) -> Iterator[str]:
 def pending_offsets_have_a_transaction(state: State) -> Iterator[str]:
     """Pending offsets belong to an open transaction with this group (OBJ-19 I6): else they would block it for ever."""
     for name, group in sorted(state.groups.items(), key=_by_name):
-        for producer_id in sorted(group.pending):
+        for producer_id in _own(state, group.pending):
             txn = _owner(state, producer_id)
             if txn is None or txn.state is not TxnState.ONGOING or name not in txn.groups:
                 yield f"group {name!r}: producer id {producer_id} has pending offsets, but no open transaction with it"
@@ -287,7 +308,7 @@ def group_offsets_sound(state: State) -> Iterator[str]:
     for name, group in sorted(state.groups.items(), key=_by_name):
         for offsets in (group.offsets, *group.pending.values()):
             for tp, offset in sorted(offsets.items(), key=_by_partition):
-                if tp not in state.partitions:
+                if leads_partition(state, tp) and tp not in state.partitions:
                     yield f"group {name!r}: it has an offset of {tp}, which does not exist"
                 if offset.value.offset < 0 or not 0 <= offset.position < state.next_offset_position:
                     yield f"group {name!r}: offset {offset.value.offset} of {tp} at position {offset.position} is wrong"
@@ -311,6 +332,53 @@ INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     producer_ids_unique,
     pending_offsets_have_a_transaction,
     group_offsets_sound,
+    *GROUP_INVARIANTS,
+)
+
+
+# Across chains --------------------------------------------------------------------------------------------------------
+
+
+def cut_is_consistent(view: View) -> Iterator[str]:
+    """Whatever a chain rests on in another one is in the view, too: else a transaction could be seen in part."""
+    for state in view.states:
+        for chain, sequence in sorted(state.seen.items(), key=_by_id):
+            if view.states[chain].sequence < sequence:
+                yield f"chain {state.chain} rests on entry {sequence} of chain {chain}, which is not in the view"
+
+
+def copies_follow_the_catalog(view: View) -> Iterator[str]:
+    """No chain knows more of a topic than the catalog says."""
+    for state in view.states[1:]:
+        for name, copy in sorted(state.topics.items(), key=_by_name):
+            topic = view.topics.get(name)
+            if topic is not None and copy.revision > topic.revision:
+                yield f"chain {state.chain} has revision {copy.revision} of topic {name}, the catalog {topic.revision}"
+
+
+def foreign_data_has_an_owner(view: View) -> Iterator[str]:
+    """Open data and pending offsets belong to a transaction that lists them in its coordinator's chain (ADD-07).
+
+    Else nobody would ever end them: a hanging transaction.
+    """
+    for state in view.states:
+        for tp, partition in _logs(state):
+            for producer_id in sorted(set(partition.open_txns) - set(_own(state, partition.open_txns))):
+                txn = view.owner(producer_id)
+                if txn is None or tp not in txn.partitions:
+                    yield f"{tp}: producer id {producer_id} has open data, but no open transaction with this partition"
+        for name, group in sorted(state.groups.items(), key=_by_name):
+            for producer_id in sorted(set(group.pending) - set(_own(state, group.pending))):
+                txn = view.owner(producer_id)
+                if txn is None or name not in txn.groups:
+                    yield f"group {name!r}: producer id {producer_id} has pending offsets, but no open transaction"
+
+
+#: The invariants that take several chains to tell.
+ACROSS: tuple[Callable[[View], Iterator[str]], ...] = (
+    cut_is_consistent,
+    copies_follow_the_catalog,
+    foreign_data_has_an_owner,
 )
 
 
@@ -323,6 +391,11 @@ def _logs(state: State) -> list[tuple[TopicPartition, Partition]]:
 
 def _transactions(state: State) -> list[Transaction]:
     return [state.transactions[name] for name in sorted(state.transactions)]
+
+
+def _own(state: State, producer_ids: Iterable[int]) -> list[int]:
+    """Those that this chain granted: of the others it cannot tell what they do."""
+    return sorted(number for number in producer_ids if number < 0 or chain_of_producer(number) == state.chain)
 
 
 def _owner(state: State, producer_id: int) -> Transaction | None:

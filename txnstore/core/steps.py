@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from txnstore.core.group_invariants import GROUP_STEPS
 from txnstore.core.model import NO_PRODUCER, Batch, Partition, State, TopicPartition
 
 # Logs -----------------------------------------------------------------------------------------------------------------
@@ -86,13 +87,33 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
             continue
         if new.producer_id == old.producer_id and new.epoch < old.epoch:
             yield f"transactional id {name!r}: the epoch went back from {old.epoch} to {new.epoch}"
-        if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id:
+        reserved = old.outcome is not None and new.producer_id == old.next_producer_id
+        if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not reserved:
             yield f"transactional id {name!r}: producer id {new.producer_id} is not a new one"
     for tp, log, later in _logs(before, after):
         for producer_id, producer in sorted(log.producers.items(), key=_by_id):
             seen = later.producers.get(producer_id)
             if seen is not None and seen.epoch < producer.epoch:
                 yield f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to {seen.epoch}"
+
+
+def decisions_never_change(before: State, after: State) -> Iterator[str]:
+    """A transaction is prepared once (invariant 7): what is decided is what it completes as."""
+    for name, old in sorted(before.transactions.items(), key=_by_name):
+        new = after.transactions.get(name)
+        if old.outcome is None or new is None or new is old:
+            continue
+        same = new.outcome is old.outcome and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)
+        followed = (new.producer_id, new.epoch) == (old.next_producer_id, old.next_epoch)
+        if not same and not followed:
+            yield f"transactional id {name!r} was {old.state.name}, and is {new.state.name} at epoch {new.epoch}"
+
+
+def cut_never_goes_back(before: State, after: State) -> Iterator[str]:
+    """What this chain rests on in others only grows."""
+    for chain, sequence in sorted(before.seen.items(), key=_by_id):
+        if after.seen.get(chain, 0) < sequence:
+            yield f"entry {sequence} of chain {chain} was seen, and is not any more"
 
 
 def producer_ids_never_move(before: State, after: State) -> Iterator[str]:
@@ -139,10 +160,13 @@ STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
     decided_stays_decided,
     segments_go_through_dropped,
     epochs_never_go_back,
+    decisions_never_change,
+    cut_never_goes_back,
     producer_ids_never_move,
     counters_never_go_back,
     versions_never_go_back,
     group_offsets_by_position,
+    *GROUP_STEPS,
 )
 
 

@@ -215,13 +215,9 @@ def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
 def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     """The answer to an end whose first answer was lost: the same, with the identity that follows (TV2-02, TV2-03)."""
     producer = command.producer
-    identity = (producer.producer_id, producer.epoch)
-    if txn.outcome is not None and identity == (txn.producer_id, txn.epoch):
-        outcome: Outcome | None = txn.outcome
-    elif txn.outcome is not None and identity == _following(txn):
+    if txn.outcome is not None and (producer.producer_id, producer.epoch) == _following(txn):
         raise _still_ending(txn)
-    else:
-        outcome = _COMPLETED.get(txn.state) if _is_last(txn, identity) else None
+    outcome = outcome_of(txn, producer)
     if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):
         # An abort that the producer did not ask for may have ended it, so it is fenced (KAFKA-20785).
         raise _fenced(txn, producer)
@@ -230,6 +226,14 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
         raise InvalidTxnStateError(msg)
     appended = tuple(find_batch(state, batch, txn.updated_at) for batch in command.batches)
     return Ended(_next_identity(state, producer), appended, unfinished=unfinished_of(state, txn))
+
+
+def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
+    """How the transaction of this producer id and epoch was decided; None if it was not, or too long ago."""
+    identity = (producer.producer_id, producer.epoch)
+    if txn.outcome is not None and identity == (txn.producer_id, txn.epoch):
+        return txn.outcome
+    return _COMPLETED.get(txn.state) if _is_last(txn, identity) else None
 
 
 def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:

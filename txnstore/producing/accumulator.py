@@ -159,7 +159,7 @@ class Accumulator:
 
     def _writer(self, topic: str, partition: int | None = None) -> TopicWriter:
         """The topic as the chain knows it now; decoded once for each version of it."""
-        state = self._store.chain.state
+        state = self._store.state(refresh=False)
         writer = self._writers.get(topic) if type(topic) is str else None
         # A state shares the topics that did not change with the states before it.
         current = writer is not None and state.topics.get(topic) is writer.topic
@@ -227,7 +227,7 @@ class Accumulator:
 
     @property
     def _chain_time(self) -> int:
-        return self._store.chain.state.timestamp
+        return self._store.state(refresh=False).timestamp
 
     def _close(self, batch: PendingBatch, future: Future[NewBatch]) -> None:
         # First into the one list, then out of the other, so that an interrupt in between leaves no batch in neither.

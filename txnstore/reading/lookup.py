@@ -8,7 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.catalog.topics import find_topic
-from txnstore.core.model import Isolation, State, TopicPartition
+from txnstore.core.model import (
+    Isolation,
+    TopicPartition,
+)
+from txnstore.core.view import View
 from txnstore.core.visibility import visible
 from txnstore.reading.plan import find_partition
 from txnstore.reading.reader import Projection, read_slice
@@ -25,7 +29,7 @@ class OffsetAndTimestamp:
 
 def offset_for_time(
     objects: ObjectStore,
-    state: State,
+    state: View,
     tp: TopicPartition,
     isolation: Isolation,
     timestamp: int,

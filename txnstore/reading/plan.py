@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txnstore.catalog.topics import find_topic
-from txnstore.core.model import Isolation, Partition, State, TopicPartition
+from txnstore.core.model import (
+    Isolation,
+    Partition,
+    TopicPartition,
+)
+from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
 
 
@@ -22,13 +27,13 @@ class PartitionOffsets:
     high_watermark: int
 
 
-def partition_offsets(state: State, topic: str, partition: int) -> PartitionOffsets:
+def partition_offsets(state: View, topic: str, partition: int) -> PartitionOffsets:
     """The bounds of a partition log. Raises :class:`UnknownTopicOrPartitionError`."""
     found = find_partition(state, TopicPartition(topic, partition))
     return PartitionOffsets(found.log_start, found.last_stable_offset, found.high_watermark)
 
 
-def find_partition(state: State, tp: TopicPartition) -> Partition:
+def find_partition(state: View, tp: TopicPartition) -> Partition:
     """The partition log. Raises :class:`UnknownTopicOrPartitionError`."""
     topic = find_topic(state, tp.topic)
     found = state.partition(tp)
@@ -38,7 +43,7 @@ def find_partition(state: State, tp: TopicPartition) -> Partition:
     return found
 
 
-def find_partitions(state: State, topic: str, numbers: Iterable[int] | None) -> list[TopicPartition]:
+def find_partitions(state: View, topic: str, numbers: Iterable[int] | None) -> list[TopicPartition]:
     """These partitions of a topic in ascending order, each once; all of them for None."""
     count = find_topic(state, topic).partitions
     chosen = sorted({TopicPartition(topic, number) for number in (range(count) if numbers is None else numbers)})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from txnstore.chain.log import Chain
 from txnstore.core.commands import Command
 from txnstore.core.model import TopicPartition
+from txnstore.core.view import View
 from txnstore.errors import CorruptionError
 from txnstore.ids import Runtime
 from txnstore.reading.fetcher import Taken, drain
@@ -33,8 +33,9 @@ class Reads(Protocol):
     @property
     def pool(self) -> Executor: ...
 
-    @property
-    def chain(self) -> Chain: ...
+    def state(self, *, refresh: bool | Collection[int] = True) -> View: ...
+
+    def unblock(self, partitions: Iterable[TopicPartition]) -> bool: ...
 
     def submit(self, command: Command) -> Any: ...
 
@@ -58,11 +59,11 @@ class Poller:
         Rows that are known come without a look at the chain, unless a position has to be found that only its head can
         tell. ``timeout`` 0: one look at most.
         """
-        chain, runtime = self._store.chain, self._store.runtime
+        runtime = self._store.runtime
         deadline, waited = runtime.clock() + timeout * 1000, 0.0
-        state, fresh, planned_again = chain.state, False, False
+        state, fresh, planned_again = self._store.state(refresh=False), False, False
         if self._positions.needs_head(state):
-            state, fresh = chain.refresh(), True
+            state, fresh = self._look(state), True
         while True:
             unstable = self._positions.update(state)
             try:
@@ -71,11 +72,14 @@ class Poller:
                 # A compaction has replaced, and a vacuum removed, a segment of an old plan: the head names another.
                 if planned_again or not is_missing(error):
                     raise
-                state, fresh, planned_again = chain.refresh(), True, True
+                state, fresh, planned_again = self._look(state), True, True
                 continue
             if taken:
                 self._pause = min(_FIRST_PAUSE, self._longest_pause)
                 return taken
+            if fresh and self._store.unblock(self._positions.blocked(state)):
+                state = self._look(state)  # What was left open by others is ended now.
+                continue
             if fresh:
                 # The clock may be set back while this waits, so what was slept counts as well.
                 left = min((deadline - runtime.clock()) / 1000, timeout - waited)
@@ -87,7 +91,11 @@ class Poller:
                 runtime.sleep(pause)
                 waited += pause
                 self._pause = min(self._pause * 2, self._longest_pause)
-            state, fresh = chain.refresh(), True
+            state, fresh = self._look(state), True
+
+    def _look(self, state: View) -> View:
+        """The heads of the chains that matter to these positions: one GET each if there is nothing new."""
+        return self._store.state(refresh=self._positions.chains(state))
 
     def _take(self, rows: int, *, one_schema: bool) -> list[Taken]:
         """Rows of the partitions that are not paused; who waited longest has the first turn."""

@@ -11,7 +11,14 @@ from enum import StrEnum
 
 from txnstore.catalog.topics import find_topic
 from txnstore.core.groups import committed
-from txnstore.core.model import Isolation, Partition, State, Topic, TopicPartition
+from txnstore.core.model import (
+    Isolation,
+    Partition,
+    Topic,
+    TopicPartition,
+)
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
+from txnstore.core.view import View
 from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnstableOffsetCommitError
 from txnstore.reading.fetcher import Flow
@@ -84,13 +91,13 @@ class Positions:
 
     # Which partitions -------------------------------------------------------------------------------------------------
 
-    def subscribe(self, state: State, topics: Sequence[str]) -> None:
+    def subscribe(self, state: View, topics: Sequence[str]) -> None:
         """All partitions of these topics, also those that come later."""
         found = [tp for name in dict.fromkeys(topics) for tp in find_partitions(state, name, None)]
         self._replace(state, found)
         self.topics = tuple(dict.fromkeys(topics))
 
-    def assign(self, state: State, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, state: View, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions. Those that stay keep their positions."""
         found = list(dict.fromkeys(partitions))
         for tp in found:
@@ -98,7 +105,7 @@ class Positions:
         self._replace(state, found)
         self.topics = None
 
-    def _replace(self, state: State, tps: list[TopicPartition]) -> None:
+    def _replace(self, state: View, tps: list[TopicPartition]) -> None:
         before, self.assigned = self.assigned, {}
         for tp in tps:
             kept = before.pop(tp, None)
@@ -106,7 +113,7 @@ class Positions:
         for gone in before.values():
             gone.move(None)
 
-    def _follow_topics(self, state: State) -> None:
+    def _follow_topics(self, state: View) -> None:
         """Take in partitions that the topics have got since."""
         for name in self.topics or ():
             topic = find_topic(state, name)
@@ -117,7 +124,24 @@ class Positions:
 
     # Where in them ----------------------------------------------------------------------------------------------------
 
-    def needs_head(self, state: State) -> bool:
+    def chains(self, state: View) -> set[int]:
+        """The chains that a poll has to look at: those of its partitions, and who decides about what is open there."""
+        found = {CATALOG} if self.topics is not None else set[int]()
+        for tp, part in self.assigned.items():
+            found.add(chain_of_partition(tp, state.chains))
+            if part.flow is None and self.group is not None:
+                found.add(chain_of_group(self.group, state.chains))
+            log = state.log(tp)
+            found |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
+        return found
+
+    def blocked(self, state: View) -> list[TopicPartition]:
+        """The partitions whose rest is held back by an open transaction."""
+        if self.isolation is not Isolation.READ_COMMITTED:
+            return []
+        return [tp for tp in self.assigned if (log := state.log(tp)) is not None and log.open_txns]
+
+    def needs_head(self, state: View) -> bool:
         """Whether a position is to be found that only the head of the chain can tell.
 
         The group's offsets and the ends of a log move; a known offset of the log stays one.
@@ -128,7 +152,7 @@ class Positions:
             for part in self.assigned.values()
         )
 
-    def update(self, state: State) -> UnstableOffsetCommitError | None:
+    def update(self, state: View) -> UnstableOffsetCommitError | None:
         """Find the positions that are not known, plan what can be read now in all partitions.
 
         Returns the error of a partition whose group offset an open transaction holds: it has to wait (OFF-09, OFF-10).
@@ -144,7 +168,7 @@ class Positions:
                 unstable = unstable or error
         return unstable
 
-    def locate(self, state: State, part: Assignment) -> Flow:
+    def locate(self, state: View, part: Assignment) -> Flow:
         """The flow of a partition, at a position inside the log."""
         topic, partition = find_topic(state, part.tp.topic), find_partition(state, part.tp)
         if topic.topic_id != part.topic_id:
@@ -166,7 +190,7 @@ class Positions:
             part.flow.seek(self._end(part, partition, self.reset))
         return part.flow
 
-    def _beginning(self, state: State, part: Assignment, partition: Partition) -> int:
+    def _beginning(self, state: View, part: Assignment, partition: Partition) -> int:
         if isinstance(part.want, Reset):
             part.origin = self._end(part, partition, part.want)
             return part.origin

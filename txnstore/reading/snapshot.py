@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txnstore.core.model import State
+from txnstore.core.view import View
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All topics, offsets and transactions as they were after one entry of the chain.
+    """All topics, offsets and transactions as they were at one moment.
+
+    That is after one entry of the chain; in a store of several chains it is a consistent cut over all of them.
 
     Reads that share a snapshot agree with each other, whatever is committed in between. It costs nothing to keep,
     but what it names is there only as long as ``vacuum`` is told to keep it (its grace period).
     """
 
-    state: State = field(repr=False)
+    state: View = field(repr=False)
 
     @property
     def sequence(self) -> int:
-        """The number of the last entry that it contains."""
+        """The number of the last entry that it contains; with several chains, of all entries in them."""
         return self.state.sequence
 
     @property
     def timestamp(self) -> int:
-        """When that entry was written, in milliseconds since the epoch."""
+        """When its newest entry was written, in milliseconds since the epoch."""
         return self.state.timestamp
 
     def __repr__(self) -> str:

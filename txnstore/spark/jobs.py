@@ -14,7 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from txnstore.core.commands import Command, Ended, EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.model import NewBatch, Outcome, State, TopicPartition, next_sequence
+from txnstore.core.model import (
+    NewBatch,
+    Outcome,
+    TopicPartition,
+    next_sequence,
+)
+from txnstore.core.view import View
 from txnstore.errors import StorageError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ def begin(
     return replace(job, identity=_submit(store, InitProducer(transactional_id)))
 
 
-def is_committed(state: State, job: Job) -> bool:
+def is_committed(state: View, job: Job) -> bool:
     """Whether one of the job's versions, or a later one, is committed under its transactional id."""
     txn = state.transactions.get(job.transactional_id)
     return txn is not None and any(txn.versions.get(scope, -1) >= version for scope, version in job.versions)
@@ -98,7 +104,7 @@ def number(batches: Iterable[NewBatch]) -> tuple[NewBatch, ...]:
     return tuple(result)
 
 
-def _check_topics(state: State, job: Job, batches: Sequence[NewBatch]) -> None:
+def _check_topics(state: View, job: Job, batches: Sequence[NewBatch]) -> None:
     for name in sorted({batch.topic for batch in batches}):
         topic = state.topics.get(name)
         if topic is None or topic.topic_id != job.topic_ids.get(name):

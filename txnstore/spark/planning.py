@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txnstore.catalog.topics import find_topic
-from txnstore.core.model import State, Topic, TopicPartition
+from txnstore.core.model import (
+    Topic,
+    TopicPartition,
+)
+from txnstore.core.view import View
 from txnstore.core.visibility import Slice, check_offset, visible
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
 from txnstore.reading.lookup import offset_for_time
@@ -38,7 +42,7 @@ class Group:
     slices: tuple[Slice, ...]
 
 
-def projection_schema(state: State, options: ReadOptions) -> pa.Schema:
+def projection_schema(state: View, options: ReadOptions) -> pa.Schema:
     """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
     first, *others = [find_topic(state, name) for name in options.topics]
     schema = Projection(first, options.columns).schema
@@ -49,7 +53,7 @@ def projection_schema(state: State, options: ReadOptions) -> pa.Schema:
     return schema
 
 
-def plan(store: Store, state: State, options: ReadOptions) -> list[Group]:
+def plan(store: Store, state: View, options: ReadOptions) -> list[Group]:
     """The groups of slices to read, one a task."""
     found = [(find_topic(state, name), list(_slices(store, state, name, options))) for name in options.topics]
     total = sum(_cost(part) for _, slices in found for part in slices)
@@ -75,7 +79,7 @@ def _cost(part: Slice) -> int:
     return part.batch.segment.size + _OPEN_COST
 
 
-def _slices(store: Store, state: State, topic: str, options: ReadOptions) -> Iterator[Slice]:
+def _slices(store: Store, state: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
     tps = find_partitions(state, topic, options.partitions)
     for offsets in (options.start, options.end):
         _check_partitions(state, offsets)
@@ -84,7 +88,7 @@ def _slices(store: Store, state: State, topic: str, options: ReadOptions) -> Ite
     yield from (part for slices in found for part in slices)
 
 
-def _partition(store: Store, state: State, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
+def _partition(store: Store, state: View, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
     partition = find_partition(state, tp)
     earliest, latest = partition.log_start, partition.high_watermark
 
@@ -111,7 +115,7 @@ def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, d
     return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
 
 
-def _check_partitions(state: State, offsets: Offsets) -> None:
+def _check_partitions(state: View, offsets: Offsets) -> None:
     """Offsets for a partition that is not there are a mistake, not something to pass over."""
     if not isinstance(offsets, str):
         for tp in sorted(offsets):

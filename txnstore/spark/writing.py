@@ -19,7 +19,11 @@ from pyspark.sql.types import StructType
 
 from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import TopicWriter, topic_writer
-from txnstore.core.model import NewBatch, State, Topic
+from txnstore.core.model import (
+    NewBatch,
+    Topic,
+)
+from txnstore.core.view import View
 from txnstore.errors import SchemaMismatchError
 from txnstore.ids import Runtime
 from txnstore.segment.convert import normalize
@@ -89,7 +93,7 @@ class TxnStoreWriter(DataSourceArrowWriter):
         _LOG.warning("the job failed; what it uploaded goes with the next vacuum", extra={"tasks": len(messages)})
 
 
-def _topics(state: State, options: WriteOptions, schema: StructType) -> Mapping[str, Topic]:
+def _topics(state: View, options: WriteOptions, schema: StructType) -> Mapping[str, Topic]:
     """What the job may write; columns are checked before any task runs, as far as the driver can know."""
     names = schema.names
     for name in names:

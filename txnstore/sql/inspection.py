@@ -11,7 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from txnstore.core.model import NO_PRODUCER, Batch, Partition, State, TopicPartition, next_sequence
+from txnstore.core.model import (
+    NO_PRODUCER,
+    Batch,
+    Partition,
+    TopicPartition,
+    next_sequence,
+)
+from txnstore.core.view import View
 from txnstore.core.visibility import aborted_batches
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.segment.schema_text import schema_from_text
@@ -133,7 +140,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-def table(name: str, state: State) -> pa.Table:
+def table(name: str, state: View) -> pa.Table:
     """One of the tables of :data:`SCHEMAS`."""
     return from_rows(SCHEMAS[name], _ROWS[name](state))
 
@@ -160,7 +167,7 @@ def batch_status(partition: Partition) -> Callable[[Batch], str]:
     return status
 
 
-def _partitions(state: State) -> Iterator[tuple[TopicPartition, Partition]]:
+def _partitions(state: View) -> Iterator[tuple[TopicPartition, Partition]]:
     for tp in sorted(state.partitions):
         yield tp, state.partitions[tp]
 
@@ -169,7 +176,7 @@ def _known(value: int) -> int | None:
     return None if value == NO_PRODUCER else value
 
 
-def _topic_rows(state: State) -> Iterator[Row]:
+def _topic_rows(state: View) -> Iterator[Row]:
     views = view_names(state)
     for topic in state.sorted_topics():
         schema = None if topic.schema is None else schema_from_text(topic.schema).to_string()
@@ -180,7 +187,7 @@ def _topic_rows(state: State) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _partition_rows(state: State) -> Iterator[Row]:
+def _partition_rows(state: View) -> Iterator[Row]:
     for tp, partition in _partitions(state):
         sizes = {batch.segment.key: batch.segment.size for batch in partition.batches}
         records = sum(batch.records for batch in partition.batches)
@@ -190,7 +197,7 @@ def _partition_rows(state: State) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _segment_rows(state: State) -> Iterator[Row]:
+def _segment_rows(state: View) -> Iterator[Row]:
     for tp, partition in _partitions(state):
         batches: dict[str, list[Batch]] = {}
         for batch in partition.batches:
@@ -203,7 +210,7 @@ def _segment_rows(state: State) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _batch_rows(state: State) -> Iterator[Row]:
+def _batch_rows(state: View) -> Iterator[Row]:
     for tp, partition in _partitions(state):
         status = batch_status(partition)
         for batch in partition.batches:
@@ -217,7 +224,7 @@ def _batch_rows(state: State) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _transaction_rows(state: State) -> Iterator[Row]:
+def _transaction_rows(state: View) -> Iterator[Row]:
     for _, txn in sorted(state.transactions.items()):
         partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(txn.partitions)]
         yield (
@@ -226,7 +233,7 @@ def _transaction_rows(state: State) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _producer_rows(state: State) -> Iterator[Row]:
+def _producer_rows(state: View) -> Iterator[Row]:
     """What KIP-664's DescribeProducers tells of each partition."""
     for tp, partition in _partitions(state):
         for producer_id, producer in sorted(partition.producers.items()):
@@ -236,7 +243,7 @@ def _producer_rows(state: State) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _group_rows(state: State) -> Iterator[Row]:
+def _group_rows(state: View) -> Iterator[Row]:
     for group_id, group in sorted(state.groups.items()):
         generations = [(None, group.offsets), *sorted(group.pending.items())]
         for producer_id, offsets in generations:
@@ -248,13 +255,13 @@ def _group_rows(state: State) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def _aborted_rows(state: State) -> Iterator[Row]:
+def _aborted_rows(state: View) -> Iterator[Row]:
     for tp, partition in _partitions(state):
         for txn in partition.aborted:
             yield (*tp, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
 
 
-_ROWS: dict[str, Callable[[State], Iterator[Row]]] = {
+_ROWS: dict[str, Callable[[View], Iterator[Row]]] = {
     "topics": _topic_rows,
     "partitions": _partition_rows,
     "segments": _segment_rows,

@@ -10,7 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary, ref
 
-from txnstore.core.model import Isolation, Segment, State, TopicPartition
+from txnstore.core.model import (
+    Isolation,
+    Segment,
+    TopicPartition,
+)
+from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.reading.snapshot import Snapshot
 from txnstore.sql import history, inspection
@@ -159,14 +164,14 @@ class _Locator:
         return f"{PROTOCOL}://{segment.key}"
 
 
-def _inspection(store: Store, state: State) -> dict[str, tuple[pa.Schema, VirtualFile]]:
+def _inspection(store: Store, state: View) -> dict[str, tuple[pa.Schema, VirtualFile]]:
     """The tables of the schema ``txn``, each made when it is first read."""
     past = History(store.objects, lambda: store.pool, store.chain.number, state.sequence)
     tables = {name: (schema, _state_table(name, state)) for name, schema in inspection.SCHEMAS.items()}
     return tables | {name: (schema, _past_table(name, past)) for name, schema in history.SCHEMAS.items()}
 
 
-def _state_table(name: str, state: State) -> TableFile:
+def _state_table(name: str, state: View) -> TableFile:
     return TableFile(lambda: inspection.table(name, state))
 
 

@@ -21,7 +21,13 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from txnstore.core.model import Isolation, Segment, State, Topic, TopicPartition
+from txnstore.core.model import (
+    Isolation,
+    Segment,
+    Topic,
+    TopicPartition,
+)
+from txnstore.core.view import View
 from txnstore.core.visibility import Slice, visible
 from txnstore.reading.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
@@ -41,7 +47,7 @@ _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})
 _FILE = f"{PARTITION_FIELD.name} file"
 
 
-def view_names(state: State) -> dict[str, str]:
+def view_names(state: View) -> dict[str, str]:
     """The name of each topic's view: its own.
 
     DuckDB does not tell names apart that differ in case only, so such topics get ``#1``, ``#2`` behind their names, in
@@ -57,7 +63,7 @@ def view_names(state: State) -> dict[str, str]:
     }
 
 
-def visible_slices(topic: Topic, state: State, isolation: Isolation) -> list[Slice]:
+def visible_slices(topic: Topic, state: View, isolation: Isolation) -> list[Slice]:
     """What a reader of the topic sees, by partition, then offset."""
     return [part for tp, partition in state.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
 

@@ -1,0 +1,135 @@
+"""Several chains of the pure core: each step of a transaction across them by hand, in any order, with every check."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from txnstore.core.commands import (
+    Added,
+    Append,
+    Command,
+    CompleteTxn,
+    CopyTopic,
+    CreateTopic,
+    Ended,
+    EndTxn,
+    InitProducer,
+    ProducerIdentity,
+    TxnOffsets,
+    Unfinished,
+    WriteMarkers,
+)
+from txnstore.core.decide import decide
+from txnstore.core.evolve import begin_entry, first_state
+from txnstore.core.invariants import check, check_step, check_view
+from txnstore.core.model import NewBatch, Outcome, Segment, State, Topic, TopicPartition
+from txnstore.core.parts import chains_of
+from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
+from txnstore.core.view import View
+
+
+class Cluster:
+    """The states of several chains with one topic ``t`` that all of them know; each command is an entry of its own."""
+
+    def __init__(self, chains: int = 2, partitions: int = 4) -> None:
+        self.states = [first_state(number, chains) for number in range(chains)]
+        self.now = 1_000
+        self._segments = itertools.count()
+        self.name = ""
+        self.identity = ProducerIdentity()
+        self.decided: Unfinished | None = None
+        topic: Topic = self.do(0, CreateTopic(Topic("t", "t-id", partitions)))
+        for number in range(1, chains):
+            self.do(number, CopyTopic("t", topic, topic.revision))
+
+    def do(self, number: int, command: Command) -> Any:
+        """Decide a command in an entry of a chain; its answer. Every invariant holds before and after."""
+        self.now += 1
+        before = self.states[number]
+        decision = decide(begin_entry(before, self.now), command)
+        if decision.events:
+            self.states[number] = decision.state
+            assert check(decision.state) == []
+            assert check_step(before, decision.state) == []
+        return decision.result
+
+    def view(self) -> View:
+        """All of it."""
+        return View(tuple(self.states))
+
+    def sound(self) -> None:
+        """Nothing is wrong, alone or together."""
+        assert check_view(self.view()) == []
+
+    def home(self, number: int) -> str:
+        """A transactional id that this chain coordinates."""
+        names = (f"id-{count}" for count in itertools.count())
+        return next(name for name in names if chain_of_transactional_id(name, len(self.states)) == number)
+
+    def led_by(self, number: int) -> list[TopicPartition]:
+        """The partitions of ``t`` that this chain leads."""
+        found = (TopicPartition("t", place) for place in range(self.states[0].topics["t"].partitions))
+        return [tp for tp in found if chain_of_partition(tp, len(self.states)) == number]
+
+    def batch(self, tp: TopicPartition, sequence: int = 0, records: int = 1) -> NewBatch:
+        """A batch that is uploaded."""
+        key = f"topics/{tp.topic}/{tp.partition}/{next(self._segments):06}.parquet"
+        return NewBatch(tp.topic, tp.partition, Segment(key, "parquet", 10, "0" * 64, records), 7, 8, sequence)
+
+    # The steps of a transaction ---------------------------------------------------------------------------------------
+
+    def begin(self, name: str, *, groups: dict[int, TxnOffsets] | None = None) -> None:
+        """Init, then one batch in the first partition of every chain, and offsets where asked for."""
+        self.name = name
+        home = chain_of_transactional_id(name, len(self.states))
+        self.identity = self.do(home, InitProducer(name))
+        self.send([self.led_by(number)[0] for number in range(len(self.states))], groups=groups or {})
+
+    def send(self, tps: list[TopicPartition], sequence: int = 0, groups: dict[int, TxnOffsets] | None = None) -> Added:
+        """AddPartitions and AddOffsets in the coordinator's chain, then the batches and offsets in their own."""
+        home = chain_of_transactional_id(self.name, len(self.states))
+        names = tuple(offsets.group for offsets in (groups or {}).values())
+        own = tuple(self.batch(tp, sequence) for tp in tps if tp in self.led_by(home))
+        mine = tuple(offsets for number, offsets in (groups or {}).items() if number == home)
+        self.do(home, Append(self.identity, own, mine, tuple(tps), names))
+        added = Added(home, self.states[home].sequence, self.states[home].timestamp)
+        for number in range(len(self.states)):
+            batches = tuple(self.batch(tp, sequence) for tp in tps if tp in self.led_by(number))
+            offsets = tuple(item for chain, item in (groups or {}).items() if chain == number)
+            if number != home and (batches or offsets):
+                self.do(number, Append(self.identity, batches, offsets, added=added))
+        return added
+
+    def prepare(self, outcome: Outcome = Outcome.COMMIT) -> Ended:
+        """The decision, with the markers of the coordinator's own chain."""
+        home = chain_of_transactional_id(self.name, len(self.states))
+        after = tuple((state.chain, state.sequence) for state in self.states if state.chain != home)
+        ended = self.do(home, EndTxn(self.identity, outcome, after=after))
+        assert isinstance(ended, Ended)
+        self.decided = ended.unfinished
+        return ended
+
+    def mark(self, number: int) -> None:
+        """The markers in one chain."""
+        assert self.decided is not None
+        home = chain_of_transactional_id(self.name, len(self.states))
+        self.do(number, WriteMarkers(self.decided, (home, self.decided.sequence)))
+
+    def complete(self) -> None:
+        """The completion, after all markers."""
+        assert self.decided is not None
+        home = chain_of_transactional_id(self.name, len(self.states))
+        after = tuple((state.chain, state.sequence) for state in self.states if state.chain != home)
+        self.do(home, CompleteTxn(self.decided, after))
+
+    def finish(self) -> None:
+        """All markers, then the completion."""
+        assert self.decided is not None
+        home = chain_of_transactional_id(self.name, len(self.states))
+        for number in sorted(chains_of(self.decided, len(self.states)) - {home}):
+            self.mark(number)
+        self.complete()
+
+    def state(self, number: int) -> State:
+        return self.states[number]

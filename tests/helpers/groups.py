@@ -1,0 +1,76 @@
+"""Members of a group in the world of the pure core: each keeps in mind what it was told, as a consumer does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.helpers.core import World
+from txnstore.core.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets
+from txnstore.core.events import GroupOffset
+from txnstore.core.model import Group, TopicPartition
+
+SESSION = 45_000
+
+
+@dataclass
+class Peer:
+    """A member of group ``g`` that has joined; ``told`` is the answer that it got last."""
+
+    world: World
+    command: JoinGroup
+    told: Membership
+
+    @property
+    def member_id(self) -> str:
+        return self.command.member_id
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that it was told to read."""
+        return [tp.partition for tp in self.told.assigned]
+
+    def look(self) -> Peer:
+        """Read the chain, as an idle poll does; costs no entry."""
+        known = group(self.world)
+        self.told = Membership(self.member_id, known.generation, known.members[self.member_id].assigned)
+        return self
+
+    def beat(self, topics: tuple[tuple[str, int], ...] | None = None) -> Peer:
+        """Renew the lease; whatever it was told not to read any more, it gives back."""
+        self.look()
+        self.told = self.world.do(self.heartbeat(topics))
+        return self
+
+    def heartbeat(self, topics: tuple[tuple[str, int], ...] | None = None) -> Heartbeat:
+        return Heartbeat("g", self.member_id, self.told.assigned, topics, self.command.instance_id)
+
+    def leave(self) -> None:
+        self.world.do(LeaveGroup("g", self.member_id))
+
+    def offsets(self, positions: dict[TopicPartition, int], generation: int | None = None) -> TxnOffsets:
+        """Positions with its membership."""
+        items = (GroupOffset(topic=tp.topic, partition=tp.partition, offset=at) for tp, at in positions.items())
+        number = self.told.generation if generation is None else generation
+        return TxnOffsets("g", tuple(items), number, self.member_id, self.command.instance_id)
+
+    def commit(self, positions: dict[TopicPartition, int]) -> None:
+        self.world.do(CommitOffsets(self.offsets(positions)))
+
+
+def join(world: World, member_id: str, partitions: int = 4, topic: str = "t", **options: Any) -> Peer:
+    """A new member of group ``g``."""
+    command = JoinGroup("g", member_id, ((topic, partitions),), session_timeout_ms=SESSION, **options)
+    return Peer(world, command, world.do(command))
+
+
+def group(world: World, name: str = "g") -> Group:
+    return world.state.groups[name]
+
+
+def settle(*peers: Peer) -> list[list[int]]:
+    """All members beat until nobody has anything to give back; the numbers of the partitions of each."""
+    for _ in range(2):
+        for peer in peers:
+            peer.beat()
+    return [peer.look().numbers for peer in peers]

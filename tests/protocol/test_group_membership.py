@@ -1,0 +1,445 @@
+"""OFF-06, OFF-07, CON-17: the members of a group: leases, generations, hand-over, static members (KIP-447, KIP-848)."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from tests.helpers.core import T0, T1, World
+from tests.helpers.groups import SESSION, group, join, settle
+from txnstore.core.commands import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteTopic,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ResetOffsets,
+    TxnOffsets,
+)
+from txnstore.core.events import GroupOffset
+from txnstore.core.model import Outcome, TopicPartition
+from txnstore.errors import (
+    FencedInstanceError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    IllegalGenerationError,
+    InvalidConfigError,
+    InvalidTopicError,
+    TxnStoreError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+)
+
+
+@pytest.fixture
+def world() -> World:
+    return World(partitions=4)
+
+
+# Sharing --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_member_gets_everything_at_once(world: World) -> None:
+    first = join(world, "a")
+    assert (first.numbers, first.told.generation) == ([0, 1, 2, 3], 1)
+    assert world.last_events() == ["MemberJoined", "GroupRebalanced"]
+
+
+def test_a_partition_moves_when_its_owner_has_given_it_back(world: World) -> None:
+    """No barrier: the old member reads on what stays with it, and the new one waits for what it gets."""
+    first, second = join(world, "a"), join(world, "b")
+    assert second.told.generation == 2
+    assert second.numbers == []
+    assert first.look().numbers == [0, 1]
+    assert second.beat().numbers == [], "it has not been given back yet"
+    first.beat()
+    assert world.last_events() == ["MemberSeen", "GroupRebalanced"]
+    assert second.look().numbers == [2, 3], "told by the entry of the other"
+    assert group(world).generation == 2, "a hand-over changes no membership"
+
+
+def test_an_owner_that_still_reads_gives_nothing_back(world: World) -> None:
+    """A heartbeat that names a partition keeps it, however long that takes."""
+    first, second = join(world, "a"), join(world, "b")
+    for _ in range(3):
+        world.do(first.heartbeat())
+    assert second.look().numbers == []
+
+
+def test_a_partition_that_a_member_does_not_know_of_yet_stays_its_own(world: World) -> None:
+    """Its heartbeat may have been on its way when the partition was given to it."""
+    first, second = join(world, "a"), join(world, "b")
+    stale = second.heartbeat()
+    first.beat()
+    second.told = world.do(stale)
+    assert second.numbers == [2, 3]
+
+
+def test_a_member_that_leaves_makes_room_at_once(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    assert settle(first, second) == [[0, 1], [2, 3]]
+    first.leave()
+    assert second.look().numbers == [0, 1, 2, 3]
+    assert second.told.generation == 3
+
+
+def test_leaving_twice_is_leaving(world: World) -> None:
+    first = join(world, "a")
+    first.leave()
+    entries = len(world.entries)
+    first.leave()
+    assert len(world.entries) == entries
+    assert not group(world).members
+
+
+def test_a_member_that_is_silent_is_replaced_after_its_time_out(world: World) -> None:
+    """By the time of the chain, when another member speaks."""
+    first, second = join(world, "a"), join(world, "b")
+    settle(first, second)
+    world.now += SESSION - 10
+    assert second.beat().numbers == [2, 3], "its lease has not run out"
+    world.now += 20
+    assert second.beat().numbers == [0, 1, 2, 3]
+    assert world.last_events() == ["MemberSeen", "MemberLeft", "GroupRebalanced"]
+    assert world.refuse(UnknownMemberError, first.heartbeat()).abortable
+    world.refuse(UnknownMemberError, CommitOffsets(first.offsets({T0: 1})))
+
+
+def test_a_joining_member_replaces_the_silent_ones(world: World) -> None:
+    join(world, "a")
+    world.now += SESSION + 10
+    second = join(world, "b")
+    assert second.numbers == [0, 1, 2, 3]
+    assert world.last_events() == ["MemberLeft", "MemberJoined", "GroupRebalanced"]
+
+
+def test_a_lease_can_be_renewed_until_somebody_takes_over(world: World) -> None:
+    """A member that was alone and slow has lost nothing."""
+    first = join(world, "a")
+    world.now += 10 * SESSION
+    first.commit({T0: 1})
+    assert first.beat().numbers == [0, 1, 2, 3]
+    assert first.told.generation == 1
+
+
+def test_an_offset_commit_renews_the_lease(world: World) -> None:
+    """As in Kafka: in a transaction or not, it is a sign of life."""
+    first, second = join(world, "a"), join(world, "b")
+    settle(first, second)
+    client = world.client("id")
+    for step in range(4):
+        world.now += SESSION // 2
+        second.beat()
+        if step % 2:
+            first.commit({T0: step})
+        else:
+            world.do(client.append(offsets=first.offsets({T0: step})))
+    assert set(group(world).members) == {"a", "b"}
+
+
+# Generations ----------------------------------------------------------------------------------------------------------
+
+
+def test_off_06_a_change_of_members_fences_those_that_do_not_know(world: World) -> None:
+    first = join(world, "a")
+    first.commit({T0: 1})
+    join(world, "b")
+    stale = first.offsets({T0: 2})
+    world.refuse(IllegalGenerationError, CommitOffsets(stale))
+    first.look()
+    first.commit({T0: 2})
+    assert world.offset() == 2
+
+
+def test_off_06_a_rebalance_in_an_open_transaction(world: World) -> None:
+    """The zombie's offsets are refused, its abort works, and nothing of its transaction is visible."""
+    zombie, client = join(world, "a"), world.client("id")
+    client.send()
+    world.do(client.append(offsets=zombie.offsets({T0: 5})))
+    world.now += SESSION + 10
+    join(world, "b")
+    world.refuse(UnknownMemberError, client.append(offsets=zombie.offsets({T0: 6})))
+    client.abort()
+    assert world.offset() is None
+
+
+def test_fen_08_two_ids_for_one_task_are_fenced_by_the_group(world: World) -> None:
+    """Different transactional ids do not fence each other; the old generation does not get its offsets in."""
+    old, old_client = join(world, "old"), world.client("worker-1")
+    new = join(world, "new", instance_id=None)
+    old_client.send()
+    stale = old_client.append(offsets=old.offsets({T0: 3}))
+    error = world.refuse(IllegalGenerationError, stale)
+    assert error.abortable
+    assert not error.fatal
+    old_client.abort()
+    settle(old, new)
+    new_client = world.client("worker-2")
+    new_client.send()
+    world.do(new_client.append(offsets=new.offsets({TopicPartition("t", 3): 3})))
+    new_client.commit()
+    assert world.offset(TopicPartition("t", 3)) == 3
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_off_07_each_part_of_a_membership_is_checked(world: World, transactional: bool) -> None:
+    """OFF-06, OFF-07: as in Kafka's tests IllegalGenerationId, UnknownMemberId and FencedInstanceId."""
+    join(world, "a", instance_id="one")
+    current = join(world, "a2", instance_id="one")
+    assert current.told.generation == 1, "a static member comes back without a rebalance"
+    client = world.client("id")
+
+    def refuse(error: type[TxnStoreError], generation: int, member_id: str, instance_id: str | None) -> None:
+        item = GroupOffset(topic="t", partition=0, offset=1)
+        wrong = TxnOffsets("g", (item,), generation, member_id, instance_id)
+        assert world.refuse(error, client.append(offsets=wrong) if transactional else CommitOffsets(wrong)).abortable
+
+    refuse(IllegalGenerationError, 0, "a2", "one")
+    refuse(IllegalGenerationError, 2, "a2", None)
+    refuse(UnknownMemberError, 1, "nobody", None)
+    refuse(UnknownMemberError, 1, "", None)
+    refuse(UnknownMemberError, 1, "a", None)
+    refuse(UnknownMemberError, 1, "a2", "two")
+    refuse(FencedInstanceError, 1, "a", "one")
+
+
+def test_off_08_without_a_membership(world: World) -> None:
+    """A plain commit only while nobody is a member; a transaction's also then."""
+    client = world.client("id")
+    world.commit_offset(1)
+    member = join(world, "a")
+    world.refuse(UnknownMemberError, CommitOffsets(TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),))))
+    client.send_offsets({T0: 3})
+    client.commit()
+    assert world.offset() == 3
+    member.leave()
+    world.commit_offset(4)
+    assert world.offset() == 4
+
+
+def test_a_plain_commit_removes_the_dead(world: World) -> None:
+    join(world, "a")
+    world.now += SESSION + 10
+    world.commit_offset(4)
+    assert world.last_events() == ["MemberLeft", "GroupRebalanced", "OffsetsCommitted"]
+    assert not group(world).members
+
+
+def test_a_member_cannot_commit_for_a_partition_of_another(world: World) -> None:
+    """Stricter than Kafka: the newest generation does not help with what was given back before."""
+    first, second = join(world, "a"), join(world, "b")
+    settle(first, second)
+    world.refuse(IllegalGenerationError, CommitOffsets(first.offsets({T0: 1, TopicPartition("t", 3): 1})))
+    first.commit({T0: 1, T1: 1})
+
+
+def test_a_partition_that_is_to_be_given_back_can_still_be_committed(world: World) -> None:
+    """In between nobody else may read it."""
+    first, second = join(world, "a"), join(world, "b")
+    last = TopicPartition("t", 3)
+    first.look()
+    first.commit({last: 7})
+    world.refuse(IllegalGenerationError, CommitOffsets(second.offsets({last: 8})))
+    assert world.offset(last) == 7
+
+
+def test_con_17_the_generation_only_grows(world: World) -> None:
+    """Over joins, changes of what is read, leaves, and times without a member."""
+    seen = []
+    first = join(world, "a")
+    seen.append(group(world).generation)
+    second = join(world, "b")
+    seen.append(group(world).generation)
+    world.create("u", 2)
+    join(world, "b", 2, "u")
+    seen.append(group(world).generation)
+    for peer in (first, second):
+        peer.leave()
+        seen.append(group(world).generation)
+    join(world, "c")
+    seen.append(group(world).generation)
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+def test_joining_again_unchanged_is_a_heartbeat(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(first, second)
+    assert world.do(first.command) == first.told
+    assert group(world).generation == 2
+
+
+# What is read ---------------------------------------------------------------------------------------------------------
+
+
+def test_new_partitions_are_shared_when_a_member_has_seen_them(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(first, second)
+    first.beat((("t", 6),))
+    assert group(world).generation == 3
+    assert sorted(chain(*settle(first, second))) == [0, 1, 2, 3, 4, 5]
+
+
+def test_partitions_that_are_gone_are_forgotten_when_all_have_seen_it(world: World) -> None:
+    first, second = join(world, "a"), join(world, "b")
+    settle(first, second)
+    first.beat((("t", 2),))
+    assert len(list(chain(*settle(first, second)))) == 4
+    second.beat((("t", 2),))
+    assert sorted(chain(*settle(first, second))) == [0, 1]
+
+
+def test_members_read_different_topics(world: World) -> None:
+    world.create("u", 2)
+    first = join(world, "a")
+    second = join(world, "b", 2, "u")
+    assert settle(first, second) == [[0, 1, 2, 3], [0, 1]]
+    world.refuse(InvalidConfigError, second.heartbeat((("t", 4),)))
+
+
+def test_a_member_that_reads_something_else_gives_the_rest_back(world: World) -> None:
+    world.create("u", 2)
+    first = join(world, "a")
+    second = join(world, "b")
+    settle(first, second)
+    second.command = JoinGroup("g", "b", (("u", 2),), session_timeout_ms=SESSION)
+    second.told = world.do(second.command)
+    assert settle(first, second) == [[0, 1, 2, 3], [0, 1]]
+
+
+def test_the_assignor_is_that_of_most_members(world: World) -> None:
+    """KIP-848: so a group changes its assignor one member at a time; a draw goes to the first by name."""
+    first = join(world, "a", assignor="range")
+    second = join(world, "b", assignor="cooperative-sticky")
+    third = join(world, "c", assignor="range")
+    assert settle(first, second, third) == [[0, 1], [2], [3]]
+
+
+# Static members -------------------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_comes_back_to_its_partitions(world: World) -> None:
+    """KIP-345: within its time-out, without a rebalance; what is left of the old process is fenced."""
+    old, other = join(world, "a", instance_id="one"), join(world, "b")
+    settle(old, other)
+    new = join(world, "a2", instance_id="one")
+    assert (new.numbers, new.told.generation) == ([0, 1], 2)
+    assert world.last_events() == ["MemberJoined"]
+    assert world.refuse(FencedInstanceError, old.heartbeat()).abortable
+    world.refuse(FencedInstanceError, CommitOffsets(old.offsets({T0: 1})))
+    world.refuse(FencedInstanceError, LeaveGroup("g", "a", "one"))
+    new.commit({T0: 1})
+
+
+def test_a_static_member_comes_back_late_but_before_anybody_noticed(world: World) -> None:
+    old = join(world, "a", instance_id="one")
+    world.now += SESSION + 10
+    new = join(world, "a2", instance_id="one")
+    assert (new.numbers, new.told.generation) == (old.numbers, 1)
+
+
+def test_a_static_member_that_stays_away_is_replaced(world: World) -> None:
+    join(world, "a", instance_id="one")
+    other = join(world, "b")
+    world.now += SESSION + 10
+    assert other.beat().numbers == [0, 1, 2, 3]
+    back = join(world, "a2", instance_id="one")
+    assert group(world).generation == 4
+    assert settle(back, other) == [[2, 3], [0, 1]]
+
+
+def test_a_static_member_is_removed_by_its_name(world: World) -> None:
+    """Kafka: ``removeMembersFromConsumerGroup``."""
+    join(world, "a", instance_id="one")
+    world.do(LeaveGroup("g", instance_id="two"))
+    assert set(group(world).members) == {"a"}
+    world.do(LeaveGroup("g", instance_id="one"))
+    assert not group(world).members
+
+
+def test_a_static_member_keeps_its_name(world: World) -> None:
+    first = join(world, "a", instance_id="one")
+    world.refuse(InvalidConfigError, JoinGroup("g", "a", (("t", 4),), instance_id="two"))
+    assert first.beat().numbers == [0, 1, 2, 3]
+
+
+# Resetting and deleting -----------------------------------------------------------------------------------------------
+
+
+def test_offsets_are_reset_while_nobody_is_a_member(world: World) -> None:
+    member = join(world, "a")
+    member.commit({T0: 3})
+    reset = ResetOffsets(TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),)))
+    world.refuse(GroupNotEmptyError, reset)
+    world.now += SESSION + 10
+    world.do(reset)
+    assert world.offset() == 1
+    world.do(ResetOffsets(TxnOffsets("g", ())))
+
+
+def test_a_reset_wins_over_a_transaction_that_is_open(world: World) -> None:
+    """OFF-11: it comes later in the log."""
+    client = world.client("id")
+    client.send_offsets({T0: 9})
+    world.do(ResetOffsets(TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),))))
+    client.commit()
+    assert world.offset() == 1
+
+
+def test_off_17_a_deleted_group_gets_nothing_from_a_transaction_under_way(world: World) -> None:
+    """Pending offsets go with it; the commit of their transaction brings none back."""
+    client = world.client("id")
+    world.commit_offset(10)
+    client.send_offsets({T0: 20})
+    world.do(DeleteGroup("g"))
+    client.commit()
+    assert world.offset(require_stable=True) is None
+
+
+def test_a_group_with_live_members_is_not_deleted(world: World) -> None:
+    world.refuse(GroupNotFoundError, DeleteGroup("g"))
+    member = join(world, "a")
+    world.refuse(GroupNotEmptyError, DeleteGroup("g"))
+    member.leave()
+    world.do(DeleteGroup("g"))
+    assert "g" not in world.state.groups
+    world.refuse(UnknownMemberError, member.heartbeat())
+
+
+def test_off_18_an_offset_of_a_topic_that_was_created_again_is_refused(world: World) -> None:
+    """It was read from another topic: its id tells."""
+    old = world.state.topics["t"].topic_id
+    late = GroupOffset(topic="t", partition=0, offset=5, topic_id=old)
+    client = world.client("id")
+    world.do(CommitOffsets(TxnOffsets("g", (late,))))
+    world.do(client.append(offsets=TxnOffsets("g", (late,))))
+    world.do(DeleteTopic("t"))
+    world.create("t", 4)
+    world.refuse(UnknownTopicOrPartitionError, CommitOffsets(TxnOffsets("g", (late,))))
+    world.refuse(UnknownTopicOrPartitionError, client.append(offsets=TxnOffsets("g", (late,))))
+    world.do(client.end(Outcome.COMMIT))
+    assert world.offset(require_stable=True) is None
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [
+        (InvalidConfigError, JoinGroup("", "a", (("t", 1),))),
+        (InvalidConfigError, JoinGroup("g", "", (("t", 1),))),
+        (InvalidConfigError, JoinGroup("g", "a", ())),
+        (InvalidConfigError, JoinGroup("g", "a", (("t", -1),))),
+        (InvalidConfigError, JoinGroup("g", "a", (("t", 1),), assignor="round")),
+        (InvalidConfigError, JoinGroup("g", "a", (("t", 1),), session_timeout_ms=0)),
+        (InvalidConfigError, JoinGroup("g", "a", (("t", 1),), session_timeout_ms=1_800_001)),
+        (InvalidConfigError, JoinGroup("g", "a", (("t", 1),), instance_id="")),
+        (InvalidTopicError, JoinGroup("g", "a", (("t/", 1),))),
+        (UnknownMemberError, Heartbeat("g", "a", ())),
+        (UnknownMemberError, Heartbeat("unknown", "a", ())),
+    ],
+)
+def test_what_is_wrong_is_refused(world: World, error: type[TxnStoreError], command: JoinGroup | Heartbeat) -> None:
+    world.refuse(error, command)

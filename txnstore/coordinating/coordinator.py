@@ -1,0 +1,372 @@
+"""The coordinator: takes a command to the chain that decides it, and a transaction through all chains that it touches.
+
+Nothing is kept here that could be lost: every step of a transaction is an entry of a chain, so any process can go on
+where another stopped. A transaction that stays in its coordinator's chain is one entry. Across chains it takes the
+steps of KIP-98::
+
+    coordinator's chain          other chains
+    AddPartitions, AddOffsets
+                                 batches, offsets      (in parallel, one entry a chain)
+    PREPARE, own markers                               the decision: here a commit returns
+                                 markers               (in parallel, one entry a chain)
+    COMPLETE
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from txnstore.chain.chains import Chains
+from txnstore.coordinating.copies import copy_everywhere, copy_topics
+from txnstore.core.appending import find_batch
+from txnstore.core.commands import (
+    AbortTxn,
+    Added,
+    AlterTopic,
+    Append,
+    Appended,
+    Command,
+    CommitOffsets,
+    CompleteTxn,
+    CreateTopic,
+    DeleteTopic,
+    DropObjects,
+    Ended,
+    EndTxn,
+    ForgetObjects,
+    InitProducer,
+    ProducerIdentity,
+    ResetOffsets,
+    TxnOffsets,
+    Unfinished,
+    WriteMarkers,
+)
+from txnstore.core.groups import with_topic_id
+from txnstore.core.model import State, TxnState
+from txnstore.core.parts import Part, chain_of_command, chains_of, joined, keys_by_chain, parts_of
+from txnstore.core.routing import (
+    CATALOG,
+    chain_of_partition,
+    chain_of_producer,
+    chain_of_transactional_id,
+)
+from txnstore.core.transactions import outcome_of, unfinished_of
+from txnstore.errors import (
+    ConcurrentTransactionsError,
+    StorageError,
+    TxnStoreError,
+    UnknownOutcomeError,
+    UnknownTopicOrPartitionError,
+)
+from txnstore.ids import Runtime
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+#: How often a command is tried again when the transaction before it had to be finished first.
+_ATTEMPTS = 8
+
+
+class Coordinator:
+    """Submits commands to the chains of a store. Safe for many threads.
+
+    ``background``: makes the workers that finish transactions after their commit has returned.
+    """
+
+    def __init__(self, chains: Chains, runtime: Runtime, background: Callable[[], Executor]) -> None:
+        self._chains = chains
+        self._runtime = runtime
+        self._background = background
+        self._ending: dict[str, Future[None]] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, command: Command) -> Any:
+        """Commit a command and return its answer; raises what refuses it.
+
+        :class:`StorageError`: nothing happened. :class:`UnknownOutcomeError`: nobody could tell, or a part of it
+        happened; the same call again goes on from there.
+        """
+        if len(self._chains) == 1:
+            return self._chains[0].submit(command)
+        match command:
+            case InitProducer():
+                return self._init(command)
+            case Append():
+                return self._append(command)
+            case EndTxn():
+                return self._end(command)
+            case AbortTxn():
+                return self._abort(command)
+            case CreateTopic() | AlterTopic() | DeleteTopic():
+                return self._change_catalog(command)
+            case DropObjects() | ForgetObjects():
+                return self._objects(command)
+            case CommitOffsets() | ResetOffsets():
+                command = replace(command, offsets=self._checked_offsets(command.offsets))
+        return self._submit(chain_of_command(command, len(self._chains)), command)
+
+    def _submit(self, number: int, command: Command, topics: Iterable[str] = ()) -> Any:
+        """Submit to one chain; if it does not know a topic yet that the catalog has, it is told first."""
+        try:
+            return self._chains[number].submit(command)
+        except UnknownTopicOrPartitionError:
+            if not copy_topics(self._chains, number, topics):
+                raise
+        return self._chains[number].submit(command)
+
+    # Producers --------------------------------------------------------------------------------------------------------
+
+    def _init(self, command: InitProducer) -> ProducerIdentity:
+        """Grant an identity; what the previous instance left is ended in all chains before (INIT-03, INIT-05)."""
+        count = len(self._chains)
+        if command.transactional_id is None:
+            number = self._runtime.rng.randrange(count)
+        else:
+            number = chain_of_transactional_id(command.transactional_id, count)
+            self._wait_for(command.transactional_id)
+        for _ in range(_ATTEMPTS):
+            answer = self._chains[number].submit(command)
+            if isinstance(answer, ProducerIdentity):
+                return answer
+            self._finish_first(answer)
+        msg = f"other instances of {command.transactional_id!r} begin transactions all the time"
+        raise ConcurrentTransactionsError(msg)
+
+    def _append(self, command: Append) -> tuple[Appended, ...]:
+        command = replace(command, offsets=self._all_checked(command.offsets))
+        parts, producer = parts_of(command, len(self._chains)), command.producer
+        if producer.transactional_id is None:
+            work = {
+                number: partial(self._submit, number, Append(producer, part.batches, part.offsets), _topics(part))
+                for number, part in parts.items()
+            }
+            return joined(parts, self._all(work, happened=False))
+        home = chain_of_producer(producer.producer_id)
+        own = parts.get(home, Part())
+        others = {number: part for number, part in parts.items() if number != home}
+        added, appended = self._add(producer, home, own, others)
+        return joined(parts, {home: appended, **self._register(producer, added, others)})
+
+    def _add(
+        self, producer: ProducerIdentity, home: int, own: Part, others: dict[int, Part]
+    ) -> tuple[Added, tuple[Appended, ...]]:
+        """AddPartitions and AddOffsets for other chains, with the coordinator's own part, unless nothing is new.
+
+        This is the fence for the chains that a zombie never touched (FEN-02): its epoch is refused here.
+        """
+        partitions = tuple(tp for part in others.values() for tp in part.partitions)
+        groups = tuple(group for part in others.values() for group in part.groups)
+        state = self._chains[home].state
+        txn = state.transactions.get(producer.transactional_id or "")
+        if (
+            txn is not None
+            and not (own.batches or own.offsets)
+            and txn.state is TxnState.ONGOING
+            and (txn.producer_id, txn.epoch) == (producer.producer_id, producer.epoch)
+            and txn.partitions.issuperset(partitions)
+            and txn.groups.issuperset(groups)
+        ):
+            return Added(home, state.sequence, txn.started_at or 0), ()
+        command = Append(producer, own.batches, own.offsets, partitions, groups)
+        appended = self._when_free(producer, lambda: self._submit(home, command, _topics(own)))
+        state = self._chains[home].state
+        return Added(home, state.sequence, state.timestamp), appended
+
+    def _register(
+        self, producer: ProducerIdentity, added: Added, parts: dict[int, Part]
+    ) -> dict[int, tuple[Appended, ...]]:
+        """The batches and offsets of a transaction in other chains."""
+        work = {
+            number: partial(
+                self._submit, number, Append(producer, part.batches, part.offsets, added=added), _topics(part)
+            )
+            for number, part in parts.items()
+        }
+        return self._all(work, happened=True)
+
+    def _end(self, command: EndTxn) -> Ended:
+        producer = command.producer
+        home = chain_of_producer(producer.producer_id)
+        parts = parts_of(command, len(self._chains))
+        own = parts.get(home, Part())
+        others = {number: part for number, part in parts.items() if number != home}
+        self._wait_for(producer.transactional_id)
+        own = replace(own, offsets=self._all_checked(own.offsets))
+        appended = self._send_ahead(command, home, others) if others else {}
+        last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
+        try:
+            ended: Ended = self._when_free(producer, lambda: self._submit(home, last, _topics(own)))
+        except StorageError as error:
+            raise _unknown(error, happened=bool(others)) from error
+        if ended.unfinished is not None:
+            self._finish_later(ended.unfinished)
+        if ended.repeated:
+            return ended
+        return replace(ended, appended=joined(parts, {**appended, home: ended.appended}))
+
+    def _send_ahead(self, command: EndTxn, home: int, parts: dict[int, Part]) -> dict[int, tuple[Appended, ...]]:
+        """What goes to other chains before the decision.
+
+        A refusal may mean that an earlier attempt of this end was decided: then its batches are where that put them.
+        """
+        producer = command.producer
+        try:
+            checked = {number: replace(part, offsets=self._all_checked(part.offsets)) for number, part in parts.items()}
+            added, _ = self._add(producer, home, Part(), checked)
+            return self._register(producer, added, checked)
+        except StorageError:
+            raise
+        except TxnStoreError:
+            txn = self._chains[home].refresh().transactions.get(producer.transactional_id or "")
+            if txn is None or outcome_of(txn, producer) is not command.outcome:
+                raise
+            states = self._chains.at_once({number: self._chains[number].refresh for number in parts})
+            return {
+                number: tuple(find_batch(states[number], batch, txn.updated_at) for batch in part.batches)
+                for number, part in parts.items()
+            }
+
+    def _after(self, producer: ProducerIdentity, home: int, parts: dict[int, Part]) -> tuple[tuple[int, int], ...]:
+        """For each other chain in the transaction an entry at which all that was sent to it is there."""
+        txn = self._chains[home].state.transactions.get(producer.transactional_id or "")
+        numbers = set(parts) | (chains_of(txn, len(self._chains)) if txn is not None else set())
+        return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {home}))
+
+    # Ends that others left --------------------------------------------------------------------------------------------
+
+    def finish(self, decided: Unfinished) -> None:
+        """Write the markers of a decided transaction wherever they are missing, then complete it.
+
+        May be done at any time, by anybody, by several at once. A chain that cannot be written keeps the others from
+        nothing: they have their markers when this raises.
+        """
+        home = chain_of_producer(decided.producer_id)
+        others = sorted(chains_of(decided, len(self._chains)) - {home})
+        after = self._chains.at_once({number: partial(self._mark, number, decided, home) for number in others})
+        self._chains[home].submit(CompleteTxn(decided, tuple(sorted(after.items()))))
+
+    def _mark(self, number: int, decided: Unfinished, home: int) -> int:
+        """The markers in one chain; an entry at which they are there."""
+        chain = self._chains[number]
+        try:
+            chain.submit(WriteMarkers(decided, (home, decided.sequence)))
+        except UnknownTopicOrPartitionError:
+            copy_topics(self._chains, number, {tp.topic for tp in decided.partitions})
+            there = chain.state.partitions
+            left = tuple(
+                tp
+                for tp in decided.partitions
+                if tp in there or chain_of_partition(tp, len(self._chains)) != number  # Deleted ones need no marker.
+            )
+            chain.submit(WriteMarkers(replace(decided, partitions=left), (home, decided.sequence)))
+        return chain.state.sequence
+
+    def _abort(self, command: AbortTxn) -> None:
+        number = chain_of_transactional_id(command.transactional_id, len(self._chains))
+        answer = self._chains[number].submit(command)
+        if answer is not None:
+            self._finish_first(answer)
+
+    def _finish_first(self, decided: Unfinished) -> None:
+        """Finish what stands in the way of a command; the decision has happened, whatever becomes of this."""
+        try:
+            self.finish(decided)
+        except StorageError as error:
+            raise _unknown(error, happened=True) from error
+
+    def _finish_later(self, decided: Unfinished) -> None:
+        with self._lock:
+            self._ending[decided.transactional_id] = self._background().submit(self._finish_quietly, decided)
+
+    def _finish_quietly(self, decided: Unfinished) -> None:
+        try:
+            self.finish(decided)
+        except Exception as error:  # noqa: BLE001 - it is durable and decided: whoever comes next goes on
+            _LOG.warning(
+                "markers not written yet", extra={"transactional_id": decided.transactional_id, "error": str(error)}
+            )
+
+    def _wait_for(self, transactional_id: str | None) -> None:
+        """Wait for the end that this process is writing in the background, if there is one."""
+        with self._lock:
+            ending = self._ending.pop(transactional_id or "", None)
+        if ending is not None:
+            ending.result()
+
+    def _when_free(self, producer: ProducerIdentity, call: Callable[[], T]) -> T:
+        """The answer of a call that needs the transaction before it to be finished everywhere (ADD-05)."""
+        self._wait_for(producer.transactional_id)
+        chain = self._chains[chain_of_producer(producer.producer_id)]
+        for _ in range(_ATTEMPTS):
+            try:
+                return call()
+            except ConcurrentTransactionsError:
+                state = chain.refresh()
+                txn = state.transactions.get(producer.transactional_id or "")
+                decided = unfinished_of(state, txn) if txn is not None else None
+                if decided is not None:
+                    self.finish(decided)
+        return call()
+
+    # The rest ---------------------------------------------------------------------------------------------------------
+
+    def _change_catalog(self, command: CreateTopic | AlterTopic | DeleteTopic) -> Any:
+        answer = self._chains[CATALOG].submit(command)
+        name = command.name if isinstance(command, DeleteTopic) else command.topic.name
+        copy_everywhere(self._chains, name)
+        return answer
+
+    def _objects(self, command: DropObjects | ForgetObjects) -> tuple[str, ...] | None:
+        work = {
+            number: partial(self._chains[number].submit, type(command)(keys))
+            for number, keys in keys_by_chain(command.keys, len(self._chains)).items()
+        }
+        answers = self._all(work, happened=False)
+        if isinstance(command, ForgetObjects):
+            return None
+        return tuple(key for number in sorted(answers) for key in answers[number])
+
+    def _all_checked(self, offsets: Iterable[TxnOffsets]) -> tuple[TxnOffsets, ...]:
+        return tuple(self._checked_offsets(item) for item in offsets)
+
+    def _checked_offsets(self, offsets: TxnOffsets) -> TxnOffsets:
+        """A group's chain cannot tell whether a partition of another chain exists, and of which topic: the catalog can.
+
+        What is not true of the catalog as it is known may be true at its head.
+        """
+        catalog = self._chains[CATALOG]
+        try:
+            return _with_topic_ids(catalog.state, offsets)
+        except UnknownTopicOrPartitionError:
+            return _with_topic_ids(catalog.refresh(), offsets)
+
+    def _all(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
+        """The answers of all chains. A refusal is raised first; a storage that failed for some leaves it unknown."""
+        found, errors = self._chains.try_at_once(work)
+        refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
+        if refused:
+            raise refused[0]
+        for number in sorted(errors):
+            raise _unknown(errors[number], happened=happened or bool(found)) from errors[number]
+        return found
+
+
+def _with_topic_ids(catalog: State, offsets: TxnOffsets) -> TxnOffsets:
+    return replace(offsets, offsets=tuple(with_topic_id(catalog, offsets.group, item) for item in offsets.offsets))
+
+
+def _topics(part: Part) -> set[str]:
+    return {tp.topic for tp in part.partitions}
+
+
+def _unknown(error: Exception, *, happened: bool) -> Exception:
+    """The error to raise if a storage failed in the middle: *nothing happened* would not be true any more."""
+    if not happened or isinstance(error, UnknownOutcomeError):
+        return error
+    return UnknownOutcomeError(f"a part of it is written, the rest is not: {error}")

@@ -1,0 +1,91 @@
+"""Ending what others left: decided transactions whose markers are missing, and open ones that are past their time-out.
+
+Anybody may do it at any time (REC-01): what is decided is carried out, and an open transaction is aborted by one entry
+of its coordinator's chain that also fences its owner. Two who do it at once write nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from txnstore.chain.chains import Chains
+from txnstore.coordinating.coordinator import Coordinator
+from txnstore.coordinating.copies import copy_all
+from txnstore.core.commands import AbortTxn
+from txnstore.core.model import State, TopicPartition, Transaction
+from txnstore.core.routing import chain_of_producer
+from txnstore.core.transactions import unfinished_of
+from txnstore.core.view import View
+from txnstore.errors import TxnStoreError
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """The transactional ids whose transactions were ended: ``finished`` as decided before, ``aborted`` as expired.
+
+    ``failed``: what could not be ended now, with the reason. ``topics``: copies of the catalog that were brought up to
+    date.
+    """
+
+    finished: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    topics: int = 0
+
+
+def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryReport:
+    """End everything that its owner has left, in all chains. ``now``: the time of this process in milliseconds."""
+    finished: list[str] = []
+    aborted: list[str] = []
+    failed: list[tuple[str, str]] = []
+    for state in chains.view().states:
+        for name in sorted(state.transactions):
+            txn = state.transactions[name]
+            if not _is_left(txn, now):
+                continue
+            try:
+                _end(coordinator, state, txn)
+            except TxnStoreError as error:
+                failed.append((name, str(error)))
+            else:
+                (finished if txn.outcome is not None else aborted).append(name)
+    topics = copy_all(chains) if len(chains) > 1 else 0
+    return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
+
+
+def unblock(coordinator: Coordinator, view: View, partitions: Iterable[TopicPartition], now: int) -> bool:
+    """End what holds back the LSO of these partitions, if its owner has left it; whether there was such a thing.
+
+    The view says what is known of the coordinators; nothing is read for this.
+    """
+    left: dict[int, Transaction] = {}
+    for tp in partitions:
+        log = view.log(tp)
+        for producer_id in log.open_txns if log is not None else ():
+            txn = view.owner(producer_id)
+            if txn is not None and _is_left(txn, now):
+                left[producer_id] = txn
+    done = False
+    for producer_id in sorted(left):
+        try:
+            _end(coordinator, view.states[chain_of_producer(producer_id)], left[producer_id])
+            done = True
+        except TxnStoreError as error:
+            _LOG.warning("a transaction that blocks readers could not be ended", extra={"error": str(error)})
+    return done
+
+
+def _is_left(txn: Transaction, now: int) -> bool:
+    return txn.outcome is not None or txn.expired(now)
+
+
+def _end(coordinator: Coordinator, state: State, txn: Transaction) -> None:
+    decided = unfinished_of(state, txn)
+    if decided is not None:
+        coordinator.finish(decided)
+    else:
+        coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch), expired_only=True))

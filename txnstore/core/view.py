@@ -1,0 +1,221 @@
+"""All chains of a store at one moment: what every reader looks at.
+
+The states are a causally consistent cut: whatever one of them rests on in another chain is in that one's state, too
+(``State.seen``). So a marker is never seen without the decision that it carries out, nor a decision without the batches
+that it is about. What is decided counts as ended, whether the markers are written or not: a transaction is seen whole
+or not at all, in all partitions of all chains (architecture §5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from txnstore.core.evolve import decided_offsets
+from txnstore.core.model import (
+    AbortedTxn,
+    Group,
+    Outcome,
+    Partition,
+    State,
+    Topic,
+    TopicPartition,
+    Transaction,
+)
+from txnstore.core.routing import (
+    CATALOG,
+    chain_of_group,
+    chain_of_partition,
+    chain_of_producer,
+    chain_of_transactional_id,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class View:
+    """A consistent cut over all chains, with the names of a :class:`~txnstore.core.model.State` for reading.
+
+    ``states``: one a chain, by number. With one chain it is that chain's state.
+    """
+
+    def __init__(self, states: tuple[State, ...]) -> None:
+        self.states = states
+        self.chains = len(states)
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """The catalog."""
+        return self.states[CATALOG].topics
+
+    @property
+    def sequence(self) -> int:
+        """The number of entries in all chains together; grows with each one."""
+        return sum(state.sequence for state in self.states)
+
+    @property
+    def timestamp(self) -> int:
+        """The time of the newest entry, in milliseconds."""
+        return max(state.timestamp for state in self.states)
+
+    @cached_property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """The partition logs as readers see them."""
+        if self.chains == 1:
+            return self.states[0].partitions
+        return _Partitions(self)
+
+    @cached_property
+    def transactions(self) -> Mapping[str, Transaction]:
+        """The transactions by transactional id."""
+        return self._routed([state.transactions for state in self.states], chain_of_transactional_id)
+
+    @cached_property
+    def transactional_ids(self) -> Mapping[int, str]:
+        """The transactional id of each producer id that has one."""
+        return self._routed([state.transactional_ids for state in self.states], lambda key, _: chain_of_producer(key))
+
+    @cached_property
+    def groups(self) -> Mapping[str, Group]:
+        """The consumer groups as readers see them."""
+        if self.chains == 1:
+            return self.states[0].groups
+        return _Groups(self)
+
+    @cached_property
+    def dropped(self) -> Mapping[str, int]:
+        """The objects that no chain needs any more, and when each became one."""
+        if self.chains == 1:
+            return self.states[0].dropped
+        return {key: at for state in self.states for key, at in state.dropped.items()}
+
+    def _routed(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
+        return maps[0] if self.chains == 1 else _Routed(maps, chain_of)
+
+    def partition(self, tp: TopicPartition) -> Partition | None:
+        """The partition log as readers see it, or None if there is no such partition."""
+        return self.partitions.get(tp)
+
+    def log(self, tp: TopicPartition) -> Partition | None:
+        """The partition log as its own chain has it: what is decided elsewhere counts once its marker is written."""
+        topic = self.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < topic.partitions:
+            return None
+        state = self.states[chain_of_partition(tp, self.chains)]
+        copy = state.topics.get(tp.topic)
+        found = state.partitions.get(tp) if copy is not None and copy.topic_id == topic.topic_id else None
+        return found if found is not None else Partition()
+
+    def sorted_topics(self) -> list[Topic]:
+        """The topics by name."""
+        return self.states[CATALOG].sorted_topics()
+
+    def partitions_of(self, topic: str) -> Iterator[tuple[TopicPartition, Partition]]:
+        """The partitions of a topic in order."""
+        for number in range(self.topics[topic].partitions):
+            tp = TopicPartition(topic, number)
+            yield tp, self.partitions[tp]
+
+    def owner(self, producer_id: int) -> Transaction | None:
+        """The transaction of a producer id, if it is the current one of its transactional id."""
+        coordinator = chain_of_producer(producer_id)
+        if not 0 <= coordinator < self.chains:
+            return None
+        state = self.states[coordinator]
+        txn = state.transactions.get(state.transactional_ids.get(producer_id, ""))
+        return txn if txn is not None and txn.producer_id == producer_id else None
+
+    def decided(self, partition: Partition) -> Partition:
+        """A log in which transactions that are decided count as ended, their markers written or not."""
+        open_txns, aborted = partition.open_txns, partition.aborted
+        for producer_id, first in sorted(partition.open_txns.items()):
+            txn = self.owner(producer_id)
+            if txn is None or txn.outcome is None:
+                continue
+            open_txns = open_txns.remove(producer_id)
+            if txn.outcome is Outcome.ABORT:
+                last = partition.high_watermark - 1
+                aborted = (*aborted, AbortedTxn(producer_id, first, last, partition.last_stable_offset))
+        if open_txns is partition.open_txns:
+            return partition
+        return replace(partition, open_txns=open_txns, aborted=aborted)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, View) and self.states == other.states
+
+    def __hash__(self) -> int:
+        return hash(tuple((state.chain, state.entry_hash) for state in self.states))
+
+    def __repr__(self) -> str:
+        return f"View({', '.join(f'{state.chain}: {state.sequence}' for state in self.states)})"
+
+
+class _Routed(Mapping[K, V], Generic[K, V]):
+    """The maps of all chains as one; a key is in the map of its own chain."""
+
+    def __init__(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> None:
+        self._maps = maps
+        self._chain_of = chain_of
+
+    def __getitem__(self, key: K) -> V:
+        chain = self._chain_of(key, len(self._maps))
+        if not 0 <= chain < len(self._maps):
+            raise KeyError(key)
+        return self._maps[chain][key]
+
+    def __iter__(self) -> Iterator[K]:
+        for values in self._maps:
+            yield from values
+
+    def __len__(self) -> int:
+        return sum(len(values) for values in self._maps)
+
+
+class _Partitions(Mapping[TopicPartition, Partition]):
+    """The partitions of the catalog's topics, each looked up in its chain when it is asked for."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._found: dict[TopicPartition, Partition] = {}
+
+    def __getitem__(self, tp: TopicPartition) -> Partition:
+        found = self._found.get(tp)
+        if found is None:
+            log = self._view.log(tp)
+            if log is None:
+                raise KeyError(tp)
+            found = self._found[tp] = self._view.decided(log) if log.open_txns else log
+        return found
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        for topic in self._view.topics.values():
+            for number in range(topic.partitions):
+                yield TopicPartition(topic.name, number)
+
+    def __len__(self) -> int:
+        return sum(topic.partitions for topic in self._view.topics.values())
+
+
+class _Groups(Mapping[str, Group]):
+    """The groups of all chains; pending offsets of decided transactions count as ended."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __getitem__(self, name: str) -> Group:
+        group = self._view.states[chain_of_group(name, self._view.chains)].groups[name]
+        for producer_id in sorted(group.pending):
+            txn = self._view.owner(producer_id)
+            if txn is not None and txn.outcome is not None:
+                group = decided_offsets(group, producer_id, txn.epoch + 1, txn.outcome)
+        return group
+
+    def __iter__(self) -> Iterator[str]:
+        for state in self._view.states:
+            yield from state.groups
+
+    def __len__(self) -> int:
+        return sum(len(state.groups) for state in self._view.states)
