@@ -1,8 +1,11 @@
-"""Several chains of the pure core: each step of a transaction across them by hand, in any order, with every check."""
+"""Several chains: of the pure core, each step by hand with every check; and of stores that have no threads."""
 
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 from txnstore.core.commands import (
@@ -25,8 +28,16 @@ from txnstore.core.evolve import begin_entry, first_state
 from txnstore.core.invariants import check, check_step, check_view
 from txnstore.core.model import NewBatch, Outcome, Segment, State, Topic, TopicPartition
 from txnstore.core.parts import chains_of
-from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
+from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
 from txnstore.core.view import View
+from txnstore.ids import Runtime
+from txnstore.producer import Producer
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.counting import CountingStore
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing.executors import InlineExecutor
+
+_PROCESSES = itertools.count()
 
 
 class Cluster:
@@ -114,7 +125,7 @@ class Cluster:
         """The markers in one chain."""
         assert self.decided is not None
         home = chain_of_transactional_id(self.name, len(self.states))
-        self.do(number, WriteMarkers(self.decided, (home, self.decided.sequence)))
+        self.do(number, WriteMarkers(self.decided, (home, self.states[home].sequence)))
 
     def complete(self) -> None:
         """The completion, after all markers."""
@@ -133,3 +144,56 @@ class Cluster:
 
     def state(self, number: int) -> State:
         return self.states[number]
+
+
+# The shell ------------------------------------------------------------------------------------------------------------
+
+
+def process(
+    objects: ObjectStore,
+    clock: Callable[[], int],
+    *,
+    chains: int | None = None,
+    background: Callable[[], Executor] = InlineExecutor,
+) -> Store:
+    """A process of its own on a store: without threads, so that its requests come in one order.
+
+    ``chains``: create the store first. ``background``: what finishes transactions after their commit has returned.
+    """
+    runtime = Runtime(clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background)
+    counted = CountingStore(objects, log=True)
+    return open_on(counted, runtime=runtime) if chains is None else create_on(counted, chains, runtime=runtime)
+
+
+def write_everywhere(producer: Producer, value: bytes, topic: str = "t", partitions: int = 6) -> None:
+    """One record in each partition, in the open transaction."""
+    for number in range(partitions):
+        producer.send(topic, value, partition=number)
+
+
+def seen(store: Store, topic: str = "t", isolation: str = "read_committed") -> dict[bytes, int]:
+    """In how many records of one snapshot each value is."""
+    values = store.scan(topic, isolation).to_table()["value"].to_pylist()
+    return {value: values.count(value) for value in sorted(set(values))}
+
+
+def ids_of(store: Store, chain: int) -> str:
+    """A transactional id that a chain coordinates."""
+    names = (f"id-{count}" for count in itertools.count())
+    return next(name for name in names if chain_of_transactional_id(name, len(store.chains)) == chain)
+
+
+def groups_of(store: Store, chain: int) -> str:
+    """A group that a chain coordinates."""
+    names = (f"group-{count}" for count in itertools.count())
+    return next(name for name in names if chain_of_group(name, len(store.chains)) == chain)
+
+
+def partitions_of(store: Store, chain: int, topic: str = "t") -> list[int]:
+    """The partitions of a topic that a chain leads."""
+    count = store.topic(topic).partitions
+    return [
+        number
+        for number in range(count)
+        if chain_of_partition(TopicPartition(topic, number), len(store.chains)) == chain
+    ]

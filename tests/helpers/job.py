@@ -31,9 +31,9 @@ class Ledger:
     attempted: set[bytes] = field(default_factory=set)
 
 
-def run_job(objects: ObjectStore, runtime: Runtime, ledger: Ledger) -> None:
+def run_job(objects: ObjectStore, runtime: Runtime, ledger: Ledger, chains: int = 1) -> None:
     """One life of the job: from wherever it was to its end."""
-    store = create_on(objects, exist_ok=True, runtime=runtime)
+    store = create_on(objects, chains, exist_ok=True, runtime=runtime)
     try:
         _run(store, ledger)
     finally:

@@ -11,67 +11,75 @@ from txnstore.ids import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, script, seeded
+from txnstore.testing.executors import InlineExecutor
 
 
 def _runtime(clock: ManualClock, seed: int = 0) -> Runtime:
-    return Runtime(clock=clock, sleep=lambda _: None, rng=random.Random(seed))
+    return Runtime(clock, lambda _: None, random.Random(seed), InlineExecutor, InlineExecutor)
 
 
 def _retrying(objects: FaultStore) -> RetryingStore:
     return RetryingStore(objects, sleep=lambda _: None, rng=random.Random(0))
 
 
-def _requests_of_the_job() -> int:
+def _requests_of_the_job(chains: int) -> int:
     """How many requests the job makes when nothing goes wrong."""
     clock = ManualClock()
     faults = FaultStore(MemoryStore(clock=clock))
     ledger = Ledger()
-    run_job(_retrying(faults), _runtime(clock), ledger)
+    run_job(_retrying(faults), _runtime(clock), ledger, chains)
     check_result(faults.inner, _runtime(clock), ledger, finished=True)
     return len(faults.requests)
 
 
+@pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_any_request_loses_nothing_and_doubles_nothing(*, after: bool) -> None:
+def test_a_crash_at_any_request_loses_nothing_and_doubles_nothing(*, after: bool, chains: int) -> None:
     """Kill the job at its n-th request, for every n; look; start it again; look again."""
     crashes = 0
-    for n in range(1, _requests_of_the_job() + 1):
+    for n in range(1, _requests_of_the_job(chains) + 1):
         clock = ManualClock()
         inner, ledger = MemoryStore(clock=clock), Ledger()
         try:
-            run_job(_retrying(FaultStore(inner, crash_at(n, after=after))), _runtime(clock, n), ledger)
+            run_job(_retrying(FaultStore(inner, crash_at(n, after=after))), _runtime(clock, n), ledger, chains)
         except SimulatedCrash:
             crashes += 1
         if _exists(inner):
             check_result(inner, _runtime(clock, -n), ledger, finished=False)
-        run_job(inner, _runtime(clock, 1000 + n), ledger)
+        run_job(inner, _runtime(clock, 1000 + n), ledger, chains)
         check_result(inner, _runtime(clock, -n), ledger, finished=True)
     assert crashes > 60
 
 
+_FAULTS = (
+    Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412, Fault.UNAVAILABLE_503, Fault.ERROR_BEFORE,
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412, Fault.UNAVAILABLE_503, Fault.ERROR_BEFORE],
-    ids=lambda fault: fault.value,
+    ("fault", "chains"),
+    [*((fault, 1) for fault in _FAULTS), (Fault.LOST_RESPONSE, 3), (Fault.LATE, 3)],
+    ids=lambda value: getattr(value, "value", value),
 )
-def test_a_fault_at_any_request_is_survived_without_a_restart(fault: Fault) -> None:
+def test_a_fault_at_any_request_is_survived_without_a_restart(fault: Fault, chains: int) -> None:
     """Each request fails once; a late duplicate arrives when everything is over."""
-    for n in range(1, _requests_of_the_job() + 1):
+    for n in range(1, _requests_of_the_job(chains) + 1):
         clock = ManualClock()
         inner, ledger = MemoryStore(clock=clock), Ledger()
         faults = FaultStore(inner, script({n: fault}), sleep=lambda _: None)
-        run_job(_retrying(faults), _runtime(clock, n), ledger)
+        run_job(_retrying(faults), _runtime(clock, n), ledger, chains)
         faults.release()
         check_result(inner, _runtime(clock, -n), ledger, finished=True)
 
 
+@pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("seed", range(20))
-def test_many_faults_at_once_are_survived(seed: int) -> None:
+def test_many_faults_at_once_are_survived(seed: int, chains: int) -> None:
     """A quarter of all writes fails one way or another; the job may have to be started again."""
     clock = ManualClock()
     inner, ledger = MemoryStore(clock=clock), Ledger()
     faults = FaultStore(inner, seeded(seed, 0.25, operations={"put_if_absent", "put"}), sleep=lambda _: None)
-    run_job(_retrying(faults), _runtime(clock, seed), ledger)
+    run_job(_retrying(faults), _runtime(clock, seed), ledger, chains)
     faults.release()
     check_result(inner, _runtime(clock, -seed), ledger, finished=True)
 

@@ -248,14 +248,15 @@ class Coordinator:
         """
         home = chain_of_producer(decided.producer_id)
         others = sorted(chains_of(decided, len(self._chains)) - {home})
-        after = self._chains.at_once({number: partial(self._mark, number, decided, home) for number in others})
+        decision = (home, self._chains[home].state.sequence)  # Who knows the decision knows an entry that has it.
+        after = self._chains.at_once({number: partial(self._mark, number, decided, decision) for number in others})
         self._chains[home].submit(CompleteTxn(decided, tuple(sorted(after.items()))))
 
-    def _mark(self, number: int, decided: Unfinished, home: int) -> int:
+    def _mark(self, number: int, decided: Unfinished, decision: tuple[int, int]) -> int:
         """The markers in one chain; an entry at which they are there."""
         chain = self._chains[number]
         try:
-            chain.submit(WriteMarkers(decided, (home, decided.sequence)))
+            chain.submit(WriteMarkers(decided, decision))
         except UnknownTopicOrPartitionError:
             copy_topics(self._chains, number, {tp.topic for tp in decided.partitions})
             there = chain.state.partitions
@@ -264,7 +265,7 @@ class Coordinator:
                 for tp in decided.partitions
                 if tp in there or chain_of_partition(tp, len(self._chains)) != number  # Deleted ones need no marker.
             )
-            chain.submit(WriteMarkers(replace(decided, partitions=left), (home, decided.sequence)))
+            chain.submit(WriteMarkers(replace(decided, partitions=left), decision))
         return chain.state.sequence
 
     def _abort(self, command: AbortTxn) -> None:
@@ -307,9 +308,8 @@ class Coordinator:
             try:
                 return call()
             except ConcurrentTransactionsError:
-                state = chain.refresh()
-                txn = state.transactions.get(producer.transactional_id or "")
-                decided = unfinished_of(state, txn) if txn is not None else None
+                txn = chain.refresh().transactions.get(producer.transactional_id or "")
+                decided = unfinished_of(txn) if txn is not None else None
                 if decided is not None:
                     self.finish(decided)
         return call()

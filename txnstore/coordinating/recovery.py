@@ -14,8 +14,7 @@ from txnstore.chain.chains import Chains
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.copies import copy_all
 from txnstore.core.commands import AbortTxn
-from txnstore.core.model import State, TopicPartition, Transaction
-from txnstore.core.routing import chain_of_producer
+from txnstore.core.model import TopicPartition, Transaction
 from txnstore.core.transactions import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -48,7 +47,7 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
             if not _is_left(txn, now):
                 continue
             try:
-                _end(coordinator, state, txn)
+                _end(coordinator, txn)
             except TxnStoreError as error:
                 failed.append((name, str(error)))
             else:
@@ -72,7 +71,7 @@ def unblock(coordinator: Coordinator, view: View, partitions: Iterable[TopicPart
     done = False
     for producer_id in sorted(left):
         try:
-            _end(coordinator, view.states[chain_of_producer(producer_id)], left[producer_id])
+            _end(coordinator, left[producer_id])
             done = True
         except TxnStoreError as error:
             _LOG.warning("a transaction that blocks readers could not be ended", extra={"error": str(error)})
@@ -83,8 +82,8 @@ def _is_left(txn: Transaction, now: int) -> bool:
     return txn.outcome is not None or txn.expired(now)
 
 
-def _end(coordinator: Coordinator, state: State, txn: Transaction) -> None:
-    decided = unfinished_of(state, txn)
+def _end(coordinator: Coordinator, txn: Transaction) -> None:
+    decided = unfinished_of(txn)
     if decided is not None:
         coordinator.finish(decided)
     else:

@@ -304,7 +304,6 @@ class Unfinished:
     """A transaction whose outcome is decided, and which still has to be ended in other chains.
 
     ``partitions`` and ``groups``: all that take part. The marker's epoch is ``epoch + 1`` (KIP-890).
-    ``sequence``: an entry of the coordinator's chain at which it is decided.
     """
 
     transactional_id: str
@@ -313,7 +312,6 @@ class Unfinished:
     outcome: Outcome
     partitions: tuple[TopicPartition, ...]
     groups: tuple[str, ...]
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True)

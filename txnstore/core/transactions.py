@@ -79,7 +79,7 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
         held = _expected_identity(txn, command.expected)
         if held is not None:
             return held
-    unfinished = _end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(draft.state, txn)
+    unfinished = _end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)
     if unfinished is not None:
         return unfinished
     txn = draft.state.transactions[transactional_id]
@@ -225,7 +225,7 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
         msg = f"transaction {txn.transactional_id!r} of {producer} is committed: it cannot be aborted any more"
         raise InvalidTxnStateError(msg)
     appended = tuple(find_batch(state, batch, txn.updated_at) for batch in command.batches)
-    return Ended(_next_identity(state, producer), appended, unfinished=unfinished_of(state, txn))
+    return Ended(_next_identity(state, producer), appended, unfinished=unfinished_of(txn))
 
 
 def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
@@ -245,7 +245,7 @@ def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:
     if txn is None or command.identity not in {None, (txn.producer_id, txn.epoch)}:
         return None
     if txn.state is not TxnState.ONGOING or (command.expired_only and not txn.expired(draft.state.timestamp)):
-        return unfinished_of(draft.state, txn)
+        return unfinished_of(txn)
     return _end(draft, txn, Outcome.ABORT)
 
 
@@ -270,7 +270,7 @@ def _end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished | None:
             next_epoch=0 if rotate else txn.epoch + 1,
         ),
     )
-    decided = unfinished_of(draft.state, draft.state.transactions[txn.transactional_id])
+    decided = unfinished_of(draft.state.transactions[txn.transactional_id])
     assert decided is not None  # it was prepared in the line above
     write_own_markers(draft, decided)
     if _takes_others(draft.state, decided):
@@ -296,7 +296,7 @@ def complete(draft: Draft, decided: Unfinished) -> None:
     )
 
 
-def unfinished_of(state: State, txn: Transaction) -> Unfinished | None:
+def unfinished_of(txn: Transaction) -> Unfinished | None:
     """What is to be done for a transaction that is decided, but not known to be ended everywhere."""
     if txn.outcome is None:
         return None
@@ -307,7 +307,6 @@ def unfinished_of(state: State, txn: Transaction) -> Unfinished | None:
         txn.outcome,
         tuple(sorted_tps(txn.partitions)),
         tuple(sorted(txn.groups)),
-        state.sequence,
     )
 
 

@@ -1,0 +1,341 @@
+"""Across chains, whoever stops where: the outcome is the decided one, or abort, and anybody can bring it about.
+
+The producer and the recoverer die at every one of their requests (REC-01, REC-02). The three failure points of the
+seeds are told one by one: before PREPARE, after PREPARE with some markers written, after COMPLETE before the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from txnstore.core.groups import committed
+from txnstore.core.invariants import check_view
+from txnstore.core.model import TopicPartition, TxnState
+from txnstore.errors import ProducerFencedError, StorageError, TxnStoreError, UnknownOutcomeError
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, no_faults, on
+from txnstore.testing.executors import DeferredExecutor
+
+CHAINS, PARTITIONS = 3, 6
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def bucket(clock: ManualClock) -> MemoryStore:
+    """A store of three chains with a topic whose partitions they share."""
+    objects = MemoryStore(clock=clock)
+    process(objects, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+    return objects
+
+
+def name_and_group(store: Store) -> tuple[str, str]:
+    """A transactional id of chain 1, and a group of chain 2."""
+    return ids_of(store, 1), groups_of(store, 2)
+
+
+def run(store: Store) -> None:
+    """One transaction over everything: two flushes, offsets, commit."""
+    name, group = name_and_group(store)
+    producer = store.producer(name)
+    producer.begin_transaction()
+    write_everywhere(producer, b"first")
+    producer.flush()
+    write_everywhere(producer, b"second")
+    producer.send_offsets({T0: 7}, group)
+    producer.commit_transaction()
+
+
+def outcome(store: Store) -> bool:
+    """Whether the transaction of :func:`run` is committed; it is seen whole or not at all, offsets included."""
+    found = seen(store)
+    _, group = name_and_group(store)
+    offset = committed(store.state(), group, T0, require_stable=False)
+    assert (found, offset and offset.offset) in [({}, None), ({b"first": PARTITIONS, b"second": PARTITIONS}, 7)]
+    return bool(found)
+
+
+def ended(store: Store) -> bool:
+    """The outcome, when nothing is left open anywhere."""
+    view = store.state()
+    assert check_view(view) == []
+    for tp in view.partitions:
+        log = view.log(tp)
+        assert log is not None
+        assert not log.open_txns
+    assert all(txn.outcome is None and txn.state is not TxnState.ONGOING for txn in view.transactions.values())
+    assert not any(group.pending for state in view.states for group in state.groups.values())
+    report = store.verify(deep=True)
+    assert report.ok, report.violations
+    return outcome(store)
+
+
+def requests_of(work: Callable[[Store], object], bucket: MemoryStore, clock: ManualClock) -> int:
+    faults = FaultStore(bucket, no_faults)
+    store = process(faults, clock)
+    before = len(faults.requests)
+    work(store)
+    return len(faults.requests) - before
+
+
+def die_at(
+    number: int, work: Callable[[Store], object], bucket: MemoryStore, clock: ManualClock, *, after: bool
+) -> bool:
+    """The process dies at the n-th request of its work, before or after the storage has done it; whether it did."""
+    faults = FaultStore(bucket, no_faults)
+    store = process(faults, clock)
+    faults.plan = crash_at(len(faults.requests) + number, after=after)
+    try:
+        work(store)
+    except SimulatedCrash:
+        return True
+    return False  # A read that finds nothing has no "after".
+
+
+def copy(bucket: MemoryStore, clock: ManualClock) -> MemoryStore:
+    again = MemoryStore(clock=clock)
+    for item in bucket.list(""):
+        again.put(item.key, bucket.get(item.key))
+    return again
+
+
+def recover_by_init(store: Store, clock: ManualClock) -> None:
+    store.producer(name_and_group(store)[0])
+
+
+def recover_by_anybody(store: Store, clock: ManualClock) -> None:
+    clock.advance(61_000)
+    report = store.recover()
+    assert report.failed == ()
+
+
+def recover_by_reading(store: Store, clock: ManualClock) -> None:
+    """A consumer that is held back, and whose group is."""
+    clock.advance(61_000)
+    consumer = store.consumer(["t"], name_and_group(store)[1] + "-other")
+    while consumer.poll(max_records=1000):
+        pass
+    store.recover()  # What holds nobody back, such as a transaction of offsets alone, is nobody's to see.
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("recover", [recover_by_init, recover_by_anybody, recover_by_reading])
+def test_rec_01_a_producer_that_dies_at_any_request(
+    bucket: MemoryStore, clock: ManualClock, recover: Callable[[Store, ManualClock], None], *, after: bool
+) -> None:
+    """REC-01, REC-02, END-01, INIT-03: before the decision it is aborted, from the decision on it is committed."""
+    outcomes = []
+    for number in range(1, requests_of(run, copy(bucket, clock), clock) + 1):
+        trial = copy(bucket, clock)
+        if not die_at(number, run, trial, clock, after=after):
+            continue
+        decided = outcome(process(trial, clock))
+        recover(process(trial, clock), clock)
+        assert ended(process(trial, clock)) is decided
+        outcomes.append(decided)
+    assert outcomes == sorted(outcomes)
+    assert outcomes.count(True) >= CHAINS  # Markers in two chains and the completion come after the decision.
+    assert outcomes.count(False) > 10
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_rec_02_a_recoverer_that_dies_at_any_request(bucket: MemoryStore, clock: ManualClock, *, after: bool) -> None:
+    """REC-02, INIT-05: whatever a recoverer has done, the next one only goes on."""
+    left = {}
+    total = requests_of(run, copy(bucket, clock), clock)
+    for number in range(total - 8, total + 1):
+        trial = copy(bucket, clock)
+        die_at(number, run, trial, clock, after=False)
+        left[number] = (trial, outcome(process(trial, clock)))
+    assert {decided for _, decided in left.values()} == {False, True}
+    clock.advance(61_000)
+    for trial, decided in left.values():
+        for number in range(1, requests_of(Store.recover, copy(trial, clock), clock) + 1):
+            again = copy(trial, clock)
+            die_at(number, Store.recover, again, clock, after=after)
+            assert outcome(process(again, clock)) is decided
+            process(again, clock).recover()
+            assert ended(process(again, clock)) is decided
+
+
+# The failure points of the seeds --------------------------------------------------------------------------------------
+
+
+def at_commit(bucket: MemoryStore, clock: ManualClock, key_contains: str, skip: int = 0) -> Store:
+    """A process that dies at a conditional PUT of its commit, before the storage sees it."""
+    store = process(faults := FaultStore(bucket, no_faults), clock)
+    producer = store.producer(name_and_group(store)[0])
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.flush()
+    faults.plan = on(Fault.CRASH_BEFORE, "put_if_absent", key_contains=key_contains, skip=skip)
+    with pytest.raises(SimulatedCrash):
+        producer.commit_transaction()
+    return process(bucket, clock)
+
+
+def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
+    """REC-02 (S003): nothing is decided; the next instance rolls it back before it begins."""
+    store = at_commit(bucket, clock, "chains/0001/")
+    assert seen(store) == {}
+    assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
+    name, _ = name_and_group(store)
+    assert store.state().transactions[name].state is TxnState.ONGOING
+    store.producer(name)
+    assert (seen(store), ended(store)) == ({}, False)
+
+
+def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, clock: ManualClock) -> None:
+    """REC-02, END-11 (S003): the decision stands, and is seen at once; the markers are written by the next one."""
+    store = at_commit(bucket, clock, "chains/", skip=2)
+    name, _ = name_and_group(store)
+    view = store.state()
+    logs = [view.log(TopicPartition("t", number)) for number in range(PARTITIONS)]
+    assert {bool(log.open_txns) for log in logs if log is not None} == {False, True}
+    assert view.transactions[name].state is TxnState.PREPARE_COMMIT
+    assert seen(store) == {b"value": PARTITIONS}
+    assert store.recover().finished == (name,)
+    assert seen(store) == {b"value": PARTITIONS}
+    assert store.recover().finished == ()
+    assert check_view(store.state()) == []
+
+
+def test_a_failure_after_complete_before_the_answer(bucket: MemoryStore, clock: ManualClock) -> None:
+    """REC-02, END-03 (S003): the answer was lost; the same call gets the same one, and the records are there once."""
+    faults = FaultStore(bucket, no_faults)
+    store = process(faults, clock)
+    producer = store.producer(name_and_group(store)[0])
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    epoch = producer.epoch
+    # The decision is written, its answer is not read, and nobody can be asked; then somebody else completes it.
+    faults.plan = lambda n, operation, key: (
+        Fault.LOST_RESPONSE if "chains/0001/entries" in key and _is_prepare(bucket, key, operation) else None
+    )
+    with pytest.raises(UnknownOutcomeError):
+        producer.commit_transaction()
+    faults.plan = no_faults
+    other = process(bucket, clock)
+    other.recover()
+    assert ended_with(other, b"value")
+    producer.commit_transaction()
+    assert producer.epoch == epoch + 1
+    assert ended_with(process(bucket, clock), b"value")
+    with producer.transaction() as txn:
+        write_everywhere(txn, b"next")
+    assert seen(process(bucket, clock)) == {b"value": PARTITIONS, b"next": PARTITIONS}
+
+
+def _is_prepare(bucket: MemoryStore, key: str, operation: str) -> bool:
+    """The entries of the coordinator's chain: 1 the copy of the topic, 2 the grant, 3 AddPartitions, 4 the decision."""
+    return int(key.rpartition("/")[2].removesuffix(".json")) >= 4
+
+
+def ended_with(store: Store, value: bytes) -> bool:
+    view = store.state()
+    assert check_view(view) == []
+    assert all(txn.outcome is None for txn in view.transactions.values())
+    return seen(store) == {value: PARTITIONS}
+
+
+# Two at once, and chains that are away --------------------------------------------------------------------------------
+
+
+def test_rec_two_recoverers_at_once_are_harmless(bucket: MemoryStore, clock: ManualClock) -> None:
+    """REC-01: one stands in front of each of its requests while the other one does everything."""
+    left = copy(bucket, clock)
+    die_at(requests_of(run, copy(bucket, clock), clock) - 2, run, left, clock, after=True)
+    clock.advance(61_000)
+    for number in range(1, requests_of(Store.recover, copy(left, clock), clock) + 1):
+        trial = copy(left, clock)
+        faults = FaultStore(trial, no_faults)
+        first = process(faults, clock)
+        at = len(faults.requests) + number
+
+        def meanwhile(n: int, operation: str, key: str, at: int = at, trial: MemoryStore = trial) -> Fault | None:
+            if n == at:
+                process(trial, clock).recover()
+            return None
+
+        faults.plan = meanwhile
+        assert first.recover().failed == ()
+        assert ended(process(trial, clock))
+
+
+def test_coord_08_a_chain_that_cannot_be_written_delays_only_its_own_partitions(
+    bucket: MemoryStore, clock: ManualClock
+) -> None:
+    """COORD-08, END-11 (S003): the commit returns, the other chains have their markers, the rest follows later."""
+    faults = FaultStore(bucket, no_faults)
+    store = process(faults, clock)
+    producer = store.producer(ids_of(store, 1))
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.flush()
+    faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="chains/0002/", times=None)
+    producer.commit_transaction()
+    view = process(bucket, clock).state()
+    for chain, blocked in ((0, False), (1, False), (2, True)):
+        for number in partitions_of(store, chain):
+            log = view.log(TopicPartition("t", number))
+            assert log is not None
+            assert bool(log.open_txns) is blocked
+    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    with store.producer(ids_of(store, 0)) as other, other.transaction() as txn:
+        txn.send("t", b"other", partition=partitions_of(store, 0)[0])
+    producer.begin_transaction()
+    producer.send("t", b"next", partition=partitions_of(store, 1)[0])
+    with pytest.raises(StorageError):
+        producer.commit_transaction()  # The transaction before it is not ended in chain 2 yet.
+    faults.plan = no_faults
+    producer.commit_transaction()
+    assert seen(process(bucket, clock)) == {b"value": PARTITIONS, b"other": 1, b"next": 1}
+    assert ended_clean(process(bucket, clock))
+
+
+def ended_clean(store: Store) -> bool:
+    store.recover()
+    return check_view(store.state()) == [] and store.verify(deep=True).ok
+
+
+def test_the_next_transaction_finishes_the_one_before_it(bucket: MemoryStore, clock: ManualClock) -> None:
+    """ADD-05: what the background has not done yet is done first."""
+    background = DeferredExecutor()
+    store = process(bucket, clock, background=lambda: background)
+    producer = store.producer(ids_of(store, 1))
+    for value in (b"one", b"two", b"three"):
+        with producer.transaction() as txn:
+            write_everywhere(txn, value)
+        assert seen(process(bucket, clock)).get(value) == PARTITIONS
+    assert store.state().transactions[ids_of(store, 1)].state is TxnState.PREPARE_COMMIT
+    background.run_all()
+    assert store.state().transactions[ids_of(store, 1)].state is TxnState.COMPLETE_COMMIT
+    assert ended_clean(process(bucket, clock))
+
+
+def test_a_zombie_that_wakes_in_another_chain(bucket: MemoryStore, clock: ManualClock) -> None:
+    """FEN-02, JEP-21: it sleeps through its successor, then goes on where it was, and is refused everywhere."""
+    old = process(bucket, clock)
+    name = ids_of(old, 1)
+    zombie = old.producer(name)
+    zombie.begin_transaction()
+    zombie.send("t", b"zombie", partition=partitions_of(old, 0)[0])
+    zombie.flush()
+    successor = process(bucket, clock).producer(name)
+    with successor.transaction() as txn:
+        write_everywhere(txn, b"good")
+    zombie.send("t", b"zombie", partition=partitions_of(old, 0)[0])
+    with pytest.raises(ProducerFencedError):
+        zombie.commit_transaction()
+    with pytest.raises(TxnStoreError):
+        zombie.send("t", b"zombie", partition=partitions_of(old, 2)[0])
+    assert seen(process(bucket, clock)) == {b"good": PARTITIONS}
+    assert ended_clean(process(bucket, clock))
