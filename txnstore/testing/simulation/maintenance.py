@@ -30,7 +30,7 @@ class Recoverer(Actor):
     def live(self, process: Process) -> None:
         while self.next_operation():
             try:
-                process.store.recover()  # type: ignore[attr-defined]
+                process.store.recover()
             except TxnStoreError as error:
                 self.check_expected(process, "recover", error, ())
             self.breathe()
