@@ -13,6 +13,8 @@ from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, Partition, Topic, TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.view import View
 from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError, ReadOnlyError
 from txnstore.reading.reader import is_missing
 
@@ -118,9 +120,11 @@ def compact(
     ``target_bytes``: how large merged segments may become; the topic's ``segment.bytes`` by default, 128 MiB at most.
     ``min_segments``: how many neighbours are worth a merge. ``dry_run``: only tell what would be done.
 
-    Nothing at or above a partition's last stable offset is touched. Each merge is one entry of the chain: readers see
-    the old segments or the new one. Readers with an older snapshot keep reading the replaced objects, which stay until
-    a vacuum. A merge that loses to another compaction is counted in ``conflicts``, its upload is left to the vacuum.
+    Nothing at or above a partition's last stable offset is touched, as its own chain has it: a transaction that is
+    decided and lacks a marker there, or is open past its time-out, is ended first (REC-01, TMO-01). Each merge is one
+    entry of the partition's chain: readers see the old segments or the new one. Readers with an older snapshot keep
+    reading the replaced objects, which stay until a vacuum. A merge that loses to another compaction is counted in
+    ``conflicts``, its upload is left to the vacuum.
     """
     if store.read_only and not dry_run:
         msg = f"the store {store.url} was opened read_only, so it cannot be compacted"
@@ -129,15 +133,18 @@ def compact(
     _check_count("min_segments", min_segments, 1)
     state = store.state()
     topics = [find_topic(state, topic)] if topic is not None else state.sorted_topics()
+    if not dry_run and store.unblock(tp for found in topics for tp in _partitions(found)):
+        state = store.state(refresh=False)
     work = [
-        (found, tp, partition, plan_merges(tp, partition, _target(found, target_bytes), min_segments))
+        (found, tp, log, plan_merges(tp, log, _target(found, target_bytes), min_segments))
         for found in topics
-        for tp, partition in state.partitions_of(found.name)
+        for tp in _partitions(found)
+        if (log := _log(state, found, tp)) is not None
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report, done = [], 0
-    for found, tp, partition, plans in work:
-        result = _before(tp, partition)
+    for found, tp, log, plans in work:
+        result = _before(tp, log)
         for plan in plans:
             result = _planned(result, plan) if dry_run else _carry_out(store, found, result, plan)
             done += plan.removed_bytes
@@ -146,6 +153,17 @@ def compact(
         if plans:
             report.append(result)
     return CompactionReport(tuple(report), dry_run)
+
+
+def _partitions(topic: Topic) -> list[TopicPartition]:
+    """The partitions of a topic in order."""
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+
+
+def _log(state: View, topic: Topic, tp: TopicPartition) -> Partition | None:
+    """The log as its own chain has it, which decides a replacement; None if the topic is gone meanwhile."""
+    known = state.topics.get(topic.name)
+    return state.log(tp) if known is not None and known.topic_id == topic.topic_id else None
 
 
 def _check_count(name: str, value: object, least: int) -> None:
@@ -173,7 +191,8 @@ def _carry_out(store: Store, topic: Topic, result: PartitionCompaction, plan: Me
     """Upload the merged segment, then put it in its place with one entry."""
     try:
         # By the chain's time where that is ahead, so that a wrong clock elsewhere does not make this merge look old.
-        started = max(store.runtime.clock(), store.chain.state.timestamp)
+        chain = store.chains[chain_of_partition(plan.tp, len(store.chains))]
+        started = max(store.runtime.clock(), chain.state.timestamp)
         added = _merged(store, topic, plan)
         store.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
     except (CompactionConflictError, CorruptionError) as error:
@@ -192,8 +211,8 @@ def _merged(store: Store, topic: Topic, plan: MergePlan) -> tuple[Batch, ...]:
 
 def _overtaken(store: Store, plan: MergePlan) -> bool:
     """Whether the log does not hold the batches of the plan any more, so that a vacuum may have taken a source away."""
-    partition = store.state().partition(plan.tp)
-    return partition is None or tuple(partition.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
+    log = store.state().log(plan.tp)
+    return log is None or tuple(log.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
 
 
 def _counted(result: PartitionCompaction, plan: MergePlan, merges: int, size: int) -> PartitionCompaction:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from txnstore.chain import checkpoint, keys
+from txnstore.coordinating.copies import copy_all, has_stale_copies
 from txnstore.core.commands import DropObjects, ForgetObjects
 from txnstore.core.transactions import FORGET_AFTER_MS
 from txnstore.core.view import View
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_GRACE = 24 * 60 * 60
 #: Complete checkpoints that are kept, whatever their age.
 KEPT_CHECKPOINTS = 2
-#: Keys that one entry of the chain tells of, and that one request deletes.
+#: Keys that one entry of a chain tells of, and that one request deletes.
 _ENTRY, _REQUEST = 5_000, 1_000
 #: A writer needs no longer than this for one file of a local store, nor a probe, so no vacuum sweeps younger ones.
 _SWEEP_MS = 60 * 60 * 1000
@@ -55,11 +57,14 @@ def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = Fal
     a reader whose snapshot is younger than the grace period finds all that it names (RET-09). Entries of the chain are
     never deleted. What does not look like an object of this library is left alone.
 
-    Before segments are deleted, the chain is told: an append or a compaction that names one of them came earlier, and
-    the segment stays, or comes later and is refused, however long its writer slept (RET-10). So a short grace period
-    costs transactions that are open now their uploads, but never an acknowledged record. The chain forgets the names
-    when they are so old that no upload of that age is accepted any more. What remains is an assumption about readers:
-    a snapshot must not be used for longer than the grace period.
+    Before segments are deleted, the chain of their partition is told: an append or a compaction that names one of them
+    came earlier, and the segment stays, or comes later and is refused, however long its writer slept (RET-10). So a
+    short grace period costs transactions that are open now their uploads, but never an acknowledged record. The chain
+    forgets the names when they are so old that no upload of that age is accepted any more. What remains is an
+    assumption about readers: a snapshot must not be used for longer than the grace period.
+
+    In a store of several chains a deleted topic is garbage only once the chains of its partitions know that it is gone;
+    a vacuum tells those that do not.
     """
     grace_ms = _grace_ms(older_than)
     if store.read_only and not dry_run:
@@ -69,9 +74,12 @@ def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = Fal
     # state is read: a segment that was registered in between is then known to be in use.
     now = store.objects.now_ms()
     segments = [item for item in store.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
-    checkpoints = _old_checkpoints(store.objects, store.chain.number)
+    checkpoints = _all_old_checkpoints(store)
     probes = store.objects.list(f"{PROBE_FOLDER}/")
     state = store.state()
+    if not dry_run and has_stale_copies(state):
+        copy_all(store.chains)
+        state = store.state(refresh=False)
     garbage = _choose(state, segments, now - grace_ms)
     leftovers = [
         *_older(checkpoints, now - grace_ms),
@@ -108,8 +116,13 @@ def _grace_ms(older_than: float | None) -> int:
 
 
 def named_keys(state: View) -> set[str]:
-    """The keys of all segments that a state names."""
-    return {batch.segment.key for partition in state.partitions.values() for batch in partition.batches}
+    """The keys of all segments that a chain names, if only because it does not know yet that their topic is gone."""
+    return {
+        batch.segment.key
+        for chain in state.states
+        for partition in chain.partitions.values()
+        for batch in partition.batches
+    }
 
 
 def _choose(state: View, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
@@ -124,6 +137,14 @@ def _choose(state: View, segments: Iterable[ObjectInfo], before: int) -> list[Ob
 
 def _older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
     return [item for item in items if item.modified_ms <= limit]
+
+
+def _all_old_checkpoints(store: Store) -> list[ObjectInfo]:
+    """Those of all chains, which are asked for at once."""
+    found = store.chains.at_once(
+        {chain.number: partial(_old_checkpoints, store.objects, chain.number) for chain in store.chains}
+    )
+    return [item for number in sorted(found) for item in found[number]]
 
 
 def _old_checkpoints(objects: ObjectStore, chain: int) -> list[ObjectInfo]:
@@ -170,7 +191,7 @@ def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
 
 
 def _forget(store: Store, state: View, segments: Iterable[ObjectInfo], before: int) -> None:
-    """Let the chain forget what was dropped long ago and is not there any more."""
+    """Let the chains forget what was dropped long ago and is not there any more."""
     there = {item.key for item in segments}
     gone = sorted(key for key, dropped in state.dropped.items() if key not in there and dropped <= before)
     for start in range(0, len(gone), _ENTRY):

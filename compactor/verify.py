@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode
+from txnstore.chain.state_document import HeadDocument
 from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
 from txnstore.compactor.violation import Violation
+from txnstore.core.invariants import check_across
 from txnstore.core.model import State
-from txnstore.core.view import View
+from txnstore.core.routing import CATALOG
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StoreNotFoundError, UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification found, up to entry ``sequence``; ``ok`` if nothing is wrong.
+    """What a verification found, up to entry ``sequence`` (of all chains together); ``ok`` if nothing is wrong.
 
     ``entries``, ``checkpoints`` and ``segments`` were checked, and ``bytes_read`` of them read.
     """
@@ -47,9 +49,11 @@ class VerifyReport:
 def verify(store: Store, *, deep: bool = False) -> VerifyReport:
     """Check every invariant of a store; nothing is written.
 
-    The whole chain is read from entry 1: each entry is intact and names the one before it, the rules of the protocol
-    hold after each, every checkpoint equals the fold. Every segment that the newest state names is there and has its
-    size; with ``deep`` it is read, and its hash, rows, offsets and timestamps are what the chain says.
+    Every chain is read from entry 1: each entry is intact and names the one before it, the rules of the protocol hold
+    after each, every checkpoint equals the fold. Then all chains together, as a reader sees them: whatever one rests on
+    in another is there, and all open data has a transaction that will end it. Every segment that a newest state names
+    is there and has its size; with ``deep`` it is read, and its hash, rows, offsets and timestamps are what the chain
+    says. A damaged chain keeps the others from nothing.
 
     Damage is reported with the name of the object, not raised; a :class:`~txnstore.errors.StorageError` is raised,
     because nothing can be told of a storage that does not answer. So is :class:`StoreNotFoundError`.
@@ -60,11 +64,15 @@ def verify(store: Store, *, deep: bool = False) -> VerifyReport:
         ChainVerifier(store.objects, store.pool, number, known.get(number), count).run() for number in range(count)
     ]
     states = [chain.state for chain in chains if chain.state is not None]
+    in_chains = [found for chain in chains for found in chain.violations]
+    across = _verify_across(store, damaged=bool(in_chains)) if 1 < count == len(states) and not identity else []
+    catalog = chains[CATALOG].state
+    topics = catalog.topics if catalog is not None else {}
     segments = SegmentFindings()
-    if len(states) == count:
-        segments = verify_segments(store.objects, store.pool, View(tuple(states)), deep=deep)
+    if states:
+        segments = verify_segments(store.objects, store.pool, states, topics, deep=deep)
     return VerifyReport(
-        violations=(*identity, *(found for chain in chains for found in chain.violations), *segments.violations),
+        violations=(*identity, *in_chains, *across, *segments.violations),
         sequence=sum(state.sequence for state in states),
         entries=sum(chain.entries for chain in chains),
         checkpoints=sum(chain.checkpoints for chain in chains),
@@ -72,6 +80,18 @@ def verify(store: Store, *, deep: bool = False) -> VerifyReport:
         bytes_read=sum(chain.bytes_read for chain in chains) + segments.bytes_read,
         deep=deep,
     )
+
+
+def _verify_across(store: Store, *, damaged: bool) -> list[Violation]:
+    """What is wrong with all chains together, in the consistent cut that a reader gets now.
+
+    ``damaged``: something is wrong with single chains; that a reader stumbles over it is nothing new.
+    """
+    try:
+        view = store.state()
+    except (CorruptionError, UnsupportedFormatError) as error:
+        return [] if damaged else [Violation("cut_is_consistent", keys.CHAINS, str(error))]
+    return [Violation(item.name, keys.CHAINS, item.message) for item in check_across(view)]
 
 
 def _verify_identity(store: Store) -> tuple[int, list[Violation]]:
@@ -82,10 +102,20 @@ def _verify_identity(store: Store) -> tuple[int, list[Violation]]:
         msg = f"there is no txnstore at {store.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        found = (keys.chain_number(item.key) for item in store.objects.list(keys.CHAINS))
-        return max((number for number in found if number is not None), default=0) + 1, [
-            Violation("identity_intact", keys.STORE, str(error))
-        ]
+        return _chains_there(store), [Violation("identity_intact", keys.STORE, str(error))]
+
+
+def _chains_there(store: Store) -> int:
+    """How many chains there are without the identity: every checkpoint says it; else those that have an object."""
+    found = [item.key for item in store.objects.list(keys.CHAINS)]
+    for key in found:
+        if keys.checkpoint_sequence(key) is None:
+            continue
+        try:
+            return decode(HeadDocument, key, store.objects.get(key)).chains
+        except (CorruptionError, ObjectNotFoundError, UnsupportedFormatError):
+            continue
+    return max((number for key in found if (number := keys.chain_number(key)) is not None), default=0) + 1
 
 
 def _known_states(store: Store) -> dict[int, State]:

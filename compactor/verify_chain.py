@@ -40,12 +40,14 @@ class ChainFindings:
 class ChainVerifier:
     """Reads a chain from entry 1 and checks it; use :meth:`run` once.
 
-    ``known``: a state that this process has seen before, which the chain must still contain. An entry that cannot be
-    folded hides all states after it up to the next intact checkpoint, from which the fold goes on.
+    ``chains``: how many the store has. ``known``: a state that this process has seen, which the chain must still
+    contain. An entry that cannot be folded hides all states after it up to the next intact checkpoint, from which the
+    fold goes on.
     """
 
     def __init__(self, objects: ObjectStore, pool: Executor, chain: int, known: State | None, chains: int = 1) -> None:
         self._objects, self._pool, self._chain, self._known = objects, pool, chain, known
+        self._label = f"chain {chain}, " if chains > 1 else ""
         self._found = ChainFindings()
         self._state: State | None = first_state(chain, chains)
         self._previous: str | None = ""
@@ -156,7 +158,7 @@ class ChainVerifier:
             self._state = None
             return
         self._state = replace(state, entry_hash=digest)
-        self._found.violations += step_violations(before, self._state)
+        self._found.violations += step_violations(before, self._state, self._label)
         if self._state.sequence % self._interval == 0:
             self._check_state(self._state)
 
@@ -165,7 +167,7 @@ class ChainVerifier:
         for item in check(state):
             if str(item) not in self._seen:
                 self._seen.add(str(item))
-                self._report(item.name, f"the state after entry {state.sequence}", item.message)
+                self._report(item.name, f"{self._label}the state after entry {state.sequence}", item.message)
 
     def _check_checkpoint(self, sequence: int) -> None:
         """A checkpoint must be readable and equal the fold; one after damage takes the fold's place."""
@@ -185,7 +187,8 @@ class ChainVerifier:
 
 
 def _differs(saved: State, folded: State, name: str) -> bool:
-    return bool(getattr(saved, name) != getattr(folded, name))
+    # Two empty maps of rpds are equal, and also unequal.
+    return not getattr(saved, name) == getattr(folded, name)  # noqa: SIM201
 
 
 def event_violations(key: str, state: State, event: Event) -> list[Violation]:
@@ -209,6 +212,7 @@ def event_violations(key: str, state: State, event: Event) -> list[Violation]:
     return found
 
 
-def step_violations(before: State, after: State) -> list[Violation]:
-    """What the rules for two states in a row find."""
-    return [Violation(item.name, f"entry {after.sequence}", item.message) for item in check_step(before, after)]
+def step_violations(before: State, after: State, label: str = "") -> list[Violation]:
+    """What the rules for two states in a row find; ``label`` says which chain they are of."""
+    subject = f"{label}entry {after.sequence}"
+    return [Violation(item.name, subject, item.message) for item in check_step(before, after)]

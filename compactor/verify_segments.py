@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
@@ -11,12 +11,7 @@ import pyarrow as pa
 
 from txnstore.chain import keys
 from txnstore.compactor.violation import Violation
-from txnstore.core.model import (
-    Batch,
-    Isolation,
-    TopicPartition,
-)
-from txnstore.core.view import View
+from txnstore.core.model import Batch, Isolation, State, Topic, TopicPartition
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.reading.reader import Projection, read_slice
@@ -36,13 +31,31 @@ class SegmentFindings:
     bytes_read: int = 0
 
 
-def verify_segments(objects: ObjectStore, pool: Executor, state: View, *, deep: bool) -> SegmentFindings:
-    """Every segment that the state names: it is there and has its size.
+def verify_segments(
+    objects: ObjectStore, pool: Executor, states: Sequence[State], topics: Mapping[str, Topic], *, deep: bool
+) -> SegmentFindings:
+    """Every segment that one of the states names: it is there and has its size.
 
-    ``deep``: each is read and decoded too; hash, rows, offsets and timestamps must be what the chain says.
+    ``states``: of the chains whose newest state is known. ``topics``: the catalog, as far as it is known.
+    ``deep``: each segment is read and decoded too; hash, rows, offsets and timestamps must be what the chain says.
     """
     found = SegmentFindings()
     sizes = {item.key: item.size for item in objects.list(keys.TOPICS)}
+    for state in states:
+        _verify_chain(found, objects, pool, state, topics, sizes, deep=deep)
+    return found
+
+
+def _verify_chain(
+    found: SegmentFindings,
+    objects: ObjectStore,
+    pool: Executor,
+    state: State,
+    topics: Mapping[str, Topic],
+    sizes: Mapping[str, int],
+    *,
+    deep: bool,
+) -> None:
     intact: list[Slice] = []
     for part in _slices(state):
         problems = _listed(part, sizes)
@@ -51,20 +64,27 @@ def verify_segments(objects: ObjectStore, pool: Executor, state: View, *, deep: 
         if not problems:
             intact.append(part)
     if deep:
-        for problems in _in_parallel(objects, pool, intact, state):
+        for problems in _in_parallel(objects, pool, intact, _current(state, topics)):
             found.violations += problems
-        found.bytes_read = sum(part.batch.segment.size for part in intact)
-    return found
+        found.bytes_read += sum(part.batch.segment.size for part in intact)
 
 
-def _slices(state: View) -> Iterator[Slice]:
+def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
+    """The topics of a chain as the catalog has them, whose columns may be newer than those of the chain's copy."""
+    return {
+        name: known if (known := topics.get(name)) is not None and known.topic_id == copy.topic_id else copy
+        for name, copy in state.topics.items()
+    }
+
+
+def _slices(state: State) -> Iterator[Slice]:
     """All batches of all partitions, whole, those of aborted and open transactions too."""
     for tp in sorted(state.partitions):
         partition = state.partitions[tp]
         yield from visible(tp, partition, Isolation.READ_UNCOMMITTED)
 
 
-def _listed(part: Slice, sizes: dict[str, int]) -> list[Violation]:
+def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
     """What the listing tells of a segment."""
     segment, found = part.batch.segment, []
     size = sizes.get(segment.key)
@@ -81,7 +101,7 @@ def _listed(part: Slice, sizes: dict[str, int]) -> list[Violation]:
 
 
 def _in_parallel(
-    objects: ObjectStore, pool: Executor, parts: Iterable[Slice], state: View
+    objects: ObjectStore, pool: Executor, parts: Iterable[Slice], topics: Mapping[str, Topic]
 ) -> Iterator[list[Violation]]:
     """What reading each segment tells, a few at a time."""
     projections: dict[str, Projection] = {}
@@ -89,7 +109,7 @@ def _in_parallel(
     for part in parts:
         name = part.tp.topic
         if name not in projections:
-            projections[name] = Projection(state.topics[name])
+            projections[name] = Projection(topics[name])
         if len(flying) == _WINDOW:
             yield flying.popleft().result()
         flying.append(pool.submit(_read, objects, part, projections[name]))

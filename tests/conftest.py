@@ -22,6 +22,16 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture(params=[1, 3])
+def chains(request: pytest.FixtureRequest) -> int:
+    """How many chains the store of a test has: whatever it does must come to the same with several.
+
+    A test that counts requests or looks at the entries of one chain says ``@ONE_CHAIN`` (tests/helpers/shell.py).
+    """
+    number: int = request.param
+    return number
+
+
 @pytest.fixture
 def memory_store_url() -> Iterator[str]:
     """The URL of an empty store in memory that no other test shares."""

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from tests.helpers.executors import AtOnce
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, TopicPartition
 from txnstore.ids import Runtime
@@ -27,13 +28,13 @@ _SEEDS = itertools.count()
 
 
 def runtime(clock: ManualClock) -> Runtime:
-    """A runtime on a manual clock."""
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)))
+    """A runtime on a manual clock; commits return with all markers written."""
+    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=AtOnce)
 
 
-def new_store(clock: ManualClock, objects: ObjectStore | None = None) -> Store:
+def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: int = 1) -> Store:
     """A new store in memory, whose storage has the same clock."""
-    return create_on(objects if objects is not None else MemoryStore(clock=clock), runtime=runtime(clock))
+    return create_on(objects if objects is not None else MemoryStore(clock=clock), chains, runtime=runtime(clock))
 
 
 def reopen(store: Store, clock: ManualClock) -> Store:
@@ -102,4 +103,4 @@ def named_keys(store: Store) -> set[str]:
 
 def drop_from_log(store: Store, batch: Batch, tp: TopicPartition = T0) -> None:
     """Take a batch out of the log as a compaction would."""
-    store.chain.submit(ReplaceSegments(tp, (batch,), ()))
+    store.submit(ReplaceSegments(tp, (batch,), ()))

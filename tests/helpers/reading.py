@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterable
 
+from tests.helpers.executors import AtOnce
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.ids import Runtime
@@ -22,10 +23,10 @@ T1 = TopicPartition("t", 1)
 _SEEDS = itertools.count()
 
 
-def new_store(clock: ManualClock, objects: ObjectStore | None = None) -> Store:
+def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: int = 1) -> Store:
     """A new store in memory that keeps a log of its requests."""
     inner = objects if objects is not None else MemoryStore(clock=clock)
-    return create_on(CountingStore(inner, log=True), runtime=_runtime(clock))
+    return create_on(CountingStore(inner, log=True), chains, runtime=_runtime(clock))
 
 
 def another_process(store: Store, clock: ManualClock) -> Store:
@@ -35,7 +36,7 @@ def another_process(store: Store, clock: ManualClock) -> Store:
 
 def _runtime(clock: ManualClock) -> Runtime:
     # Ids are unique in the test process, as they are in the world: topics of two stores must not look like one.
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)))
+    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=AtOnce)
 
 
 def append(store: Store, *values: str, tp: TopicPartition = T0, timestamp: int | None = None) -> None:

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+import pytest
+
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.chain.log import Chain
@@ -25,6 +27,9 @@ from txnstore.testing import ManualClock
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
+#: For tests of what only a store of one chain does, such as its number of requests.
+ONE_CHAIN = pytest.mark.parametrize("chains", [1])
+
 _SEEDS = itertools.count()
 T = TypeVar("T")
 
@@ -34,10 +39,12 @@ def runtime(clock: Callable[[], int] | None = None) -> Runtime:
     return Runtime(clock or ManualClock(), lambda _: None, random.Random(f"shell/{next(_SEEDS)}"))
 
 
-def new_store(objects: ObjectStore | None = None, *, partitions: int = 3, clock: ManualClock | None = None) -> Store:
+def new_store(
+    objects: ObjectStore | None = None, *, partitions: int = 3, clock: ManualClock | None = None, chains: int = 1
+) -> Store:
     """A new store with one topic ``t``, which keeps a log of its requests."""
     inner = objects if objects is not None else MemoryStore()
-    store = create_on(CountingStore(inner, log=True), runtime=runtime(clock))
+    store = create_on(CountingStore(inner, log=True), chains, runtime=runtime(clock))
     store.create_topic("t", partitions=partitions)
     return store
 

@@ -55,8 +55,8 @@ def objects(clock: ManualClock) -> HookStore:
 
 
 @pytest.fixture
-def store(clock: ManualClock, objects: HookStore) -> Store:
-    store = new_store(clock, objects)
+def store(clock: ManualClock, objects: HookStore, chains: int) -> Store:
+    store = new_store(clock, objects, chains=chains)
     store.create_topic("t", partitions=2)
     return store
 
@@ -267,7 +267,7 @@ def test_a_retry_after_a_compaction_is_still_found_out(store: Store) -> None:
         window = store.state().partitions[T0].producers
         store.compact()
         assert store.state().partitions[T0].producers == window
-        (answer,) = store.chain.submit(retry)
+        (answer,) = store.submit(retry)
         assert (answer.base_offset, answer.limit, answer.duplicate) == (1, 2, True)
         producer.send("t", b"3", partition=0)
         producer.flush()

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import T0, abort, batches, commit, new_store, rows, values
+from tests.helpers.shell import ONE_CHAIN
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError, UnknownTopicOrPartitionError
 from txnstore.segment.codec import decode
 from txnstore.storage.memory import MemoryStore
@@ -16,8 +17,8 @@ from txnstore.testing import ManualClock
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Store:
-    store = new_store(clock)
+def store(clock: ManualClock, chains: int) -> Store:
+    store = new_store(clock, chains=chains)
     store.create_topic("t", partitions=2)
     return store
 
@@ -100,6 +101,7 @@ def test_a_log_of_aborted_data_only_becomes_empty_and_keeps_its_offsets(store: S
     assert store.verify(deep=True).ok
 
 
+@ONE_CHAIN
 def test_a_run_costs_one_get_a_source_one_upload_and_one_entry(store: Store) -> None:
     """OBJ-14: S GETs, 1 PUT, 1 conditional PUT; one GET more to find the head."""
     for number in range(7):

@@ -20,6 +20,7 @@ from tests.helpers.reading import (
     send,
     texts,
 )
+from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain import keys
 from txnstore.consumer import Consumer
 from txnstore.core.commands import ReplaceSegments
@@ -32,8 +33,8 @@ RC, RU = "read_committed", "read_uncommitted"
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Store:
-    store = new_store(clock)
+def store(clock: ManualClock, chains: int) -> Store:
+    store = new_store(clock, chains=chains)
     store.create_topic("t", partitions=2)
     return store
 
@@ -172,7 +173,7 @@ def test_an_abort_without_data_hides_nothing(store: Store) -> None:
     producer = begin(store, "p")
     producer.send_offsets({T0: 1}, "g")
     producer.abort_transaction()
-    store.chain.submit(ReplaceSegments(T0, (aborted,), ()))
+    store.submit(ReplaceSegments(T0, (aborted,), ()))
     assert scanned(store) == scanned(store, RU) == ["a", "b"]
     assert texts(read_all(store.consumer(["t"], isolation=RU))) == ["a", "b"]
 
@@ -332,6 +333,7 @@ def test_a_scan_decides_data_and_aborts_from_one_snapshot(store: Store) -> None:
         assert [value.decode() for value in values] == expected
 
 
+@ONE_CHAIN
 def test_readers_touch_only_the_next_entry(store: Store) -> None:
     """CON-15, OBJ-08: a reader asks for the entry after the last it knows, so it cannot be shown an older state."""
     append(store, "a")

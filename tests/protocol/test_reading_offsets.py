@@ -18,9 +18,9 @@ INPUTS = [TopicPartition("in", number) for number in range(3)]
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Store:
+def store(clock: ManualClock, chains: int) -> Store:
     """Twelve inputs in each of three partitions, in batches of four."""
-    store = new_store(clock)
+    store = new_store(clock, chains=chains)
     store.create_topic("in", partitions=3)
     store.create_topic("t")
     for first in range(0, 12, 4):

@@ -23,6 +23,7 @@ from tests.helpers.compaction import (
     segment_keys,
     values,
 )
+from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain import keys
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import TopicPartition
@@ -63,8 +64,8 @@ def objects(clock: ManualClock) -> HookStore:
 
 
 @pytest.fixture
-def store(clock: ManualClock, objects: HookStore) -> Store:
-    store = new_store(clock, objects)
+def store(clock: ManualClock, objects: HookStore, chains: int) -> Store:
+    store = new_store(clock, objects, chains=chains)
     store.create_topic("t")
     return store
 
@@ -192,7 +193,7 @@ def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
             epoch=-1,
             base_sequence=-1,
         )
-        other.chain.submit(ReplaceSegments(T0, (old,), (new,)))
+        other.submit(ReplaceSegments(T0, (old,), (new,)))
 
     objects.after_list = register
     assert store.vacuum().deleted == ()
@@ -383,6 +384,7 @@ def _checkpoints(store: Store) -> list[int]:
     return sorted(sequence for sequence in found if sequence is not None)
 
 
+@ONE_CHAIN
 def test_old_checkpoints_go_and_the_newest_two_stay(store: Store, clock: ManualClock) -> None:
     made = [_checkpoint(store, clock) for _ in range(4)]
     assert store.vacuum().deleted == ()
@@ -393,6 +395,7 @@ def test_old_checkpoints_go_and_the_newest_two_stay(store: Store, clock: ManualC
     assert store.verify(deep=True).ok
 
 
+@ONE_CHAIN
 def test_an_unfinished_checkpoint_does_not_count_and_goes_when_it_is_old(store: Store, clock: ManualClock) -> None:
     """Only a head makes a checkpoint; one that is being written now is above the newest ones."""
     half = keys.checkpoint_batches(0, 1)
@@ -407,6 +410,7 @@ def test_an_unfinished_checkpoint_does_not_count_and_goes_when_it_is_old(store: 
     assert store.objects.get(being_written) == b"half"
 
 
+@ONE_CHAIN
 def test_the_checkpoint_of_the_hint_stays(store: Store, clock: ManualClock) -> None:
     """The hint may be older than the newest checkpoints; what it names keeps an open cheap."""
     first = _checkpoint(store, clock)

@@ -172,7 +172,7 @@ def _replace_first(store: Store, offsets: list[int], timestamps: list[int], clai
     store.objects.put(key, encoded.data)
     segment = replace(encoded.segment(key, explicit_offsets=True), rows=claimed if claimed is not None else count)
     new = Batch(old.base_offset, old.limit, old.records, segment, 1_000, 1_001)
-    store.chain.submit(ReplaceSegments(T0, (old,), (new,)))
+    store.submit(ReplaceSegments(T0, (old,), (new,)))
     return key
 
 

@@ -23,6 +23,7 @@ from tests.helpers.reading import (
     read_all,
     texts,
 )
+from tests.helpers.shell import ONE_CHAIN
 from txnstore.consumer import Consumer, OffsetAndTimestamp
 from txnstore.core.model import OffsetAndMetadata
 from txnstore.errors import (
@@ -42,8 +43,8 @@ from txnstore.testing import Fault, FaultStore, ManualClock
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Store:
-    store = new_store(clock)
+def store(clock: ManualClock, chains: int) -> Store:
+    store = new_store(clock, chains=chains)
     store.create_topic("t", partitions=2)
     return store
 
@@ -133,6 +134,7 @@ def test_a_topic_may_get_a_column_while_it_is_read(clock: ManualClock) -> None:
 # Requests and waiting -------------------------------------------------------------------------------------------------
 
 
+@ONE_CHAIN
 def test_an_idle_poll_is_one_get(store: Store) -> None:
     append(store, "a")
     consumer = store.consumer(["t"])
@@ -176,6 +178,7 @@ def test_waiting_ends_when_something_comes(store: Store, clock: ManualClock) -> 
     assert clock() - began == 70
 
 
+@ONE_CHAIN
 def test_waiting_backs_off_and_keeps_to_the_timeout(store: Store, clock: ManualClock) -> None:
     consumer = store.consumer(["t"], poll_interval=0.1)
     consumer.poll()
@@ -369,6 +372,7 @@ def test_offsets_for_times(store: Store) -> None:
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
+@ONE_CHAIN
 def test_a_group_goes_on_where_it_committed(store: Store, clock: ManualClock) -> None:
     """OFF-19: what is committed is the next offset to read."""
     append(store, *"abcd")

@@ -25,8 +25,8 @@ UTC_MS = pa.timestamp("ms", "UTC")
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Store:
-    store = new_store(clock)
+def store(clock: ManualClock, chains: int) -> Store:
+    store = new_store(clock, chains=chains)
     store.create_topic("t", partitions=2)
     return store
 

@@ -10,6 +10,7 @@ from txnstore.chain.chains import Chains
 from txnstore.core.commands import CopyTopic
 from txnstore.core.model import State, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
+from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 
 _LOG = logging.getLogger(__name__)
@@ -40,6 +41,15 @@ def copy_everywhere(chains: Chains, name: str) -> None:
         if not isinstance(error, TxnStoreError):
             raise error
         _LOG.warning("topic not copied yet", extra={"topic": name, "chain": number, "error": str(error)})
+
+
+def has_stale_copies(view: View) -> bool:
+    """Whether a chain knows a topic otherwise than the catalog, as far as a view tells."""
+    return any(
+        (topic := view.topics.get(name)) is None or copy.revision < topic.revision
+        for state in view.states[1:]
+        for name, copy in state.topics.items()
+    )
 
 
 def copy_all(chains: Chains) -> int:

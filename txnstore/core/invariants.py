@@ -55,8 +55,12 @@ def check_step(before: State, after: State) -> list[Violation]:
 
 def check_view(view: View) -> list[Violation]:
     """Everything that is wrong with the chains of a view, one by one and together."""
-    alone = [violation for state in view.states for violation in check(state)]
-    return alone + [Violation(rule.__name__, message) for rule in ACROSS for message in rule(view)]
+    return [violation for state in view.states for violation in check(state)] + check_across(view)
+
+
+def check_across(view: View) -> list[Violation]:
+    """Everything that is wrong with the chains of a view together."""
+    return [Violation(rule.__name__, message) for rule in ACROSS for message in rule(view)]
 
 
 # Logs -----------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,311 @@
+"""Compaction, vacuum, verification and checkpoints of a store with several chains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.compaction import DAY_MS, HOUR_MS, abort, batches, begin, commit, new_store, reopen, rows, values
+from tests.helpers.executors import Never
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, content_hash, decode, encode
+from txnstore.compactor import VerifyReport
+from txnstore.core.commands import DeleteTopic, EndTxn, ProducerIdentity
+from txnstore.core.events import MarkerWritten, TxnPrepared
+from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
+from txnstore.ids import Runtime
+from txnstore.producer import Producer
+from txnstore.store import Store, open_on
+from txnstore.testing import ManualClock
+
+CHAINS = 3
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Store:
+    """Three chains and a topic with a partition in each."""
+    store = new_store(clock, chains=CHAINS)
+    store.create_topic("t", partitions=CHAINS)
+    return store
+
+
+def _led_by(number: int) -> TopicPartition:
+    """The partition of ``t`` that this chain leads."""
+    return next(tp for p in range(CHAINS) if chain_of_partition(tp := TopicPartition("t", p), CHAINS) == number)
+
+
+def _everywhere(store: Store, value: bytes, name: str = "everywhere") -> Producer:
+    """A producer with an open transaction that has a record in each partition."""
+    producer = store.producer(name)
+    producer.begin_transaction()
+    for partition in range(CHAINS):
+        producer.send("t", value, partition=partition, timestamp=1_000)
+    producer.flush()
+    return producer
+
+
+def _decide(store: Store, producer: Producer, outcome: Outcome = Outcome.COMMIT) -> None:
+    """Decide the transaction of a producer as a process that dies before it has written a marker of another chain."""
+    clock = store.runtime.clock
+    dying = open_on(store.objects.inner, runtime=Runtime(clock, lambda _: None, background=Never))
+    identity = ProducerIdentity(producer.producer_id, producer.epoch, producer.transactional_id)
+    dying.submit(EndTxn(identity, outcome))
+
+
+def _found(report: VerifyReport) -> list[tuple[str, str]]:
+    return [(item.name, item.subject) for item in report.violations]
+
+
+# Compaction -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_compaction_writes_the_markers_that_are_missing_first(
+    store: Store, clock: ManualClock, outcome: Outcome
+) -> None:
+    """REC-01, CMP-02: below the LSO of a partition's own chain is only what has its marker there."""
+    for number in range(2):
+        commit(store, [b"%d" % number], partition=0)
+    _decide(store, _everywhere(store, b"x"), outcome)
+    tps = [TopicPartition("t", partition) for partition in range(CHAINS)]
+    assert any(log.open_txns for tp in tps if (log := store.state().log(tp)) is not None)
+    before = rows(store)
+    report = reopen(store, clock).compact()
+    assert report.conflicts == 0
+    assert not any(log.open_txns for tp in tps if (log := store.state().log(tp)) is not None)
+    assert rows(store) == before
+    assert [row["value"] for row in before].count(b"x") == (CHAINS if outcome is Outcome.COMMIT else 0)
+    assert report.aborted == (0 if outcome is Outcome.COMMIT else CHAINS)
+    assert store.verify(deep=True).ok
+
+
+def test_a_compaction_ends_what_is_open_past_its_timeout(store: Store, clock: ManualClock) -> None:
+    """TMO-01: nobody else might come by, and everything above it would stay as it is."""
+    producer = _everywhere(store, b"left")
+    for number in range(3):
+        commit(store, [b"%d" % number])
+    assert reopen(store, clock).compact().partitions == (), "it is not over yet"
+    clock.advance(61_000)
+    report = reopen(store, clock).compact()
+    assert (report.conflicts, report.aborted) == (0, CHAINS)
+    assert values(store) == [b"0", b"1", b"2"]
+    assert store.state().transactions[producer.transactional_id or ""].started_at is None
+    assert store.verify(deep=True).ok
+
+
+def test_a_dry_run_ends_nothing(store: Store) -> None:
+    _decide(store, _everywhere(store, b"x"))
+    sequence = store.state().sequence
+    store.compact(dry_run=True)
+    assert store.state().sequence == sequence
+
+
+def test_a_compaction_with_nothing_to_do_asks_each_chain_once(store: Store) -> None:
+    commit(store, [b"a"])
+    before = store.objects.snapshot()
+    assert store.compact().partitions == ()
+    spent = store.objects.snapshot() - before
+    assert (spent.get, spent.puts, spent.list) == (CHAINS, 0, 0)
+
+
+def test_each_partition_is_replaced_in_its_own_chain(store: Store) -> None:
+    """CMP-01."""
+    for number in range(4):
+        with store.producer("w") as producer, producer.transaction():
+            for partition in range(CHAINS):
+                producer.send("t", b"%d" % number, partition=partition, timestamp=1_000)
+    before, sequences = rows(store), [state.sequence for state in store.state().states]
+    report = store.compact()
+    assert (report.merges, report.conflicts, report.records) == (CHAINS, 0, 4 * CHAINS)
+    assert [state.sequence for state in store.state().states] == [number + 1 for number in sequences]
+    assert rows(store) == before
+    assert store.verify(deep=True).ok
+
+
+# Vacuum ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_vacuum_takes_the_garbage_of_all_chains(store: Store, clock: ManualClock) -> None:
+    """RET-09: replaced segments, uploads that nobody registered, and a deleted topic, in every partition."""
+    store.create_topic("gone", partitions=CHAINS)
+    for topic in ("t", "gone"):
+        for partition in range(CHAINS):
+            for number in range(3):
+                commit(store, [b"%d" % number], topic, partition)
+    store.compact("t")
+    store.delete_topic("gone")
+    orphans = [keys.segment("t", partition, f"{partition:08}", "parquet") for partition in range(CHAINS)]
+    for key in orphans:
+        store.objects.put(key, b"x")
+    assert store.vacuum().deleted == ()
+    clock.advance(DAY_MS)
+    expected = {item.key for item in store.objects.list(keys.TOPICS)} - {
+        batch.segment.key for partition in range(CHAINS) for batch in batches(store, TopicPartition("t", partition))
+    }
+    assert len(expected) == 2 * 3 * CHAINS + CHAINS
+    assert set(store.vacuum().deleted) == expected
+    assert store.state().dropped.keys() >= set(orphans)
+    assert [row["value"] for row in rows(store)] == [b"0", b"1", b"2"] * CHAINS
+    assert store.verify(deep=True).ok
+    clock.advance(8 * DAY_MS)
+    store.vacuum()
+    assert dict(store.state().dropped) == {}, "forgotten, in all chains"
+
+
+def test_a_vacuum_tells_the_chains_of_a_topic_that_is_gone(store: Store, clock: ManualClock) -> None:
+    """RET-09: until its chain knows that its topic is gone, a segment is in use; the grace period begins then."""
+    store.create_topic("gone", partitions=CHAINS)
+    for partition in range(CHAINS):
+        commit(store, [b"x"], "gone", partition)
+    held = {item.key for item in store.objects.list(f"{keys.TOPICS}gone/")}
+    own = {key for key in held if chain_of_partition(TopicPartition("gone", int(key.split("/")[2])), CHAINS) == 0}
+    # Only the catalog's chain hears of it: the process died there.
+    store.chain.submit(DeleteTopic("gone"))
+    clock.advance(DAY_MS)
+    assert set(reopen(store, clock).vacuum(dry_run=True).deleted) == own, "the others do not know it yet"
+    assert any("gone" in state.topics for state in store.state().states[1:])
+    assert set(reopen(store, clock).vacuum().deleted) == own
+    assert not any("gone" in state.topics for state in store.state().states)
+    clock.advance(DAY_MS)
+    assert set(reopen(store, clock).vacuum().deleted) == held - own
+    assert store.verify(deep=True).ok
+
+
+def test_old_checkpoints_of_every_chain_go(store: Store, clock: ManualClock) -> None:
+    """The newest two of each chain stay."""
+    for number in range(4):
+        with store.producer("w") as producer, producer.transaction():
+            for partition in range(CHAINS):
+                producer.send("t", b"%d" % number, partition=partition)
+        store.checkpoint()
+        clock.advance(HOUR_MS)
+    clock.advance(DAY_MS)
+    assert len(store.vacuum().deleted) == CHAINS * 2 * 2
+    for number in range(CHAINS):
+        heads = [
+            key for item in store.objects.list(keys.checkpoints(number)) if keys.checkpoint_sequence(key := item.key)
+        ]
+        assert len(heads) == 2
+    reopened = reopen(store, clock)
+    assert reopened.state() == store.state()
+    assert reopened.verify().ok
+
+
+# Checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_saves_every_chain_and_the_next_open_reads_no_older_entry(
+    store: Store, clock: ManualClock
+) -> None:
+    _decide(store, _everywhere(store, b"x"))
+    begin(store, [b"open"], partition=1)
+    assert store.checkpoint() == store.state().sequence
+    store.objects.delete([item.key for number in range(CHAINS) for item in store.objects.list(keys.entries(number))])
+    assert reopen(store, clock).state() == store.state()
+
+
+# Verification ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(store: Store) -> Store:
+    """Commits and aborts over all chains, compacted; one transaction whose markers are missing, and an open one."""
+    for number in range(3):
+        with store.producer("w") as producer, producer.transaction():
+            for partition in range(CHAINS):
+                producer.send("t", b"%d" % number, partition=partition, timestamp=1_000)
+    abort(store, [b"lost"], partition=1)
+    store.compact()
+    store.checkpoint()
+    _decide(store, _everywhere(store, b"decided"))
+    begin(store, [b"open"], partition=2)
+    return store
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_sound_store_of_several_chains_has_no_violations(full: Store, clock: ManualClock, *, deep: bool) -> None:
+    for store in (full, reopen(full, clock), Store(full.objects.inner, read_only=True)):
+        report = store.verify(deep=deep)
+        assert report.violations == ()
+        assert report.sequence == report.entries == full.state().sequence
+        assert (report.checkpoints, report.segments) == (CHAINS, 2 * CHAINS + 1)
+
+
+@pytest.mark.parametrize("damaged", range(CHAINS))
+def test_a_damaged_chain_does_not_hide_the_others(full: Store, damaged: int) -> None:
+    """OBJ-13: its entry is named, and so is what is wrong in the other chains: here a segment of each."""
+    last = full.state().states[damaged].sequence
+    full.objects.put(keys.entry(damaged, last), b"{}")
+    victims = [next(iter(batches(full, _led_by(number)))).segment for number in range(CHAINS)]
+    for victim in victims:
+        full.objects.put(victim.key, b"?" * victim.size)
+    report = Store(full.objects.inner, read_only=True).verify(deep=True)
+    assert _found(report) == [
+        ("entry_intact", keys.entry(damaged, last)),
+        ("state_at_head", keys.entries(damaged)),
+        *(("segment_content", victim.key) for number, victim in enumerate(victims) if number != damaged),
+    ]
+
+
+def test_a_rule_that_is_broken_in_a_chain_says_which(full: Store) -> None:
+    """Invariant 4: a marker took an offset that was taken."""
+    sequence = _last(full, 2, MarkerWritten)
+    entry = _entry(full, 2, sequence)
+    events = [replace(item, offset=0) if isinstance(item, MarkerWritten) else item for item in entry.events]
+    _rewrite(full, 2, sequence, entry.model_copy(update={"events": events}))
+    report = Store(full.objects.inner, read_only=True).verify()
+    assert any(item.name == "batches_in_order" and item.subject.startswith("chain 2, ") for item in report.violations)
+    assert not any(word in str(item) for item in report.violations for word in ("chain 0", "chain 1", "chains/0001"))
+
+
+def test_an_entry_that_another_chain_rests_on_and_that_is_gone_is_found(full: Store) -> None:
+    """OBJ-13: the end of a chain that is gone leaves no gap in it, but a marker elsewhere says that it was there."""
+    home = chain_of_transactional_id("everywhere", CHAINS)
+    full.recover()
+    decision = _last(full, home, TxnPrepared, transactional_id="everywhere")
+    last = full.state().states[home].sequence
+    full.objects.delete([keys.entry(home, number) for number in range(decision, last + 1)])
+    report = Store(full.objects.inner, read_only=True).verify()
+    assert _found(report) == [("cut_is_consistent", keys.CHAINS)]
+    assert keys.entry(home, decision) in report.violations[0].message
+
+
+def test_a_damaged_identity_does_not_change_the_number_of_chains(full: Store) -> None:
+    """OBJ-13: a checkpoint tells it; with a wrong one every partition would be looked for in a wrong chain."""
+    full.objects.put(keys.STORE, b'{"version":1}')
+    assert _found(Store(full.objects.inner, read_only=True).verify()) == [("identity_intact", keys.STORE)]
+
+
+# Shared ---------------------------------------------------------------------------------------------------------------
+
+
+def _entry(store: Store, chain: int, sequence: int) -> Entry:
+    key = keys.entry(chain, sequence)
+    return decode(Entry, key, store.objects.get(key))
+
+
+def _last(store: Store, chain: int, kind: type, **fields: object) -> int:
+    """The last entry of a chain that holds such an event."""
+    last = store.state().states[chain].sequence
+    return next(
+        number
+        for number in range(last, 0, -1)
+        if any(
+            isinstance(item, kind) and all(getattr(item, name) == value for name, value in fields.items())
+            for item in _entry(store, chain, number).events
+        )
+    )
+
+
+def _rewrite(store: Store, chain: int, sequence: int, entry: Entry) -> None:
+    """Replace an entry by another well-formed one, and everything after it so that the hashes fit again."""
+    previous = None
+    for number in range(sequence, store.state(refresh=False).states[chain].sequence + 1):
+        found = entry if number == sequence else _entry(store, chain, number)
+        if previous is not None:
+            found = found.model_copy(update={"previous": previous})
+        data = encode(found)
+        store.objects.put(keys.entry(chain, number), data)
+        previous = content_hash(data)
