@@ -1,0 +1,160 @@
+"""What a transaction across chains costs, and what of it is done at once (OBJ-14; the budgets of the design).
+
+Until the commit returns: the segments, AddPartitions, one entry in each other chain, the decision. After it: the
+markers, one entry in each other chain, and the completion. No GET, no LIST.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
+from tests.helpers.shell import GatedStore, runtime
+from txnstore.core.model import TopicPartition
+from txnstore.producer import Producer
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+from txnstore.testing import ManualClock
+from txnstore.testing.executors import DeferredExecutor
+
+CHAINS, PARTITIONS = 4, 8
+HOME = 1
+OTHERS = [0, 2, 3]
+
+
+class Bench:
+    """A store of four chains, and the requests of what is done with it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.bucket = MemoryStore(clock=self.clock)
+        self.background = DeferredExecutor()
+        process(self.bucket, self.clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+        self.store = process(self.bucket, self.clock, background=lambda: self.background)
+        self.producer = self.store.producer(ids_of(self.store, HOME))
+        self.costs()
+
+    def costs(self) -> list[str]:
+        """The requests since the last call, in order: ``segment``, or the number of the chain whose entry was put."""
+        found = []
+        for operation, key in self.store.objects.log:
+            parts = key.split("/")
+            written = operation in {"put", "put_if_absent"}
+            found.append(("segment" if parts[0] == "topics" else str(int(parts[1]))) if written else operation)
+        self.store.objects.reset()
+        return found
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_transaction_across_chains(bench: Bench) -> None:
+    """P + K + 2 PUTs until the commit returns, K the other chains; 2 K + 3 entries and P segments in all."""
+    bench.producer.begin_transaction()
+    write_everywhere(bench.producer, b"value", partitions=PARTITIONS)
+    bench.producer.send_offsets({TopicPartition("t", 0): 1}, groups_of(bench.store, 2))
+    bench.producer.commit_transaction()
+    costs = bench.costs()
+    assert costs[:PARTITIONS] == ["segment"] * PARTITIONS
+    assert costs[PARTITIONS] == str(HOME)
+    assert sorted(costs[PARTITIONS + 1 : -1]) == [str(chain) for chain in OTHERS]
+    assert costs[-1] == str(HOME)
+    assert bench.background.run_all() == 1
+    after = bench.costs()
+    assert sorted(after[:-1]) == [str(chain) for chain in OTHERS]
+    assert after[-1] == str(HOME)
+    assert len(costs) + len(after) == PARTITIONS + 2 * len(OTHERS) + 3
+
+
+def test_a_transaction_inside_the_coordinators_chain_is_one_entry(bench: Bench) -> None:
+    """Two round trips: the segments, the entry. Nothing is left for later."""
+    own = partitions_of(bench.store, HOME)
+    bench.costs()
+    with bench.producer.transaction() as txn:
+        for number in own:
+            txn.send("t", b"value", partition=number)
+        txn.send_offsets({TopicPartition("t", 0): 1}, groups_of(bench.store, HOME))
+    assert bench.costs() == ["segment"] * len(own) + [str(HOME)]
+    assert bench.background.run_all() == 0
+
+
+def test_a_partition_that_was_added_is_not_added_again(bench: Bench) -> None:
+    """ADD-08: a second flush into the same partitions costs the coordinator's chain nothing."""
+    bench.producer.begin_transaction()
+    (number, *_) = partitions_of(bench.store, 0)
+    bench.costs()
+    for expected in (["segment", str(HOME), "0"], ["segment", "0"], ["segment", "0"]):
+        bench.producer.send("t", b"value", partition=number)
+        bench.producer.flush()
+        assert bench.costs() == expected
+    bench.producer.commit_transaction()
+    assert bench.costs() == [str(HOME)]
+
+
+def test_plain_batches_go_to_each_chain_at_once(bench: Bench) -> None:
+    producer = bench.store.producer(linger=None)
+    bench.costs()
+    for number in range(PARTITIONS):
+        producer.send("t", b"value", partition=number)
+    producer.flush()
+    costs = bench.costs()
+    assert costs[:PARTITIONS] == ["segment"] * PARTITIONS
+    assert sorted(costs[PARTITIONS:]) == [str(chain) for chain in range(CHAINS)]
+
+
+def test_init_is_one_entry(bench: Bench) -> None:
+    bench.store.producer(ids_of(bench.store, 3))
+    assert bench.costs() == ["3"]
+
+
+def test_an_idle_look_is_one_get_a_chain(bench: Bench) -> None:
+    """A poll looks at the chains of its partitions only."""
+    bench.store.state()
+    assert bench.costs() == ["get"] * CHAINS
+    consumer = bench.store.consumer()
+    consumer.assign([("t", number) for number in partitions_of(bench.store, 3)])
+    consumer.poll()
+    bench.costs()
+    consumer.poll()
+    assert bench.costs() == ["get"]
+
+
+def held(store: GatedStore, chains: list[int], work: threading.Thread) -> None:
+    """The next entries of these chains are on their way at the same time: none is answered before all have come."""
+    gates = [store.hold("put_if_absent", f"chains/{chain:04d}/entries", times=1) for chain in chains]
+    if not work.is_alive():
+        work.start()
+    for gate in gates:
+        gate.wait_for()
+    for gate in gates:
+        gate.open()
+
+
+def test_batches_and_markers_are_written_in_parallel() -> None:
+    """END-07: with threads, all other chains get theirs at the same time."""
+    clock = ManualClock()
+    gated = GatedStore(MemoryStore(clock=clock))
+    process(gated, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+    with open_on(CountingStore(gated), runtime=runtime(clock)) as store:
+        producer = store.producer(ids_of(store, HOME))
+        producer.begin_transaction()
+        write_everywhere(producer, b"value", partitions=PARTITIONS)
+        commit = threading.Thread(target=_commit, args=(producer,))
+        held(gated, OTHERS, commit)
+        held(gated, OTHERS, commit)
+        commit.join(60)
+        assert _completed(store, ids_of(store, HOME))
+
+
+def _commit(producer: Producer) -> None:
+    producer.commit_transaction()
+
+
+def _completed(store: Store, name: str) -> bool:
+    store.producer(name)
+    return store.state().transactions[name].outcome is None
