@@ -202,7 +202,10 @@ class Producer:
         self.send_offsets(offsets, group)
 
     def flush(self) -> None:
-        """Upload and register everything sent so far. Raises the first error; the futures tell which records failed."""
+        """Upload and register everything sent so far, offsets too. Raises the first error.
+
+        The futures tell which records failed.
+        """
         self._check_usable()
         self._flush()
         if self._state is _State.ABORTABLE_ERROR:
@@ -229,6 +232,8 @@ class Producer:
                 self._seal(crowd_only=crowd_only)
             self._settle()
             self._register(self._uploaded(crowd_only=crowd_only))
+            if not crowd_only:
+                self._register_offsets()
 
     def _seal(self, *, crowd_only: bool = False) -> None:
         try:
@@ -283,6 +288,11 @@ class Producer:
             waiting = [upload for upload in part if not upload.batch.settled]
             if waiting:
                 self._submit(Pending(self._session.append(waiting), waiting))
+
+    def _register_offsets(self) -> None:
+        """Offsets that came without records: once flushed, no reader of the group may begin before them (OFF-10)."""
+        if self._state is _State.IN_TRANSACTION and self._session.offsets:
+            self._submit(Pending(self._session.append([]), []))
 
     def _settle(self) -> None:
         """Repeat the command whose outcome is unknown; its sequences make that harmless (SEQ-14)."""

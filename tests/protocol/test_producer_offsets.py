@@ -259,3 +259,19 @@ def test_a_group_that_is_none_is_refused(bench: Bench, group: Any) -> None:
     producer = begun(bench)
     with pytest.raises(InvalidConfigError, match="group"):
         producer.send_offsets({T0: 1}, group)
+
+
+def test_off_10_a_flush_registers_offsets_that_came_without_records(bench: Bench) -> None:
+    """OFF-02, OFF-10: from the flush on nobody gets the old offset as a stable one, whatever becomes of it."""
+    plain(bench, 3)
+    producer = begun(bench)
+    producer.send_offsets({T0: 5}, "g")
+    assert position(bench, stable=True) == 3
+    producer.flush()
+    with pytest.raises(UnstableOffsetCommitError):
+        position(bench, stable=True)
+    written = len(entries(bench.inner))
+    producer.flush()
+    assert len(entries(bench.inner)) == written
+    producer.commit_transaction()
+    assert position(bench, stable=True) == 5

@@ -1,0 +1,146 @@
+"""Comparing what was expected with what a store shows (DIF-07), and the differences that are allowed (DIF-09).
+
+The offsets, records, ends, groups and error classes have to be the same; message texts are free. What is not in the
+expectation is not compared. Each allowed difference names the item that decides it; anything else fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from txnstore.testing.differential.trace import MODEL, Op
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where two stores disagree."""
+
+    path: Path
+    expected: Any
+    actual: Any
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: expected {self.expected!r}, got {self.actual!r}"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A difference that may be. ``applies`` gets the comparison so far, the operation and the difference."""
+
+    item: str
+    why: str
+    applies: Callable[[Comparison, Op, Difference], bool]
+
+
+class Comparison:
+    """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
+
+    ``source``: who has made the expectations. A model knows no other epochs and names than a store does.
+    """
+
+    def __init__(self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None) -> None:
+        self.from_broker = source != MODEL
+        self.compacted = False
+        self.used: dict[str, int] = {}
+        self._whitelist = WHITELIST if whitelist is None else whitelist
+        self._epochs: dict[int, int] = {}
+
+    def step(self, op: Op, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
+        """The differences after an operation that no item allows."""
+        self.compacted = self.compacted or op["op"] == "compact"
+        found = []
+        for difference in _differences((), expected, actual):
+            allowed = next((entry for entry in self._whitelist if entry.applies(self, op, difference)), None)
+            if allowed is None:
+                found.append(difference)
+            else:
+                self.used[allowed.item] = self.used.get(allowed.item, 0) + 1
+        return found
+
+    def same_order(self, expected: int, actual: int) -> bool:
+        """Whether an epoch stands to those before it as it does for the other side."""
+        known = self._epochs
+        known.setdefault(expected, actual)
+        pairs = sorted(known.items())
+        return known[expected] == actual and all(a[1] < b[1] for a, b in pairwise(pairs))
+
+
+def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        found = []
+        for key, value in expected.items():
+            found += _differences((*path, key), value, actual.get(key))
+        # A partition, group or transaction that the expectation does not know is one too many.
+        if len(path) == 2 and path[0] == "state":
+            found += [Difference((*path, key), None, actual[key]) for key in actual if key not in expected]
+        return found
+    return [] if expected == actual else [Difference(path, expected, actual)]
+
+
+# The whitelist --------------------------------------------------------------------------------------------------------
+
+
+def _errors(*names: str) -> Callable[[Comparison, Op, Difference], bool]:
+    """All of these names are one class of error here."""
+
+    def applies(comparison: Comparison, op: Op, difference: Difference) -> bool:
+        return difference.path == ("error",) and {difference.expected, difference.actual} <= set(names)
+
+    return applies
+
+
+def _epoch(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    if not comparison.from_broker or difference.path[-1] != "epoch":
+        return False
+    return comparison.same_order(difference.expected, difference.actual)
+
+
+def _compacted(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Nothing is gone but what no reader of committed data would get, and nothing is new."""
+    if not comparison.compacted or difference.path[-1] != "uncommitted":
+        return False
+    rest = iter(difference.expected)
+    return all(record in rest for record in difference.actual)
+
+
+def _illegal_state(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    both = difference.expected == "ILLEGAL_STATE" and difference.actual in {"INVALID_TXN_STATE", "PRODUCER_CLOSED"}
+    return comparison.from_broker and difference.path == ("error",) and both
+
+
+def _unknown_id(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    refused = op["op"] == "raw_init" and "producer_id" in op and difference.actual == "INVALID_PRODUCER_ID_MAPPING"
+    return comparison.from_broker and difference.path == ("error",) and refused
+
+
+def _owned_id(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    refused = op["op"] == "raw_append" and op.get("id") is None and difference.actual == "INVALID_TXN_STATE"
+    return comparison.from_broker and difference.path == ("error",) and refused
+
+
+def _kept(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    moved = difference.path[-1] in {"log_start", "committed", "uncommitted"} and op["op"] == "delete_records"
+    return comparison.from_broker and moved
+
+
+#: The differences that may be.
+WHITELIST: tuple[Allowed, ...] = (
+    Allowed(
+        "FEN-06",
+        "a stale epoch is one class here, whether a partition or the coordinator sees it",
+        _errors("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"),
+    ),
+    Allowed("API-01", "Java's IllegalStateException is the producer's own state here", _illegal_state),
+    Allowed("DIF-09", "of epochs only the order is comparable, if brokers fence with epochs of their own", _epoch),
+    Allowed("CMP-17", "a compaction may drop aborted records, so read_uncommitted shows fewer of them", _compacted),
+    Allowed(
+        "TMO-08", "a bump for an id that is not known is refused, and no new producer id granted (D7)", _unknown_id
+    ),
+    Allowed("SEQ-10", "a transactional producer id never appends without its transaction, open or not", _owned_id),
+    Allowed("D1", "what is undecided is not deleted", _kept),
+)

@@ -1,0 +1,24 @@
+"""Producer ids under small numbers, so that those of two stores can be compared (DIF-09)."""
+
+from __future__ import annotations
+
+#: What stands for a producer id that nobody was granted.
+UNKNOWN = 1_000_000
+
+
+class ProducerIds:
+    """Numbers for producer ids, from 0 in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+
+    def number(self, producer_id: int) -> int:
+        """The number of a real producer id; -1 is nobody's."""
+        return producer_id if producer_id < 0 else self._numbers.setdefault(producer_id, len(self._numbers))
+
+    def real(self, number: int) -> int:
+        """The producer id behind a number; for one that has not appeared, an id that was never granted."""
+        if number < 0:
+            return number
+        found = [producer_id for producer_id, known in self._numbers.items() if known == number]
+        return found[0] if found else UNKNOWN + number

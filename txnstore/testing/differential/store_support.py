@@ -1,0 +1,110 @@
+"""What the driver of a store needs beside the store: names, workers without threads, conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from txnstore.core.commands import TxnOffsets
+from txnstore.core.events import GroupOffset
+from txnstore.core.model import TopicPartition
+from txnstore.errors import TxnStoreError
+from txnstore.producing.batching import RecordFuture
+from txnstore.testing.differential.trace import Op
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: Kafka's names for the classes of errors; a class that is not here has no counterpart and stands for itself.
+KAFKA_NAMES = {
+    "ConcurrentTransactionsError": "CONCURRENT_TRANSACTIONS",
+    "IllegalGenerationError": "ILLEGAL_GENERATION",
+    "InvalidPidMappingError": "INVALID_PRODUCER_ID_MAPPING",
+    "InvalidTxnStateError": "INVALID_TXN_STATE",
+    "InvalidTxnTimeoutError": "INVALID_TRANSACTION_TIMEOUT",
+    "OffsetMetadataTooLargeError": "OFFSET_METADATA_TOO_LARGE",
+    "OffsetOutOfRangeError": "OFFSET_OUT_OF_RANGE",
+    "OutOfOrderSequenceError": "OUT_OF_ORDER_SEQUENCE_NUMBER",
+    "ProducerClosedError": "PRODUCER_CLOSED",
+    "ProducerFencedError": "PRODUCER_FENCED",
+    "TopicExistsError": "TOPIC_ALREADY_EXISTS",
+    "TransactionalIdNotFound": "TRANSACTIONAL_ID_NOT_FOUND",
+    "UnknownTopicOrPartitionError": "UNKNOWN_TOPIC_OR_PARTITION",
+    "UnstableOffsetCommitError": "UNSTABLE_OFFSET_COMMIT",
+}
+
+
+class Inline(Executor):
+    """Does the work at once, in the thread that asks for it: nothing is left under way after a step (DIF-08)."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+            future.set_exception(error)
+        return future
+
+
+class TransactionalIdNotFound(TxnStoreError):  # noqa: N818 - Kafka's name
+    """A question about a transactional id that is not known."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a producer is told of the consumer whose positions it commits (KIP-447)."""
+
+    group: str
+    generation: int
+    member_id: str = ""
+
+
+class Results:
+    """The futures of the records that a producer has not settled yet; whatever a call does to them, they are over."""
+
+    def __init__(self, futures: list[tuple[str, RecordFuture]]) -> None:
+        self._futures = futures
+
+    def offsets(self) -> dict[str, list[int]]:
+        """Where the records went, by partition."""
+        found: dict[str, list[int]] = {}
+        for partition, future in self._futures:
+            found.setdefault(partition, []).append(future.result(timeout=0).offset)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._futures.clear()
+
+
+def partition_of(name: str) -> TopicPartition:
+    """``t-0`` as a partition."""
+    topic, _, number = name.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def offsets_of(op: Op) -> TxnOffsets:
+    """The positions of an operation as a command holds them."""
+    items = ((partition_of(name), offset) for name, offset in op["offsets"].items())
+    offsets = tuple(GroupOffset(topic=tp.topic, partition=tp.partition, offset=offset) for tp, offset in items)
+    return TxnOffsets(op["group"], offsets, op.get("generation", -1))
+
+
+def as_bytes(text: str | None) -> bytes | None:
+    """A key or value of a trace as a record has it."""
+    return text.encode() if text is not None else None
+
+
+def as_text(data: Any) -> str | None:
+    """The other way round."""
+    return data.decode() if data is not None else None

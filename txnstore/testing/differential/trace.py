@@ -1,0 +1,88 @@
+"""Traces: operations and what was seen after each, as JSON that a person can read and review.
+
+An observation says only what has changed since the one before, so that a trace reads like a story; a list stands for
+itself, a mapping is merged, and null removes. A trace that comes from elsewhere may leave out what could not be seen:
+what is not there is not compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: One step of the language: ``{"op": name, ...}``.
+Op = dict[str, Any]
+#: ``{"answer": ...}`` or ``{"error": name}``, and ``{"state": ...}``.
+Observation = dict[str, Any]
+
+#: Who has made an observation if it was not a broker.
+MODEL = "model"
+
+
+@dataclass
+class Trace:
+    """A recorded run. ``items`` are the conformance items that it proves; ``source`` is who has answered.
+
+    ``needs``: operations that not every store has yet; without them it cannot be replayed there.
+    """
+
+    name: str
+    about: str
+    items: list[str]
+    ops: list[Op]
+    observations: list[Observation]
+    source: str = MODEL
+    needs: list[str] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: Path) -> Trace:
+        """Read a trace."""
+        trace = cls(**json.loads(path.read_text()))
+        if len(trace.ops) != len(trace.observations):
+            msg = f"{path}: {len(trace.ops)} operations, but {len(trace.observations)} observations"
+            raise ValueError(msg)
+        return trace
+
+    def save(self, path: Path) -> None:
+        """Write it, with one operation or observation a line."""
+        path.write_text(self.dumps())
+
+    def dumps(self) -> str:
+        """The JSON text."""
+        head = {"name": self.name, "about": self.about, "items": self.items, "source": self.source, "needs": self.needs}
+        lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+        for key, values in (("ops", self.ops), ("observations", self.observations)):
+            rows = ",\n".join(f"  {json.dumps(value, ensure_ascii=False)}" for value in values)
+            lines.append(f"{json.dumps(key)}: [\n{rows}\n]")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to be merged into ``before`` so that it becomes ``after``."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        known = before.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            inner = changes(known, value)
+            if inner:
+                patch[key] = inner
+        elif key not in before or known != value:
+            patch[key] = value
+    return patch
+
+
+def merged(before: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """``before`` with the changes in it."""
+    result = dict(before)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            known = result.get(key)
+            result[key] = merged(known if isinstance(known, dict) else {}, value)
+        else:
+            result[key] = value
+    return result

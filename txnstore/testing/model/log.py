@@ -1,0 +1,168 @@
+"""One partition: a list of batches and control markers, and what follows from it.
+
+Each record and each marker takes one offset. Nothing is remembered beside the list but the log start and the index of
+aborted transactions, whose entries tell the LSO of their moment (LSO-06).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Batches that a producer's window remembers (SEQ-03).
+WINDOW = 5
+#: Sequences wrap after this one (SEQ-05).
+MAX_SEQUENCE = 2**31 - 1
+NO_PRODUCER = -1
+
+#: A key and a value.
+Record = tuple[str | None, str | None]
+
+
+class RefusedError(Exception):
+    """A call that is refused; ``error`` is the name that Kafka's ``Errors`` gives the reason."""
+
+    def __init__(self, error: str) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@dataclass
+class Batch:
+    """Records that were appended together; or one control marker, which says how a transaction ended."""
+
+    base: int
+    producer_id: int = NO_PRODUCER
+    epoch: int = NO_PRODUCER
+    sequence: int = NO_PRODUCER
+    transactional: bool = False
+    records: list[Record] = field(default_factory=list)
+    marker: str | None = None
+
+    @property
+    def size(self) -> int:
+        """How many offsets it takes."""
+        return 1 if self.marker else len(self.records)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record (SEQ-19)."""
+        return (self.sequence + len(self.records) - 1) % (MAX_SEQUENCE + 1)
+
+
+class Log:
+    """A partition log."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.batches: list[Batch] = []
+        #: Producer id, first offset, offset of the abort marker, LSO at that moment.
+        self.aborted: list[tuple[int, int, int, int]] = []
+
+    @property
+    def end(self) -> int:
+        """The high watermark: the offset after the last one."""
+        return self.batches[-1].base + self.batches[-1].size if self.batches else 0
+
+    # Transactions -----------------------------------------------------------------------------------------------------
+
+    def open_transactions(self) -> dict[int, int]:
+        """The first offset of each producer id's transaction that has no marker yet."""
+        found: dict[int, int] = {}
+        for batch in self.batches:
+            if batch.marker:
+                found.pop(batch.producer_id, None)
+            elif batch.transactional:
+                found.setdefault(batch.producer_id, batch.base)
+        return found
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the earliest open transaction, or the high watermark (LSO-01)."""
+        return max(self.start, min(self.open_transactions().values(), default=self.end))
+
+    def outcome(self, batch: Batch) -> str | None:
+        """What the next marker of its producer says of a transactional batch; None while there is none."""
+        later = (other for other in self.batches if other.base > batch.base)
+        return next((other.marker for other in later if other.marker and other.producer_id == batch.producer_id), None)
+
+    def mark(self, producer_id: int, epoch: int, outcome: str) -> None:
+        """Write the control marker of a transaction; it takes an offset, data or not (CTL-02, END-09)."""
+        first = self.open_transactions().get(producer_id)
+        marker = Batch(self.end, producer_id, epoch, marker=outcome)
+        self.batches.append(marker)
+        if outcome == "ABORT" and first is not None:
+            self.aborted.append((producer_id, first, marker.base, self.last_stable_offset))
+
+    # Appending --------------------------------------------------------------------------------------------------------
+
+    def append(
+        self, producer_id: int, epoch: int, sequence: int, records: list[Record], *, transactional: bool
+    ) -> tuple[Batch, bool]:
+        """The batch, and whether it was there already; :meth:`check` has accepted it."""
+        duplicate = self.check(producer_id, epoch, sequence, len(records), transactional=transactional)
+        if duplicate is not None:
+            return duplicate, True
+        batch = Batch(self.end, producer_id, epoch, sequence, transactional, list(records))
+        self.batches.append(batch)
+        return batch, False
+
+    def epoch_of(self, producer_id: int) -> int | None:
+        """The epoch of the last thing that a producer id has in this log; its marker bumps it (SEQ-09)."""
+        return next((batch.epoch for batch in reversed(self.batches) if batch.producer_id == producer_id), None)
+
+    def window(self, producer_id: int) -> list[Batch]:
+        """The batches of the current epoch that a retry is recognised by: the last five (SEQ-03, SEQ-06)."""
+        epoch = self.epoch_of(producer_id)
+        mine = (batch for batch in self.batches if batch.producer_id == producer_id and not batch.marker)
+        return [batch for batch in mine if batch.epoch == epoch][-WINDOW:]
+
+    def check(self, producer_id: int, epoch: int, sequence: int, records: int, *, transactional: bool) -> Batch | None:
+        """Refuse a batch, or say which one it repeats (SEQ-01 to SEQ-09)."""
+        if producer_id == NO_PRODUCER:
+            return None
+        known = self.epoch_of(producer_id)
+        if known is None:
+            # The state of an idempotent producer may have expired, so any sequence is good (SEQ-08).
+            expected = 0 if transactional else sequence
+        elif epoch < known:
+            raise RefusedError("INVALID_PRODUCER_EPOCH")
+        elif epoch > known:
+            expected = 0
+        else:
+            window = self.window(producer_id)
+            last = (sequence + records - 1) % (MAX_SEQUENCE + 1)
+            for batch in window:
+                if (batch.sequence, batch.last_sequence) == (sequence, last):
+                    return batch
+            expected = (window[-1].last_sequence + 1) % (MAX_SEQUENCE + 1) if window else 0
+        if sequence != expected:
+            raise RefusedError("OUT_OF_ORDER_SEQUENCE_NUMBER")
+        return None
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def limit(self, isolation: str) -> int:
+        """Where a reader stops (LSO-11)."""
+        return self.last_stable_offset if isolation == "read_committed" else self.end
+
+    def visible(self, isolation: str) -> list[tuple[int, str | None, str | None]]:
+        """Offset, key and value of the records that a reader gets, from the log start on."""
+        return [
+            (batch.base + place, key, value)
+            for batch in self.batches
+            if not (isolation == "read_committed" and batch.transactional and self.outcome(batch) == "ABORT")
+            for place, (key, value) in enumerate(batch.records)
+            if self.start <= batch.base + place < self.limit(isolation)
+        ]
+
+    def fetch(self, offset: int, isolation: str) -> list[tuple[int, str | None, str | None]]:
+        """What a reader gets from an offset on; outside of the log it is told so (LSO-12)."""
+        if not self.start <= offset <= self.end:
+            raise RefusedError("OFFSET_OUT_OF_RANGE")
+        return [found for found in self.visible(isolation) if found[0] >= offset]
+
+    def delete_before(self, offset: int) -> None:
+        """Move the log start; what is undecided stays (D1: the seeds' rule, where Kafka goes up to the end)."""
+        if not self.start <= offset <= self.end:
+            raise RefusedError("OFFSET_OUT_OF_RANGE")
+        self.start = min(offset, self.last_stable_offset)
