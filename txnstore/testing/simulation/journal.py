@@ -58,16 +58,18 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
     for chain in range(chains):
         newest: dict[str, TxnId] = {}
         ends: dict[str, int] = {}
+        decided: set[TxnId] = set()
         for event in _events(bucket, chain):
             match event:
                 case BatchAppended():
-                    _appended(journal, bucket, ends, event)
+                    _appended(journal, bucket, ends, decided, event)
                 case MarkerWritten():
                     _marker(journal, ends, event)
                 case ProducerInitialized(transactional_id=str(name)):
                     _newer(journal, newest, name, (event.producer_id, event.epoch), "init")
                 case TxnPrepared():
                     _decided(journal, newest, event)
+                    decided.add((event.producer_id, event.epoch))
                 case _:
                     pass
     for (key, txn), outcome in journal.markers.items():
@@ -83,11 +85,13 @@ def _events(bucket: Bucket, chain: int) -> Iterator[object]:
         yield from decode(Entry, item.key, bucket.get(item.key)).events
 
 
-def _appended(journal: Journal, bucket: Bucket, ends: dict[str, int], event: BatchAppended) -> None:
+def _appended(
+    journal: Journal, bucket: Bucket, ends: dict[str, int], decided: set[TxnId], event: BatchAppended
+) -> None:
     key, batch = f"{event.topic}-{event.partition}", event.batch
     _take(journal, ends, key, batch.base_offset, batch.limit)
     txn = (batch.producer_id, batch.epoch) if batch.transactional else None
-    if txn is not None and ((key, txn) in journal.markers or txn in journal.outcomes):
+    if txn is not None and ((key, txn) in journal.markers or txn in decided):
         journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
     table = codec.decode(bucket.archive[batch.segment.key], batch.segment.format, ["value"])
     for place, value in enumerate(table.column("value").to_pylist()):

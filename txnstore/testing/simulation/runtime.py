@@ -1,14 +1,15 @@
-"""What the world gives a simulated process: a clock that is wrong, virtual pauses, seeded ids, inline workers."""
+"""What the world gives a simulated process: a clock that is wrong, virtual pauses, seeded ids, workers that take turns."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any
 
 from txnstore.ids import Runtime
-from txnstore.testing.simulation.scheduler import Scheduler
+from txnstore.testing.simulation.scheduler import Scheduler, Task
 
 #: The virtual clock begins here, in milliseconds since the epoch.
 EPOCH_MS = 1_700_000_000_000
@@ -55,11 +56,67 @@ class InlineExecutor(Executor):
         return iter([futures[number].result() for number in range(len(calls))])
 
 
+class _Awaited(Future[Any]):
+    """A future whose waiting is known to the scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._parked: list[Task] = []
+
+    def result(self, timeout: float | None = None) -> Any:
+        while not self.done():
+            assert self._scheduler.current is not None
+            self._parked.append(self._scheduler.current)
+            self._scheduler.park()
+        return super().result(0)
+
+    def settle(self, work: Callable[[], Any]) -> None:
+        """Do the work in the task that calls this; an error, also a crash, goes to whoever asks."""
+        try:
+            self.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - whoever asks gets it
+            self.set_exception(error)
+        for task in self._parked:
+            self._scheduler.wake(task)
+
+
+class TaskExecutor(Executor):
+    """Runs each task as one of the scheduler's, begun within ``delays_ms``: what a pool of threads may do."""
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random, delays_ms: Sequence[int]) -> None:
+        self._scheduler = scheduler
+        self._rng = rng
+        self._delays_ms = delays_ms
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = _Awaited(self._scheduler)
+        work = partial(fn, *args, **kwargs)
+        if self._scheduler.current is None:
+            future.settle(work)  # Before or after a run there is nobody to take turns with.
+        else:
+            delay = self._rng.randrange(self._rng.choice(self._delays_ms))
+            self._scheduler.spawn(f"{self._scheduler.current.name}+", lambda: future.settle(work), delay)
+        return future
+
+
 def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[[], int]) -> Runtime:
-    """A runtime of a process; each one has randomness of its own."""
+    """A runtime of a process; each one has randomness of its own.
+
+    Its single requests are made in line. Work on several chains is done in parallel, and what is left to the background
+    is done sooner or later.
+    """
+    made: list[Executor] = []
+
+    def executor() -> Executor:
+        # The first one is for single requests (Store.load).
+        made.append(TaskExecutor(scheduler, rng, (5,)) if made else InlineExecutor(rng))
+        return made[-1]
+
     return Runtime(
         clock=clock,
         sleep=lambda seconds: scheduler.sleep(max(1, round(seconds * 1000))),
         rng=rng,
-        executor=lambda: InlineExecutor(rng),
+        executor=executor,
+        background=lambda: TaskExecutor(scheduler, rng, (5, 100, 5_000, 200_000)),
     )
