@@ -1,4 +1,4 @@
-"""What the world gives a simulated process: a clock that is wrong, virtual pauses, seeded ids, workers that take turns."""
+"""What the world gives a simulated process: a clock that is wrong, virtual pauses, seeded ids, workers in turns."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from txnstore.errors import TxnStoreError
-from txnstore.store import Store
 from txnstore.testing.simulation import checks
 from txnstore.testing.simulation.actor import Actor
 from txnstore.testing.simulation.journal import read_journal
@@ -55,9 +54,8 @@ def simulate(settings: Settings) -> Run:
     with simulated_locks(world.scheduler):
         for name in settings.actors:
             kind = _KINDS[name.partition(":")[0]]
-            if kind is not Recoverer or hasattr(Store, "recover"):
-                actor = kind(world, name)
-                world.scheduler.spawn(name, actor.run, actor.rng.randrange(2_000))
+            actor = kind(world, name)
+            world.scheduler.spawn(name, actor.run, actor.rng.randrange(2_000))
         try:
             world.scheduler.run()
             world.scheduler.drain()
@@ -73,7 +71,7 @@ def _look(world: World) -> Iterator[str]:
     """Everything that is wrong in the end."""
     world.scheduler.now += _A_LONG_TIME_MS
     try:
-        _recover(world)
+        world.honest().recover()
         store = world.honest()
         journal = read_journal(world.bucket, world.settings.chains)
         yield from journal.anomalies
@@ -87,14 +85,3 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.verified(store)
     except TxnStoreError as error:
         yield f"broken: {type(error).__name__}: {error}"
-
-
-def _recover(world: World) -> None:
-    """End what was left open: by recovery, or, where nobody recovers, by successors."""
-    store = world.honest()
-    recover = getattr(store, "recover", None)
-    if recover is not None:
-        recover()
-        return
-    for name in sorted(store.state().transactions):
-        store.producer(name)
