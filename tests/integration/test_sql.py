@@ -46,10 +46,11 @@ NESTED = pa.schema(
 )
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "three chains"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     name = f"sql-{next(_NAMES)}"
-    with create(tmp_path / "store" if request.param == "local" else f"memory://{name}") as made:
+    url = tmp_path / "store" if request.param == "local" else f"memory://{name}"
+    with create(url, chains=3 if request.param == "three chains" else 1) as made:
         yield made
     MemoryStore.forget(name)
 

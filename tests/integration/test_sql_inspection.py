@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.sqlstore import abort, fill, rows, values
 from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
 from txnstore.errors import StorageError
 from txnstore.sql import history, inspection, read_table
 from txnstore.sql.types import duckdb_type
@@ -20,8 +22,8 @@ TABLES = inspection.SCHEMAS | history.SCHEMAS
 
 
 @pytest.fixture
-def store(memory_store_url: str) -> Iterator[Store]:
-    with create(memory_store_url) as made:
+def store(memory_store_url: str, chains: int) -> Iterator[Store]:
+    with create(memory_store_url, chains) as made:
         yield made
 
 
@@ -125,6 +127,7 @@ def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store
         producer.abort_transaction()
 
 
+@ONE_CHAIN
 def test_entries_are_those_of_the_chain_up_to_the_snapshot(store: Store) -> None:
     store.create_topic("orders")
     with store.duckdb() as con:
@@ -136,11 +139,47 @@ def test_entries_are_those_of_the_chain_up_to_the_snapshot(store: Store) -> None
         assert values(con, "SELECT sum(event_types['BatchAppended']) FROM txn.entries") == [2]
 
 
+@ONE_CHAIN
 def test_no_more_than_the_newest_entries_are_read(store: Store) -> None:
     for number in range(6):
         store.create_topic(f"t{number}")
-    past = history.History(store.objects, lambda: store.pool, 0, 6, entries=4)
+    past = history.History(store.objects, lambda: store.pool, [6], entries=4)
     assert past.table("entries")["sequence"].to_pylist() == [3, 4, 5, 6]
+
+
+def test_the_newest_entries_are_shared_out_among_the_chains() -> None:
+    """A chain that has less than its share leaves the rest to the others."""
+    assert history.newest([6], 4) == [range(3, 7)]
+    assert history.newest([100, 0, 100], 10) == [range(96, 101), range(1, 1), range(96, 101)]
+    assert history.newest([100, 2, 100], 12) == [range(96, 101), range(1, 3), range(96, 101)]
+    assert history.newest([3, 2, 1], 1000) == [range(1, 4), range(1, 3), range(1, 2)]
+    assert sum(map(len, history.newest([50] * 7, 100))) == 100
+    assert sum(map(len, history.newest([50] * 256, 100))) == 100
+
+
+def test_entries_and_compactions_say_their_chain(memory_store_url: str) -> None:
+    """All chains up to the snapshot, whatever was written since."""
+    with create(memory_store_url, chains=3) as store:
+        store.create_topic("orders", partitions=3)
+        fill(store, "orders", transactions=3, records=12)
+        store.compact()
+        snapshot = store.snapshot()
+        heads = [state.sequence for state in snapshot.state.states]
+        fill(store, "orders", transactions=1, first=3)
+        with store.duckdb(snapshot=snapshot) as con:
+            assert values(con, "SELECT heads FROM txn.snapshot") == [heads]
+            found = rows(
+                con, "SELECT chain, max(sequence) AS last, count(*) AS n FROM txn.entries GROUP BY 1 ORDER BY 1"
+            )
+            assert [(row["chain"], row["last"], row["n"]) for row in found] == [
+                (chain, head, head) for chain, head in enumerate(heads)
+            ]
+            found = rows(con, "SELECT chain, topic, partition FROM txn.compactions ORDER BY partition")
+            tps = [TopicPartition("orders", partition) for partition in range(3)]
+            assert [tuple(row.values()) for row in found] == [(chain_of_partition(tp, 3), *tp) for tp in tps]
+            later = store.refresh(con)
+            assert values(con, "SELECT heads FROM txn.snapshot") == [[state.sequence for state in later.state.states]]
+            assert values(con, "SELECT count(*) FROM txn.entries") == [later.sequence]
 
 
 def test_storage_that_is_away_is_an_error_of_ours() -> None:

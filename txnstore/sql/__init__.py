@@ -5,11 +5,13 @@ of a scan; topics whose names differ in case only, which DuckDB cannot tell apar
 order of their creation (``txn.topics.view`` tells). The schema ``txn`` shows how the store came to be what it is:
 
     topics, partitions, segments, batches, transactions, producers, groups, aborted    of the snapshot's state
-    entries, compactions          of the newest 1,000 entries of the chain: one GET an entry, when first queried
-    snapshot                      which entry the connection shows
+    entries, compactions          of the newest 1,000 entries of the chains: one GET an entry, when first queried
+    snapshot                      what the connection shows: ``heads``, the last entry of each chain, and their sum
 
-All of a connection, and of its cursors, is of one snapshot until :func:`refresh`. It reads nothing from the store until
-a query does; then only what is visible at its isolation, each segment with one GET (a local store's are read in place).
+All of a connection, and of its cursors, is of one snapshot until :func:`refresh`, over all chains of the store: a
+transaction is in it in all topics, partitions and groups, or in none (END-06), its markers written or not. It reads
+nothing from the store until a query does; then only what is visible at its isolation, each segment with one GET (a
+local store's are read in place).
 """
 
 from __future__ import annotations

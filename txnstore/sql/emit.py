@@ -20,7 +20,9 @@ def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
     root = _root(objects.url)
     state = snapshot.state
     names = view_names(state)
-    parts = [f"-- The topics of {root} as of entry {snapshot.sequence}, {isolation}."]
+    heads = [chain.sequence for chain in state.states]
+    moment = f"entry {heads[0]}" if len(heads) == 1 else f"the entries {', '.join(map(str, heads))} of its chains"
+    parts = [f"-- The topics of {root} as of {moment}, {isolation}."]
     for topic in state.sorted_topics():
         slices = visible_slices(topic, state, isolation)
         unreadable = _unreadable(slices)

@@ -1,15 +1,16 @@
-"""The tables of the schema ``txn`` that the state does not hold: the entries of the chain, and its compactions.
+"""The tables of the schema ``txn`` that the state does not hold: the entries of the chains, and their compactions.
 
-They are read from the chain when a query first asks, one GET an entry, the newest :data:`ENTRIES` only; a chain may
-have millions. ``txnstore log show`` prints any others.
+They are read when a query first asks, one GET an entry, the newest :data:`ENTRIES` only; a chain may have millions.
+``txnstore log show`` prints any others.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -21,12 +22,13 @@ from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
 from txnstore.storage.base import ObjectStore
 
-#: How many entries back from the snapshot the tables look.
+#: How many entries back from the snapshot the tables look, in all chains together.
 ENTRIES = 1000
 
 SCHEMAS: dict[str, pa.Schema] = {
     "entries": pa.schema(
         [
+            ("chain", pa.int32()),
             ("sequence", pa.int64()),
             ("timestamp", TIMESTAMP),
             ("entry_id", pa.string()),
@@ -38,6 +40,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
     "compactions": pa.schema(
         [
+            ("chain", pa.int32()),
             ("sequence", pa.int64()),
             ("timestamp", TIMESTAMP),
             ("topic", pa.string()),
@@ -53,62 +56,80 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An entry, its chain, and its size in bytes."""
+
+    chain: int
+    entry: Entry
+    size: int
+
+
+def newest(heads: Sequence[int], count: int) -> list[range]:
+    """Of each chain a range of entries up to its head, ``count`` together: an equal share, or all that there are."""
+    lengths = [0] * len(heads)
+    left = count
+    # Those that have less than their share come first, and leave the rest to the others.
+    for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number])):
+        lengths[chain] = min(heads[chain], left // (len(heads) - done))
+        left -= lengths[chain]
+    return [range(head - length + 1, head + 1) for head, length in zip(heads, lengths, strict=True)]
+
+
 class History:
-    """The newest entries up to ``sequence`` of a chain, read once and when they are first needed."""
+    """The newest entries up to ``heads``, one a chain, read once and when they are first needed."""
 
     def __init__(
         self,
         objects: ObjectStore,
         pool: Callable[[], Executor],
-        chain: int,
-        sequence: int,
+        heads: Sequence[int],
         entries: int = ENTRIES,
     ) -> None:
         self._objects = objects
         self._pool = pool
-        self._chain = chain
-        self._sequences = range(max(1, sequence - entries + 1), sequence + 1)
+        self._wanted = [(chain, number) for chain, numbers in enumerate(newest(heads, entries)) for number in numbers]
         self._lock = threading.Lock()
-        self._entries: list[tuple[Entry, int]] | None = None
+        self._entries: list[_Found] | None = None
 
     def table(self, name: str) -> pa.Table:
         """One of the tables of :data:`SCHEMAS`."""
         rows = self._entry_rows() if name == "entries" else self._compaction_rows()
         return from_rows(SCHEMAS[name], rows)
 
-    def _read(self) -> list[tuple[Entry, int]]:
+    def _read(self) -> list[_Found]:
         with self._lock:
             if self._entries is None:
-                found = self._pool().map(self._entry, self._sequences)
+                found = self._pool().map(self._entry, self._wanted)
                 self._entries = [item for item in found if item is not None]
             return self._entries
 
-    def _entry(self, sequence: int) -> tuple[Entry, int] | None:
-        """An entry and its size in bytes; None if it is below the boundary of the chain and gone."""
-        key = keys.entry(self._chain, sequence)
+    def _entry(self, place: tuple[int, int]) -> _Found | None:
+        """An entry; None if it is below the boundary of the chain and gone."""
+        key = keys.entry(*place)
         try:
             data = self._objects.get(key)
         except ObjectNotFoundError:
             return None
-        return decode(Entry, key, data), len(data)
+        return _Found(place[0], decode(Entry, key, data), len(data))
 
     def _entry_rows(self) -> Iterator[Row]:
-        for entry, size in self._read():
-            types = Counter(event.type for event in entry.events)
+        for found in self._read():
+            entry, types = found.entry, Counter(event.type for event in found.entry.events)
             yield (
-                entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, size, len(entry.events),
-                sorted(types.items()),
+                found.chain, entry.sequence, entry.timestamp, entry.entry_id, entry.writer_id, found.size,
+                len(entry.events), sorted(types.items()),
             )  # fmt: skip
 
     def _compaction_rows(self) -> Iterator[Row]:
-        for entry, _ in self._read():
-            for event in entry.events:
+        for found in self._read():
+            for event in found.entry.events:
                 if isinstance(event, SegmentsReplaced):
                     records = sum(batch.records for batch in event.added)
                     size = sum(batch.segment.size for batch in event.added)
                     first = min([*event.removed, *(batch.base_offset for batch in event.added)])
                     limit = max((batch.limit for batch in event.added), default=None)
                     yield (
-                        entry.sequence, entry.timestamp, event.topic, event.partition, len(event.removed),
-                        len(event.added), records, size, first, limit,
+                        found.chain, found.entry.sequence, found.entry.timestamp, event.topic, event.partition,
+                        len(event.removed), len(event.added), records, size, first, limit,
                     )  # fmt: skip

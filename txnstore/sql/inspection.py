@@ -234,12 +234,12 @@ def _transaction_rows(state: View) -> Iterator[Row]:
 
 
 def _producer_rows(state: View) -> Iterator[Row]:
-    """What KIP-664's DescribeProducers tells of each partition."""
+    """What KIP-664's DescribeProducers tells of each partition; a transaction that is decided is not open any more."""
     for tp, partition in _partitions(state):
         for producer_id, producer in sorted(partition.producers.items()):
             yield (
                 *tp, producer_id, state.transactional_ids.get(producer_id), producer.epoch,
-                _known(producer.last_sequence), producer.last_timestamp, producer.current_txn_first_offset,
+                _known(producer.last_sequence), producer.last_timestamp, partition.open_txns.get(producer_id),
             )  # fmt: skip
 
 

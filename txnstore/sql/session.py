@@ -142,7 +142,8 @@ class Session:
             plan.views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
         plan.views["txn.snapshot"] = (
             f"SELECT {state.sequence}::BIGINT AS sequence, make_timestamptz({state.timestamp * 1000}) AS timestamp, "
-            f"{literal(self.isolation)} AS isolation, {self.number}::BIGINT AS session"
+            f"{literal(self.isolation)} AS isolation, {self.number}::BIGINT AS session, "
+            f"{[chain.sequence for chain in state.states]}::BIGINT[] AS heads"
         )
         return plan
 
@@ -166,7 +167,7 @@ class _Locator:
 
 def _inspection(store: Store, state: View) -> dict[str, tuple[pa.Schema, VirtualFile]]:
     """The tables of the schema ``txn``, each made when it is first read."""
-    past = History(store.objects, lambda: store.pool, store.chain.number, state.sequence)
+    past = History(store.objects, lambda: store.pool, [chain.sequence for chain in state.states])
     tables = {name: (schema, _state_table(name, state)) for name, schema in inspection.SCHEMAS.items()}
     return tables | {name: (schema, _past_table(name, past)) for name, schema in history.SCHEMAS.items()}
 
