@@ -57,7 +57,7 @@ def consume(
     form: str,
     **shown: bool,
 ) -> None:
-    """Print the records of TOPIC, each once, up to its end as it is now.
+    """Print the records of TOPIC, each once, up to its end as it is now. Members of a group share its partitions.
 
     Text prints the value as it is (a row as JSON); null is printed as null. JSON prints one object a record.
     """
@@ -69,7 +69,8 @@ def consume(
             group=group, isolation=isolation, auto_offset_reset=start if offset is None else "earliest"
         )
         with consumer:
-            _assign(consumer, topic, partitions, store.topic(topic).partitions, offset)
+            total = store.topic(topic).partitions
+            _assign(consumer, topic, partitions, total, offset)
             for records in _polls(consumer, limit, follow=follow):
                 for record in records:
                     app.out.write((to_json(as_values(record)).encode() if as_json else _text(record, shown)) + b"\n")
@@ -77,6 +78,9 @@ def consume(
                 count += len(records)
                 if group is not None:
                     consumer.commit()
+            others = 0 if partitions else total - len(consumer.assignment())
+    if others > 0:
+        app.out.note(f"{others} of the partitions belong to other members of group {group!r}")
     app.out.note(f"{count:,} records")
 
 
@@ -109,7 +113,7 @@ def _polls(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[l
     left = limit
     ends = None if follow else consumer.end_offsets()
     while left is None or left > 0:
-        if ends is not None and all(consumer.position(tp) >= end for tp, end in ends.items()):
+        if ends is not None and all(consumer.position(tp) >= ends.get(tp, 0) for tp in consumer.assignment()):
             return
         records = consumer.poll(1.0 if follow else 0.0, _POLL if left is None else min(left, _POLL))
         if records:

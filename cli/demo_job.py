@@ -38,7 +38,8 @@ def main() -> None:
     ):
         say("started", producer_id=producer.producer_id, epoch=producer.epoch)
         try:
-            with store.consumer([FLIGHTS], group=GROUP) as consumer:
+            # A static member: the next instance of the job has its partitions at once, without waiting for a time-out.
+            with store.consumer([FLIGHTS], group=GROUP, group_instance_id=JOB) as consumer:
                 _work(consumer, producer, orders["batch"], orders["pause_after"])
         except ProducerFencedError as error:
             say("fenced", error=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -133,7 +133,7 @@ def compact(
     _check_count("min_segments", min_segments, 1)
     state = store.state()
     topics = [find_topic(state, topic)] if topic is not None else state.sorted_topics()
-    if not dry_run and store.unblock(tp for found in topics for tp in _partitions(found)):
+    if not dry_run and store.unblock(_open_producers(state, topics)):
         state = store.state(refresh=False)
     work = [
         (found, tp, log, plan_merges(tp, log, _target(found, target_bytes), min_segments))
@@ -153,6 +153,12 @@ def compact(
         if plans:
             report.append(result)
     return CompactionReport(tuple(report), dry_run)
+
+
+def _open_producers(state: View, topics: Iterable[Topic]) -> set[int]:
+    """Whose transactions are open in these topics."""
+    logs = (state.log(tp) for topic in topics for tp in _partitions(topic))
+    return {producer_id for log in logs if log is not None for producer_id in log.open_txns}
 
 
 def _partitions(topic: Topic) -> list[TopicPartition]:

@@ -24,10 +24,11 @@ def prepare(store: txnstore.Store) -> None:
 def run(store: txnstore.Store) -> int:
     """Read what is there, in transactions of up to 200 records; returns how many were read."""
     done = 0
-    # The producer comes first: it fences the job's previous instance, and aborts what that one left open.
+    # The producer comes first: it fences the job's previous instance, and aborts what that one left open. As a static
+    # member of its group the job gets its partitions back at once, also if that one was killed.
     with (
         store.producer(transactional_id="alarm-job") as producer,
-        store.consumer(["readings"], group="alarm-job") as consumer,
+        store.consumer(["readings"], group="alarm-job", group_instance_id="alarm-job") as consumer,
     ):
         while records := consumer.poll(max_records=200):
             with producer.transaction() as txn:

@@ -15,8 +15,6 @@ from typing import Literal, Self, overload
 import pyarrow as pa
 
 from txnstore.catalog.topics import find_topic
-from txnstore.core.commands import CommitOffsets, TxnOffsets
-from txnstore.core.groups import committed, group_offset
 from txnstore.core.model import (
     OffsetAndMetadata,
     TopicPartition,
@@ -26,11 +24,14 @@ from txnstore.core.view import View
 from txnstore.core.visibility import read_limit
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.reading.fetcher import Taken
+from txnstore.reading.group import ConsumerGroup
 from txnstore.reading.lookup import OffsetAndTimestamp, offset_for_time
+from txnstore.reading.membership import Callback, MemberOptions
 from txnstore.reading.plan import PartitionOffsets, find_partition, parse_isolation, partition_offsets
-from txnstore.reading.polling import Poller, Reads
+from txnstore.reading.polling import Poller
 from txnstore.reading.positions import Assignment, GroupMetadata, Positions, Reset, parse_reset
 from txnstore.reading.record import Record, records_of
+from txnstore.reading.store import Reads
 
 __all__ = ["Consumer", "GroupMetadata", "OffsetAndTimestamp", "PartitionOffsets", "Record", "partition_offsets"]
 
@@ -45,14 +46,20 @@ class Consumer:
     """Reads partitions from a position on, in offset order, each record once. For one thread at a time.
 
     ``topics``: all partitions of them, also those that come later; None: nothing until :meth:`assign`.
-    ``group``: begin at its committed offsets, and commit to it. In this release a consumer owns all partitions that it
-    is given; it shares them with nobody. ``isolation``: ``"read_committed"`` or ``"read_uncommitted"``.
+    ``group``: begin at its committed offsets, and commit to it. With ``topics`` (or :meth:`subscribe`) the first poll
+    joins the group, whose members share the partitions; :meth:`assign` makes it no member, nor is one of a store that
+    was opened read_only. ``isolation``: ``"read_committed"`` or ``"read_uncommitted"``.
     ``auto_offset_reset``: where to begin if nothing is committed, or if the offset is gone: ``"earliest"``,
     ``"latest"`` or ``"none"`` (an error).
     ``enable_auto_commit``: commit what earlier polls returned, every ``auto_commit_interval`` seconds at a poll, and at
     the end. Leave it off where the offsets go into transactions: :meth:`group_metadata` refuses then (OFF-19).
     ``max_poll_records``: what :meth:`poll` returns at most. ``poll_interval``: the longest pause between two looks at
     an idle chain, in seconds; each look is one GET.
+    ``session_timeout``: a member that does not poll or commit for so many seconds may lose its partitions to others.
+    ``assignor``: ``"cooperative-sticky"`` or ``"range"``; the group goes by that of most members.
+    ``group_instance_id``: the name of a static member, which gets its partitions back when it comes back within its
+    session time-out; :meth:`close` does not leave then. ``on_assigned``, ``on_revoked``: called in a poll with the
+    partitions that were given to this consumer, or are about to be taken; offsets can still be committed in the latter.
 
     A transaction may come in several polls (CON-10), offsets have gaps where markers, aborted and compacted records
     were (CON-09): compare ``position`` with ``end_offsets`` to see whether all is read, never count.
@@ -70,18 +77,34 @@ class Consumer:
         auto_commit_interval: float = 5.0,
         max_poll_records: int = 500,
         poll_interval: float = 0.5,
+        assignor: str = "cooperative-sticky",
+        group_instance_id: str | None = None,
+        session_timeout: float = 45.0,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
     ) -> None:
         self.group = check_id("group.id", group) if group is not None else None
         self.isolation = parse_isolation(isolation)
         self._positions = Positions(self.isolation, self.group, parse_reset(auto_offset_reset))
         self._store = store
+        interval = _positive("auto_commit_interval", auto_commit_interval)
+        options = MemberOptions(assignor, group_instance_id, session_timeout, on_assigned, on_revoked)
+        self._shared: ConsumerGroup | None = None
+        if self.group is not None:
+            self._shared = ConsumerGroup(
+                store, self.group, self._positions, options, interval if enable_auto_commit else None
+            )
         if enable_auto_commit:
             self._group("commit by itself")
-        self._auto_commit = enable_auto_commit
-        self._auto_commit_interval = _positive("auto_commit_interval", auto_commit_interval)
+        if group_instance_id is not None:
+            self._group("have a group_instance_id")
         self._max_poll_records = int(_positive("max_poll_records", max_poll_records))
-        self._poller = Poller(store, self._positions, _positive("poll_interval", poll_interval))
-        self._committed_at = store.runtime.clock()
+        self._poller = Poller(
+            store,
+            self._positions,
+            _positive("poll_interval", poll_interval),
+            self._shared.follow if self._shared is not None else None,
+        )
         self._pid = os.getpid()
         self._closed = False
         if topics is not None:
@@ -92,19 +115,25 @@ class Consumer:
     def subscribe(self, topics: Sequence[str] | str) -> None:
         """Read all partitions of these topics, instead of what was assigned before. One GET.
 
-        Partitions that a topic gets later are read from their beginning.
+        With a group: share them with its other members from the next poll on. Partitions that a topic gets later are
+        read from their beginning.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         self._positions.subscribe(self._head(), names)
 
     def assign(self, partitions: Partitions) -> None:
-        """Read exactly these partitions. Those that were assigned before keep their positions."""
+        """Read exactly these partitions. Those that were assigned before keep their positions.
+
+        A consumer that was a member of a group leaves it: nobody shares what is assigned by hand.
+        """
         tps = _flat(partitions)
         self._open()
         try:
             self._positions.assign(self._store.state(refresh=False), tps)
         except UnknownTopicOrPartitionError:
             self._positions.assign(self._store.state(), tps)
+        if self._shared is not None:
+            self._shared.membership.leave(static=True)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that it reads, in order."""
@@ -140,16 +169,16 @@ class Consumer:
             taken = self._poll(timeout, rows, one_schema=True)
             if taken:
                 return pa.concat_tables([part.table for part in taken])
-            first = next(iter(self._positions.assigned))
-            return self._positions.projection(
-                find_topic(self._store.state(refresh=False), first.topic)
-            ).schema.empty_table()
+            topics = [tp.topic for tp in self._positions.assigned] or list(self._positions.topics or ())
+            topic = find_topic(self._store.state(refresh=False), topics[0])
+            return self._positions.projection(topic).schema.empty_table()
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
-        if not self._positions.assigned:
+        if not self._positions.assigned and not self._positions.topics:
             msg = "this consumer reads nothing: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)
-        self._commit_by_itself()
+        if self._shared is not None:
+            self._shared.commit_by_itself()
         return self._poller.poll(timeout, rows, one_schema=one_schema)
 
     # Positions --------------------------------------------------------------------------------------------------------
@@ -169,17 +198,19 @@ class Consumer:
             msg = f"cannot seek to {offset!r} in {part.tp}: an offset is an integer of at least 0"
             raise InvalidConfigError(msg)
         part.move(offset)
-        part.origin = offset
+        part.origin, part.sought = offset, True
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
         """Go to the first record of these partitions (all by default) at the next poll."""
         for part in self._these(partitions):
             part.move(Reset.EARLIEST)
+            part.sought = True
 
     def seek_to_end(self, *partitions: Partitions) -> None:
         """Go to the end of these partitions (all by default) at the next poll: to the LSO if committed (CON-14)."""
         for part in self._these(partitions):
             part.move(Reset.LATEST)
+            part.sought = True
 
     def rewind_to_committed(self) -> None:
         """Go back to the group's committed offset in every partition, after a transaction was aborted (OFF-20).
@@ -236,54 +267,50 @@ class Consumer:
     # The group --------------------------------------------------------------------------------------------------------
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
-        """Commit the positions, or these offsets, to the group: always the *next* offset to read (OFF-19). One PUT."""
+        """Commit the positions, or these offsets, to the group: always the *next* offset to read (OFF-19). One PUT.
+
+        Raises :class:`~txnstore.errors.UnknownMemberError` if others have taken over because this consumer did not poll
+        for longer than its session time-out, :class:`~txnstore.errors.FencedInstanceError` if another one has its
+        static name, and :class:`~txnstore.errors.IllegalGenerationError` for a partition that another member holds.
+        """
         self._open()
-        group = self._group("commit")
-        if offsets is None:
-            offsets = {part.tp: part.flow.position for part in self._positions.assigned.values() if part.flow}
-        items = tuple(group_offset(tp, value) for tp, value in offsets.items())
-        if items:
-            self._store.submit(CommitOffsets(TxnOffsets(group, items)))
-        self._committed_at = self._store.runtime.clock()
+        self._group("commit").commit(offsets)
 
     @overload
-    def committed(self, partition: Pair, *, metadata: Literal[False] = False) -> int | None: ...
+    def committed(
+        self, partition: Pair, *, metadata: Literal[False] = False, require_stable: bool = True, strict: bool = False
+    ) -> int | None: ...
 
     @overload
-    def committed(self, partition: Pair, *, metadata: Literal[True]) -> OffsetAndMetadata | None: ...
+    def committed(
+        self, partition: Pair, *, metadata: Literal[True], require_stable: bool = True, strict: bool = False
+    ) -> OffsetAndMetadata | None: ...
 
-    def committed(self, partition: Pair, *, metadata: bool = False) -> int | OffsetAndMetadata | None:
+    def committed(
+        self, partition: Pair, *, metadata: bool = False, require_stable: bool = True, strict: bool = False
+    ) -> int | OffsetAndMetadata | None:
         """The group's committed offset, or None; with ``metadata`` as :class:`OffsetAndMetadata` (OFF-15).
 
-        Raises :class:`~txnstore.errors.UnstableOffsetCommitError` while an open transaction holds one (OFF-09).
+        Raises :class:`~txnstore.errors.UnstableOffsetCommitError` while an open transaction holds one (OFF-09), unless
+        ``require_stable`` is off; with ``strict`` also if it holds one of any other partition of the group (D3).
         """
-        group, tp = self._group("look up its offsets"), TopicPartition(*partition)
-        state = self._head()
-        find_partition(state, tp)
-        value = committed(state, group, tp)
+        self._open()
+        tp = TopicPartition(*partition)
+        value = self._group("look up its offsets").committed(tp, require_stable=require_stable, strict=strict)
         return value if metadata or value is None else value.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """What ``send_offsets`` of a producer needs to commit this consumer's offsets in a transaction."""
-        group = self._group("take part in a transaction")
-        if self._auto_commit:
-            msg = (
-                f"offsets of group {group!r} cannot go into transactions while enable_auto_commit is on: what an "
-                "aborted transaction had read would be committed"
-            )
-            raise InvalidConfigError(msg)
-        return GroupMetadata(group)
+        """What ``send_offsets`` of a producer needs to commit this consumer's offsets in a transaction (KIP-447).
 
-    def _commit_by_itself(self) -> None:
-        passed = self._store.runtime.clock() - self._committed_at
-        if self._auto_commit and passed >= self._auto_commit_interval * 1000:
-            self.commit()
+        Generation and member id are those of the last poll: if the members have changed since, the offsets are refused.
+        """
+        return self._group("take part in a transaction").metadata()
 
-    def _group(self, what: str) -> str:
-        if self.group is None:
+    def _group(self, what: str) -> ConsumerGroup:
+        if self._shared is None:
             msg = f"a consumer without a group cannot {what}: create it with group=..."
             raise InvalidConfigError(msg)
-        return self.group
+        return self._shared
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
@@ -297,6 +324,8 @@ class Consumer:
             for part in self._positions.assigned.values():
                 if part.flow is not None:
                     part.move(part.flow.position)
+            if self._shared is not None:
+                self._shared.membership.forget()
 
     def _head(self) -> View:
         self._open()
@@ -321,12 +350,12 @@ class Consumer:
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit if it commits by itself, drop what was fetched, refuse further use."""
+        """Commit if it commits by itself, leave the group, drop what was fetched, refuse further use."""
         if self._closed:
             return
         try:
-            if self._auto_commit:
-                self.commit()
+            if self._shared is not None and self._pid == os.getpid():
+                self._shared.close()
         finally:
             for part in self._positions.assigned.values():
                 part.move(None)

@@ -17,7 +17,7 @@ from txnstore.chain.log import Chain
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.recovery import RecoveryReport, recover, unblock
 from txnstore.core.commands import Command
-from txnstore.core.model import Topic, TopicPartition, Transaction, TxnState
+from txnstore.core.model import Topic, Transaction, TxnState
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
 from txnstore.errors import (
@@ -244,11 +244,11 @@ class Store:
             return self.chains.view(None if refresh else ())
         return self.chains.view(refresh)
 
-    def unblock(self, partitions: Iterable[TopicPartition]) -> bool:
-        """End what holds back readers of these partitions, if its owner has left it; whether there was such a thing."""
+    def unblock(self, producer_ids: Iterable[int]) -> bool:
+        """End the open transactions of these producers that their owners have left; whether there was such a thing."""
         if self.read_only:
             return False
-        return unblock(self.coordinator, self.state(refresh=False), partitions, self.runtime.clock())
+        return unblock(self.coordinator, self.state(refresh=False), producer_ids, self.runtime.clock())
 
     def snapshot(self) -> Snapshot:
         """A consistent view of all topics, pinned now."""

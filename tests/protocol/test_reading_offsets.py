@@ -136,12 +136,16 @@ def test_only_the_partition_that_is_undecided_waits(store: Store, clock: ManualC
 
 
 def test_a_crashed_owner_is_recovered_by_its_successor(store: Store, clock: ManualClock) -> None:
-    """OFF-10: the init of the same transactional id aborts what it left, and the group is stable again."""
+    """OFF-10: the init of the same transactional id aborts what it left, and the group is stable again.
+
+    Its partitions are free when its session is over.
+    """
     owner, crashed = store.consumer(["in"], group="g"), store.producer("worker")
     records = owner.poll(max_records=10)
     _copy(crashed, records)
     crashed.send_offsets({tp: owner.position(tp) for tp in INPUTS}, owner.group_metadata())
     crashed.flush()
+    clock.advance(45_001)
     process = another_process(store, clock)
     producer, consumer = process.producer("worker"), process.consumer(["in"], group="g")
     while batch := consumer.poll(timeout=1.0):

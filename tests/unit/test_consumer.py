@@ -382,6 +382,7 @@ def test_a_group_goes_on_where_it_committed(store: Store, clock: ManualClock) ->
     consumer.commit()
     assert kinds(store) == ["put_if_absent"]
     assert consumer.committed(T0) == 3
+    consumer.close()
     other = another_process(store, clock)
     assert texts(read_all(other.consumer(["t"], group="g"))) == ["d"]
     assert texts(read_all(other.consumer(["t"], group="h"))) == [*"abcd"]

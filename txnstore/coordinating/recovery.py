@@ -14,7 +14,7 @@ from txnstore.chain.chains import Chains
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.copies import copy_all
 from txnstore.core.commands import AbortTxn
-from txnstore.core.model import TopicPartition, Transaction
+from txnstore.core.model import Transaction
 from txnstore.core.transactions import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -56,18 +56,16 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 
-def unblock(coordinator: Coordinator, view: View, partitions: Iterable[TopicPartition], now: int) -> bool:
-    """End what holds back the LSO of these partitions, if its owner has left it; whether there was such a thing.
+def unblock(coordinator: Coordinator, view: View, producer_ids: Iterable[int], now: int) -> bool:
+    """End the open transactions of these producers that their owners have left; whether there was such a thing.
 
     The view says what is known of the coordinators; nothing is read for this.
     """
     left: dict[int, Transaction] = {}
-    for tp in partitions:
-        log = view.log(tp)
-        for producer_id in log.open_txns if log is not None else ():
-            txn = view.owner(producer_id)
-            if txn is not None and _is_left(txn, now):
-                left[producer_id] = txn
+    for producer_id in producer_ids:
+        txn = view.owner(producer_id)
+        if txn is not None and _is_left(txn, now):
+            left[producer_id] = txn
     done = False
     for producer_id in sorted(left):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import replace
 
 from txnstore.core.commands import DeleteGroup, ProducerIdentity, ResetOffsets, TxnOffsets
@@ -33,11 +34,10 @@ OFFSETS_RETENTION_MS = 7 * 86_400_000
 MAX_OFFSET = 2**63 - 1
 
 
-def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata, topic_id: str | None = None) -> GroupOffset:
+def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOffset:
     """A position as an entry holds it: of exact types, so that every reader of the chain can read it.
 
-    Any integer will do (those of numpy, too). :class:`InvalidConfigError` says what else was given. ``topic_id``: the
-    topic that was read, if that is known.
+    Any integer will do (those of numpy, too). :class:`InvalidConfigError` says what else was given.
     """
     position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     try:
@@ -54,8 +54,12 @@ def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata, topic_id: 
         offset=_integer(f"the offset of {topic}-{partition}", position.offset),
         metadata=position.metadata,
         leader_epoch=_integer(f"the leader epoch of {topic}-{partition}", position.leader_epoch),
-        topic_id=topic_id,
     )
+
+
+def with_id(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
+    """The position with the id of the topic that was read, if that is known."""
+    return replace(item, topic_id=topic_ids.get(item.topic))
 
 
 def _integer(what: str, value: object) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
-from txnstore.core.groups import group_offset
+from txnstore.core.groups import group_offset, with_id
 from txnstore.core.model import WINDOW, NewBatch, OffsetAndMetadata, TopicPartition, next_sequence
 from txnstore.core.names import check_id
 from txnstore.errors import InvalidConfigError
@@ -100,7 +100,8 @@ def txn_offsets(
         msg = f"group must be a name or a consumer's group_metadata(), not {group!r}"
         raise InvalidConfigError(msg)
     name = check_id("group", name)
-    items = tuple(group_offset(tp, value) for tp, value in offsets.items())
+    topic_ids: Mapping[str, str] = getattr(group, "topic_ids", {})
+    items = tuple(with_id(group_offset(tp, value), topic_ids) for tp, value in offsets.items())
     if isinstance(group, str):
         return TxnOffsets(name, items)
-    return TxnOffsets(name, items, group.generation, group.member_id)
+    return TxnOffsets(name, items, group.generation, group.member_id, getattr(group, "instance_id", None))

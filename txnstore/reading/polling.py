@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
 
-from txnstore.core.commands import Command
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError
-from txnstore.ids import Runtime
 from txnstore.reading.fetcher import Taken, drain
 from txnstore.reading.positions import Positions
 from txnstore.reading.reader import is_missing
-from txnstore.storage.base import ObjectStore
+from txnstore.reading.store import Reads
 
 #: The first pause between two looks at an idle chain, in seconds; it doubles up to the longest one.
 _FIRST_PAUSE = 0.01
@@ -24,31 +20,18 @@ _FIRST_PAUSE = 0.01
 _MAX_POLL_BYTES = 64 << 20
 
 
-class Reads(Protocol):
-    """What a consumer needs of a store."""
-
-    @property
-    def objects(self) -> ObjectStore: ...
-
-    @property
-    def pool(self) -> Executor: ...
-
-    def state(self, *, refresh: bool | Collection[int] = True) -> View: ...
-
-    def unblock(self, partitions: Iterable[TopicPartition]) -> bool: ...
-
-    def submit(self, command: Command) -> Any: ...
-
-    @property
-    def runtime(self) -> Runtime: ...
-
-
 class Poller:
-    """Gets rows for positions. ``longest_pause``: between two looks at an idle chain, in seconds."""
+    """Gets rows for positions. ``longest_pause``: between two looks at an idle chain, in seconds.
 
-    def __init__(self, store: Reads, positions: Positions, longest_pause: float) -> None:
+    ``follow``: brings the positions to what a group says in a state, and returns the state after that.
+    """
+
+    def __init__(
+        self, store: Reads, positions: Positions, longest_pause: float, follow: Callable[[View], View] | None = None
+    ) -> None:
         self._store = store
         self._positions = positions
+        self._follow = follow if follow is not None else _stay
         self._longest_pause = longest_pause
         self._pause = min(_FIRST_PAUSE, longest_pause)
         self._turns: list[TopicPartition] = []
@@ -61,7 +44,7 @@ class Poller:
         """
         runtime = self._store.runtime
         deadline, waited = runtime.clock() + timeout * 1000, 0.0
-        state, fresh, planned_again = self._store.state(refresh=False), False, False
+        state, fresh, planned_again = self._follow(self._store.state(refresh=False)), False, False
         if self._positions.needs_head(state):
             state, fresh = self._look(state), True
         while True:
@@ -77,7 +60,7 @@ class Poller:
             if taken:
                 self._pause = min(_FIRST_PAUSE, self._longest_pause)
                 return taken
-            if fresh and self._store.unblock(self._positions.blocked(state)):
+            if fresh and self._store.unblock(self._positions.blocked_by(state)):
                 state = self._look(state)  # What was left open by others is ended now.
                 continue
             if fresh:
@@ -95,7 +78,7 @@ class Poller:
 
     def _look(self, state: View) -> View:
         """The heads of the chains that matter to these positions: one GET each if there is nothing new."""
-        return self._store.state(refresh=self._positions.chains(state))
+        return self._follow(self._store.state(refresh=self._positions.chains(state)))
 
     def _take(self, rows: int, *, one_schema: bool) -> list[Taken]:
         """Rows of the partitions that are not paused; who waited longest has the first turn."""
@@ -123,3 +106,7 @@ class Poller:
                 elif part.flow is flow and flow.position != position:
                     flow.seek(position)
             raise
+
+
+def _stay(state: View) -> View:
+    return state

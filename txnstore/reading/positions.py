@@ -5,8 +5,8 @@ Nothing here reads the chain or a clock: a state comes in, positions follow from
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from txnstore.catalog.topics import find_topic
@@ -46,11 +46,16 @@ def parse_reset(value: str) -> Reset:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """Who commits for a group (KIP-447). ``generation`` -1: a consumer that owns all partitions it was given."""
+    """Who commits for a group (KIP-447). ``generation`` -1: a consumer that is no member, its partitions given by hand.
+
+    ``topic_ids``: the topics that it reads. An offset of one that was created again meanwhile is refused (OFF-18).
+    """
 
     group: str
     generation: int = -1
     member_id: str = ""
+    instance_id: str | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -60,7 +65,7 @@ class Assignment:
     ``flow`` is None until the position is known. ``want`` says where to go then: an offset, an end of the log, or
     None for the group's offset, else the policy. ``origin`` is where it went first or was sought last: a rewind
     without a committed offset leads there. ``late``: the partition is younger than the assignment, so none of its
-    records may be skipped.
+    records may be skipped. ``sought``: the application chose the position.
     """
 
     tp: TopicPartition
@@ -70,6 +75,7 @@ class Assignment:
     origin: int | None = None
     flow: Flow | None = None
     paused: bool = False
+    sought: bool = False
 
     def move(self, want: int | Reset | None) -> None:
         """Go there when the next state comes; what was fetched is dropped."""
@@ -87,15 +93,20 @@ class Positions:
         self.reset = reset
         self.assigned: dict[TopicPartition, Assignment] = {}
         self.topics: tuple[str, ...] | None = None
+        self.shared = False
+        self._prepared: dict[TopicPartition, Assignment] = {}
+        self._counts: dict[str, int] = {}
         self._projections: dict[tuple[str, int], Projection] = {}
 
     # Which partitions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, state: View, topics: Sequence[str]) -> None:
-        """All partitions of these topics, also those that come later."""
+        """All partitions of these topics, also those that come later; of a member of a group, what it is given."""
         found = [tp for name in dict.fromkeys(topics) for tp in find_partitions(state, name, None)]
-        self._replace(state, found)
         self.topics = tuple(dict.fromkeys(topics))
+        self._counts = {name: state.topics[name].partitions for name in self.topics}
+        if not self.shared:
+            self._replace(state, found)
 
     def assign(self, state: View, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions. Those that stay keep their positions."""
@@ -103,21 +114,49 @@ class Positions:
         for tp in found:
             find_partition(state, tp)
         self._replace(state, found)
-        self.topics = None
+        self.topics, self.shared, self._prepared = None, False, {}
+
+    def begin_sharing(self) -> None:
+        """From now on the group says what to read, and nothing until then.
+
+        Positions that were sought stay for when their partition comes; others are found again, because who had the
+        partition may have committed meanwhile.
+        """
+        for part in self.assigned.values():
+            if not part.sought:
+                part.move(None)
+        self._prepared, self.assigned, self.shared = self.assigned, {}, True
+
+    def share(self, state: View, partitions: Collection[TopicPartition]) -> None:
+        """Exactly these partitions of the group. Those that stay keep their positions."""
+        self._replace(state, sorted(partitions))
+        for tp, part in self.assigned.items():
+            part.late = part.late or tp.partition >= self._counts.get(tp.topic, 0)
+
+    def share_nothing(self) -> None:
+        """Read nothing until the group gives something."""
+        for part in self.assigned.values():
+            part.move(None)
+        self.assigned, self._prepared = {}, {}
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The topics that are read, by name."""
+        return {tp.topic: part.topic_id for tp, part in self.assigned.items()}
 
     def _replace(self, state: View, tps: list[TopicPartition]) -> None:
         before, self.assigned = self.assigned, {}
         for tp in tps:
-            kept = before.pop(tp, None)
+            kept = before.pop(tp, None) or self._prepared.pop(tp, None)
             self.assigned[tp] = kept or Assignment(tp, state.topics[tp.topic].topic_id)
         for gone in before.values():
             gone.move(None)
 
     def _follow_topics(self, state: View) -> None:
-        """Take in partitions that the topics have got since."""
+        """Take in partitions that the topics have got since, unless a group says what to read."""
         for name in self.topics or ():
             topic = find_topic(state, name)
-            for number in range(topic.partitions):
+            for number in range(topic.partitions if not self.shared else 0):
                 tp = TopicPartition(name, number)
                 if tp not in self.assigned:
                     self.assigned[tp] = Assignment(tp, topic.topic_id, late=True)
@@ -127,19 +166,34 @@ class Positions:
     def chains(self, state: View) -> set[int]:
         """The chains that a poll has to look at: those of its partitions, and who decides about what is open there."""
         found = {CATALOG} if self.topics is not None else set[int]()
-        for tp, part in self.assigned.items():
+        if self.group is not None and (self.shared or self._unknown()):
+            found.add(chain_of_group(self.group, state.chains))
+        for tp in self.assigned:
             found.add(chain_of_partition(tp, state.chains))
-            if part.flow is None and self.group is not None:
-                found.add(chain_of_group(self.group, state.chains))
             log = state.log(tp)
             found |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
-        return found
+        return found | {chain_of_producer(producer_id) for producer_id in self._pending(state)}
 
-    def blocked(self, state: View) -> list[TopicPartition]:
-        """The partitions whose rest is held back by an open transaction."""
-        if self.isolation is not Isolation.READ_COMMITTED:
-            return []
-        return [tp for tp in self.assigned if (log := state.log(tp)) is not None and log.open_txns]
+    def _unknown(self) -> list[TopicPartition]:
+        """The partitions in which a position is to be found."""
+        return [tp for tp, part in self.assigned.items() if part.flow is None]
+
+    def _pending(self, state: View) -> set[int]:
+        """The producers whose open transactions hold the group's offsets at which to begin (OFF-10)."""
+        group = state.groups.get(self.group) if self.group is not None else None
+        if group is None or not group.pending:
+            return set()
+        unknown = self._unknown()
+        return {producer_id for producer_id in group.pending if any(tp in group.pending[producer_id] for tp in unknown)}
+
+    def blocked_by(self, state: View) -> set[int]:
+        """The producers whose open transactions hold back what is to be read, or where to begin."""
+        found = self._pending(state)
+        if self.isolation is Isolation.READ_COMMITTED:
+            for tp in self.assigned:
+                log = state.log(tp)
+                found |= set(log.open_txns) if log is not None else set()
+        return found
 
     def needs_head(self, state: View) -> bool:
         """Whether a position is to be found that only the head of the chain can tell.

@@ -1,0 +1,531 @@
+"""OFF-06, OFF-10, OFF-20, CON-17: consumers that share the partitions of their topics (KIP-447, KIP-345, KIP-848)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.helpers.reading import another_process, append, kinds, new_store, read_all, texts
+from txnstore.consumer import Consumer
+from txnstore.core.model import Group, TopicPartition
+from txnstore.errors import (
+    FencedInstanceError,
+    IllegalGenerationError,
+    InvalidConfigError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+from txnstore.testing import Fault, FaultStore, ManualClock
+from txnstore.testing.faults import no_faults, on
+
+PARTS = [TopicPartition("t", number) for number in range(4)]
+SESSION = 45_000
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> Store:
+    store = new_store(clock)
+    store.create_topic("t", partitions=4)
+    return store
+
+
+def _fill(store: Store, *values: str, parts: Iterable[TopicPartition] = PARTS) -> None:
+    for tp in parts:
+        append(store, *(f"{tp.partition}.{value}" for value in values), tp=tp)
+
+
+def _member(store: Store, **options: Any) -> Consumer:
+    return store.consumer(["t"], group="g", **options)
+
+
+def _numbers(consumer: Consumer) -> list[int]:
+    return [tp.partition for tp in consumer.assignment()]
+
+
+def _group(store: Store) -> Group:
+    return store.state().groups["g"]
+
+
+def _settle(*consumers: Consumer) -> list[list[int]]:
+    """Idle polls until each has given back what it must, and knows what it has got."""
+    for _ in range(3):
+        for consumer in consumers:
+            consumer.poll()
+    return [_numbers(consumer) for consumer in consumers]
+
+
+# Joining and sharing --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_poll_joins_and_the_next_ones_cost_nothing_more(store: Store) -> None:
+    """One PUT to join; an idle poll is one GET as ever; subscribing costs what it did."""
+    store.objects.reset()
+    consumer = _member(store)
+    assert kinds(store) == ["get"]
+    store.objects.reset()
+    assert consumer.poll() == []
+    assert kinds(store) == ["put_if_absent", "get"]
+    for _ in range(3):
+        store.objects.reset()
+        consumer.poll()
+        assert kinds(store) == ["get"]
+
+
+def test_a_consumer_without_membership_costs_what_it_did(store: Store) -> None:
+    """Without a group, or assigned by hand, or looking on in a store that is read_only."""
+    consumers = [store.consumer(["t"]), store.consumer(group="g")]
+    consumers[1].assign(PARTS)
+    for consumer in consumers:
+        store.objects.reset()
+        consumer.poll()
+        assert kinds(store) == ["get"]
+        assert _numbers(consumer) == [0, 1, 2, 3]
+    assert "g" not in store.state().groups
+    assert consumers[1].group_metadata().generation == -1
+
+
+def test_heartbeats_come_with_polls_three_in_a_session(store: Store, clock: ManualClock) -> None:
+    """A poll that has records to hand out renews the lease as well."""
+    _fill(store, *map(str, range(5)))
+    consumer = _member(store, max_poll_records=1)
+    consumer.poll()
+    puts = []
+    for _ in range(10):
+        clock.advance(SESSION // 9)
+        store.objects.reset()
+        consumer.poll()
+        puts.append(kinds(store).count("put_if_absent"))
+    assert puts == [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]
+
+
+def test_who_commits_often_sends_no_heartbeats(store: Store, clock: ManualClock) -> None:
+    """Neither with its own commits nor with those of transactions."""
+    consumer, producer = _member(store), store.producer("p")
+    for number in range(12):
+        clock.advance(SESSION // 4)
+        store.objects.reset()
+        consumer.poll()
+        assert kinds(store).count("put_if_absent") == (1 if number == 0 else 0), number
+        if number % 2:
+            consumer.commit(dict.fromkeys(PARTS, 0))
+        else:
+            with producer.transaction() as txn:
+                txn.send_offsets({PARTS[0]: 0}, consumer.group_metadata())
+    assert _group(store).generation == 1
+
+
+def test_two_consumers_share_without_a_barrier(store: Store, clock: ManualClock) -> None:
+    """Who was there reads on; the new one gets its part when that was given back. Each record goes to one of them."""
+    _fill(store, "a", "b")
+    first, second = _member(store, max_poll_records=1), _member(another_process(store, clock))
+    seen = texts(first.poll())
+    assert second.poll() == [], "nothing was given back yet"
+    seen += texts(first.poll())
+    assert _numbers(first) == [0, 1, 2, 3], "it has not looked at the chain"
+    first.commit()
+    seen += texts(first.poll())
+    assert _numbers(first) == [0, 1]
+    rest = [*read_all(first), *read_all(second)]
+    assert _numbers(second) == [2, 3]
+    assert sorted([*seen, *texts(rest)]) == sorted({*seen, *texts(rest)}), "nothing twice"
+    assert {tp for tp in PARTS if not any(r.partition == tp.partition for r in rest)} <= {PARTS[0]}
+
+
+def test_a_consumer_that_closes_leaves_its_partitions_at_once(store: Store, clock: ManualClock) -> None:
+    first, second = _member(store), _member(another_process(store, clock))
+    assert _settle(first, second) == [[0, 1], [2, 3]]
+    first.close()
+    second.poll()
+    assert _numbers(second) == [0, 1, 2, 3]
+    second.close()
+    assert not _group(store).members
+    second.close()
+
+
+def test_a_consumer_that_does_not_poll_is_put_out_and_comes_back(store: Store, clock: ManualClock) -> None:
+    """As with ``max.poll.interval.ms``: it loses its partitions, cannot commit, and joins again with its next poll."""
+    told: list[tuple[str, list[int]]] = []
+    _fill(store, "a")
+    slow = _member(store, on_revoked=lambda tps: told.append(("revoked", [tp.partition for tp in tps])))
+    quick = _member(another_process(store, clock))
+    _settle(slow, quick)
+    told.clear()
+    clock.advance(SESSION + 1)
+    quick.poll()
+    quick.poll()
+    assert _numbers(quick) == [0, 1, 2, 3]
+    with pytest.raises(UnknownMemberError, match="no member"):
+        slow.commit()
+    old = slow.group_metadata()
+    slow.poll()
+    assert told == [("revoked", [0, 1])]
+    assert slow.group_metadata().member_id != old.member_id
+    assert sorted(_settle(slow, quick)) == [[0, 1], [2, 3]]
+
+
+def test_nothing_that_was_fetched_is_handed_out_after_the_lease_was_lost(store: Store, clock: ManualClock) -> None:
+    """Others read it meanwhile."""
+    _fill(store, "a", "b", "c")
+    slow, quick = _member(store), _member(another_process(store, clock))
+    _settle(slow, quick)
+    _fill(store, "d", "e")
+    assert len(slow.poll(max_records=1)) == 1
+    clock.advance(SESSION + 1)
+    quick.poll()
+    read_all(quick)
+    quick.commit()
+    assert slow.poll() == []
+    assert _numbers(slow) == []
+
+
+def test_a_lone_consumer_may_be_as_slow_as_it_likes(store: Store, clock: ManualClock) -> None:
+    _fill(store, "a")
+    consumer = _member(store)
+    assert len(consumer.poll()) == 4
+    clock.advance(100 * SESSION)
+    consumer.commit()
+    clock.advance(100 * SESSION)
+    consumer.poll()
+    assert _numbers(consumer) == [0, 1, 2, 3]
+    assert _group(store).generation == 1
+
+
+def test_a_crashed_member_is_replaced_when_its_session_is_over(store: Store, clock: ManualClock) -> None:
+    crashed, other = _member(another_process(store, clock)), _member(store)
+    _settle(crashed, other)
+    waited = 0.0
+    while len(_numbers(other)) < 4:
+        other.poll(timeout=1.0)
+        waited += 1.0
+    assert 44 <= waited <= 47
+
+
+def test_new_partitions_are_shared(store: Store, clock: ManualClock) -> None:
+    """They are read from their beginning, whatever the policy says."""
+    first = _member(store, auto_offset_reset="latest")
+    second = _member(another_process(store, clock), auto_offset_reset="latest")
+    _settle(first, second)
+    store.alter_topic("t", partitions=6)
+    _fill(store, "new", parts=[TopicPartition("t", 4), TopicPartition("t", 5)])
+    found = [record for _ in range(4) for consumer in (first, second) for record in consumer.poll()]
+    assert sorted(texts(found)) == ["4.new", "5.new"]
+    assert sorted([*_numbers(first), *_numbers(second)]) == [0, 1, 2, 3, 4, 5]
+
+
+def test_two_assignors(store: Store, clock: ManualClock) -> None:
+    store.create_topic("u", partitions=3)
+    pair = [
+        process.consumer(["t", "u"], group="g", assignor="range") for process in (store, another_process(store, clock))
+    ]
+    _settle(*pair)
+    assert sorted([str(tp) for tp in consumer.assignment()] for consumer in pair) == [
+        ["t-0", "t-1", "u-0", "u-1"],
+        ["t-2", "t-3", "u-2"],
+    ]
+
+
+def test_a_group_over_several_chains(clock: ManualClock) -> None:
+    """The group's chain says who reads what; partitions are elsewhere."""
+    store = create_on(MemoryStore(clock=clock), chains=4, runtime=new_store(clock).runtime)
+    store.create_topic("t", partitions=4)
+    _fill(store, "a", "b")
+    first, second = _member(store), _member(store)
+    assert _settle(first, second) == [[0, 1], [2, 3]]
+    first.commit()
+    first.close()
+    _fill(store, "c")
+    assert sorted(texts(read_all(second))) == ["0.c", "1.c", "2.c", "3.c"]
+    second.commit()
+    assert {tp: second.committed(tp) for tp in PARTS} == dict.fromkeys(PARTS, 3)
+
+
+# Callbacks, subscribing, assigning ------------------------------------------------------------------------------------
+
+
+def test_offsets_can_be_committed_when_partitions_are_taken(store: Store, clock: ManualClock) -> None:
+    """The callback comes before the partition can be read by others."""
+    _fill(store, "a", "b")
+    told: list[tuple[str, list[int]]] = []
+
+    def revoked(tps: list[TopicPartition]) -> None:
+        told.append(("revoked", [tp.partition for tp in tps]))
+        first.commit()
+
+    first = _member(store, on_revoked=revoked, on_assigned=lambda tps: told.append(("assigned", [*map(_number, tps)])))
+    assert len(first.poll()) == 8
+    second = _member(another_process(store, clock))
+    second.poll()
+    first.poll()
+    assert told == [("assigned", [0, 1, 2, 3]), ("revoked", [2, 3])]
+    assert second.poll() == [], "it begins behind what the first one has read"
+    assert [second.position(tp) for tp in second.assignment()] == [2, 2]
+
+
+def _number(tp: TopicPartition) -> int:
+    return tp.partition
+
+
+def test_an_error_in_a_callback_gives_nothing_away(store: Store, clock: ManualClock) -> None:
+    """The next poll asks again."""
+    asked = []
+
+    def revoked(tps: list[TopicPartition]) -> None:
+        asked.append(tps)
+        if len(asked) == 1:
+            raise ZeroDivisionError
+
+    first, second = _member(store, on_revoked=revoked), _member(another_process(store, clock))
+    first.poll()
+    second.poll()
+    with pytest.raises(ZeroDivisionError):
+        first.poll()
+    assert _numbers(first) == [0, 1, 2, 3]
+    assert _settle(second, first) == [[2, 3], [0, 1]]
+    assert asked == [PARTS[2:], PARTS[2:]]
+
+
+def test_what_is_committed_automatically_is_committed_before_it_is_taken(store: Store, clock: ManualClock) -> None:
+    _fill(store, "a", "b")
+    first = _member(store, enable_auto_commit=True)
+    assert len(first.poll()) == 8
+    second = _member(another_process(store, clock))
+    _settle(second, first)
+    assert [second.position(tp) for tp in second.assignment()] == [2, 2]
+
+
+def test_a_member_that_was_put_out_does_not_fail_for_its_automatic_commit(store: Store, clock: ManualClock) -> None:
+    _fill(store, "a")
+    slow, quick = _member(store, enable_auto_commit=True), _member(another_process(store, clock))
+    _settle(slow, quick)
+    clock.advance(SESSION + 1)
+    quick.poll()
+    slow.poll()
+    slow.close()
+
+
+def test_a_position_that_was_sought_before_the_first_poll_counts(store: Store) -> None:
+    _fill(store, "a", "b", "c")
+    consumer = _member(store)
+    consumer.seek(PARTS[1], 2)
+    assert [text for text in texts(consumer.poll()) if text.startswith("1")] == ["1.c"]
+
+
+def test_a_position_that_was_looked_at_before_the_first_poll_does_not(store: Store, clock: ManualClock) -> None:
+    """Who had the partition then has committed since."""
+    _fill(store, "a", "b", "c")
+    consumer, owner = _member(store), _member(another_process(store, clock))
+    assert consumer.position(PARTS[0]) == 0
+    owner.poll()
+    owner.commit()
+    owner.close()
+    assert consumer.poll() == []
+
+
+def test_subscribing_to_something_else_changes_the_membership(store: Store, clock: ManualClock) -> None:
+    store.create_topic("u", partitions=2)
+    first, second = _member(store), _member(another_process(store, clock))
+    _settle(first, second)
+    first.subscribe(["u"])
+    assert _settle(first, second) == [[0, 1], [0, 1, 2, 3]]
+    assert {tp.topic for tp in first.assignment()} == {"u"}
+    assert len(_group(store).members) == 2
+
+
+def test_assigning_by_hand_ends_the_membership(store: Store, clock: ManualClock) -> None:
+    """Also that of a static member; without members offsets can be committed by anybody."""
+    first, second = _member(store, group_instance_id="one"), _member(another_process(store, clock))
+    _settle(first, second)
+    first.assign(PARTS[:1])
+    second.poll()
+    assert _numbers(second) == [0, 1, 2, 3]
+    with pytest.raises(UnknownMemberError, match="has members"):
+        first.commit({PARTS[0]: 1})
+    second.close()
+    first.commit({PARTS[0]: 1})
+
+
+def test_a_table_of_a_member_without_partitions_has_its_columns(store: Store, clock: ManualClock) -> None:
+    first, second = _member(store), _member(another_process(store, clock))
+    first.poll()
+    assert second.poll_table().equals(store.scan("t").to_table())
+    assert _numbers(second) == []
+
+
+# Fencing --------------------------------------------------------------------------------------------------------------
+
+
+def test_off_06_a_rebalance_aborts_the_transaction_that_did_not_know(store: Store, clock: ManualClock) -> None:
+    """The error is abortable; after a rewind and a poll the same work is done once, with the new generation."""
+    _fill(store, "a", "b")
+    store.create_topic("out")
+    first, second, producer = _member(store), _member(another_process(store, clock)), store.producer("p")
+    others: list[str] = []
+
+    def copy() -> None:
+        with producer.transaction() as txn:
+            for record in first.poll():
+                txn.send("out", record.value)
+            others.extend(texts(second.poll()))
+            txn.send_offsets({tp: first.position(tp) for tp in first.assignment()}, first.group_metadata())
+
+    with pytest.raises(IllegalGenerationError) as raised:
+        copy()
+    assert raised.value.abortable
+    assert store.scan("out").to_table().num_rows == 0
+    first.rewind_to_committed()
+    copy()
+    assert _numbers(first) == [0, 1]
+    copied = [value.decode() for value in store.scan("out").to_table()["value"].to_pylist()]
+    assert sorted(copied) == ["0.a", "0.b", "1.a", "1.b"]
+    assert sorted(others) == ["2.a", "2.b", "3.a", "3.b"]
+
+
+def test_off_10_the_new_owner_waits_for_the_old_owners_transaction(store: Store, clock: ManualClock) -> None:
+    """The partition moves at once, but where to begin is known when the transaction has ended."""
+    _fill(store, "a", "b")
+    store.create_topic("out")
+    old, producer = _member(store), store.producer("p", transaction_timeout=60.0)
+    old.poll()
+    producer.begin_transaction()
+    producer.send("out", b"x")
+    producer.send_offsets({tp: old.position(tp) for tp in PARTS}, old.group_metadata())
+    producer.flush()
+    new = _member(another_process(store, clock))
+    clock.advance(SESSION + 1)
+    with pytest.raises(UnstableOffsetCommitError):
+        new.poll(timeout=1.0)
+    assert _numbers(new) == [0, 1, 2, 3]
+    clock.advance(20_000)
+    assert len(read_all(new)) == 8, "it was aborted after its time-out, by the consumer that it held up"
+    with pytest.raises(UnknownMemberError):
+        old.commit()
+
+
+def test_off_20_a_rewind_with_a_rebalance_in_between(store: Store, clock: ManualClock) -> None:
+    """Each input is read once in the committed transactions, though one aborts and partitions change hands."""
+    _fill(store, *"abcd")
+    consumers = [_member(store, max_poll_records=3), _member(another_process(store, clock), max_poll_records=3)]
+    producers = [store.producer("p0"), store.producer("p1")]
+    done: list[str] = []
+    for round_number in range(16):
+        which = round_number % 2 if round_number > 1 else 0
+        consumer, producer = consumers[which], producers[which]
+        producer.begin_transaction()
+        records = consumer.poll()
+        try:
+            producer.send_offsets(
+                {tp: consumer.position(tp) for tp in consumer.assignment()}, consumer.group_metadata()
+            )
+            if round_number % 5 == 3:
+                raise IllegalGenerationError
+            producer.commit_transaction()
+        except IllegalGenerationError:
+            producer.abort_transaction()
+            consumer.rewind_to_committed()
+        else:
+            done += texts(records)
+    assert sorted(done) == sorted(f"{tp.partition}.{value}" for tp in PARTS for value in "abcd")
+
+
+def test_a_commit_goes_on_if_only_the_generation_is_new(store: Store, clock: ManualClock) -> None:
+    """What it holds nobody else has read, so there is nothing to refuse."""
+    _fill(store, "a")
+    first, second = _member(store), _member(another_process(store, clock))
+    first.poll()
+    second.poll()
+    first.commit()
+    assert _group(store).generation == 2
+    assert first.committed(PARTS[3]) == 1
+
+
+def test_a_commit_for_a_partition_of_another_member_is_refused(store: Store, clock: ManualClock) -> None:
+    first, second = _member(store), _member(another_process(store, clock))
+    _settle(first, second)
+    with pytest.raises(IllegalGenerationError, match="t-3 belongs to member"):
+        first.commit({PARTS[3]: 0})
+
+
+def test_a_static_member_is_back_at_once(store: Store, clock: ManualClock) -> None:
+    """KIP-345: also if the old process was killed; other members notice nothing."""
+    old, other = _member(another_process(store, clock), group_instance_id="one"), _member(store)
+    _settle(old, other)
+    generation = _group(store).generation
+    new = _member(another_process(store, clock), group_instance_id="one")
+    new.poll()
+    assert _numbers(new) == [0, 1]
+    assert _group(store).generation == generation
+    for call in (old.commit, old.poll, old.poll):
+        if call is old.commit:
+            old.seek(PARTS[0], 0)
+        with pytest.raises(FencedInstanceError, match="taken over"):
+            call({PARTS[0]: 0}) if call is old.commit else call()
+    old.close()
+    new.close()
+    assert len(_group(store).members) == 2, "a static member that closes does not leave"
+
+
+# Storage that fails, forks, bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_join_whose_answer_is_lost_is_one_membership(clock: ManualClock, stored: bool) -> None:
+    faults = FaultStore(MemoryStore(clock=clock))
+    store = new_store(clock, faults)
+    store.create_topic("t", partitions=4)
+    consumer = _member(store)
+    faults.plan = on(Fault.LOST_RESPONSE if stored else Fault.CONFLICT_409, "put_if_absent", key_contains="chains/")
+    consumer.poll()
+    assert len(_group(store).members) == 1
+    assert _numbers(consumer) == [0, 1, 2, 3]
+
+
+def test_a_consumer_that_cannot_leave_is_closed_nevertheless(clock: ManualClock) -> None:
+    faults = FaultStore(MemoryStore(clock=clock))
+    store = new_store(clock, faults)
+    store.create_topic("t", partitions=4)
+    consumer = _member(store)
+    consumer.poll()
+    faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="chains/", times=None)
+    consumer.close()
+    faults.plan = no_faults
+    assert len(_group(store).members) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"assignor": "sticky"}, "assignor"),
+        ({"session_timeout": 0}, "session_timeout"),
+        ({"session_timeout": 1_801}, "session_timeout"),
+        ({"session_timeout": "45"}, "session_timeout"),
+        ({"group_instance_id": ""}, "group_instance_id"),
+    ],
+)
+def test_options_are_checked_when_the_consumer_is_made(store: Store, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        _member(store, **options)
+    with pytest.raises(InvalidConfigError, match="group="):
+        store.consumer(["t"], group_instance_id="one")
+
+
+def test_off_18_positions_of_a_topic_that_was_created_again_are_not_committed(store: Store, clock: ManualClock) -> None:
+    """Neither by the consumer nor by a transaction; and what was committed for the old one is not used."""
+    _fill(store, "a", "b")
+    consumer, producer = _member(store), store.producer("p")
+    consumer.poll()
+    consumer.commit()
+    metadata, positions = consumer.group_metadata(), {tp: consumer.position(tp) for tp in PARTS}
+    other = another_process(store, clock)
+    other.delete_topic("t")
+    other.create_topic("t", partitions=4)
+    _fill(other, "new")
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        consumer.commit()
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"), producer.transaction() as txn:
+        txn.send_offsets(positions, metadata)
+    assert sorted(texts(read_all(consumer))) == ["0.new", "1.new", "2.new", "3.new"]
