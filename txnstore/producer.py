@@ -8,10 +8,8 @@ sequences, the futures.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
-from enum import Enum, auto
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +18,6 @@ from txnstore.core.model import OffsetAndMetadata, Outcome, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.errors import (
     InvalidConfigError,
-    InvalidTxnStateError,
     ProducerClosedError,
     StorageError,
     TransactionAbortedError,
@@ -32,26 +29,13 @@ from txnstore.producing.batching import RecordFuture, TableFuture, TablePart, fa
 from txnstore.producing.linger import Lingerer, linger_seconds
 from txnstore.producing.scope import TransactionScope
 from txnstore.producing.session import GroupMetadata, Pending, Session, rounds, txn_offsets
+from txnstore.producing.states import Lifecycle, Phase
 from txnstore.producing.uploads import Upload
 
 if TYPE_CHECKING:
     from txnstore.store import Store
 
 _END_UNKNOWN = "the outcome of the commit or abort is not known yet: repeat that call"
-
-
-class _State(Enum):
-    """The client's states (API-01). ENDING: a commit or abort is under way, or nobody could tell its outcome (API-08).
-
-    ABORTABLE_ERROR and FATAL_ERROR: nothing waits any more, what had not been written has failed.
-    """
-
-    READY = auto()
-    IN_TRANSACTION = auto()
-    ENDING = auto()
-    ABORTABLE_ERROR = auto()
-    FATAL_ERROR = auto()
-    CLOSED = auto()
 
 
 class Producer:
@@ -77,15 +61,12 @@ class Producer:
             transactional_id = check_id("transactional_id", transactional_id)
         seconds = linger_seconds(linger, transactional_id)
         self._store = store
-        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._sending = threading.RLock()
-        self._error: BaseException | None = None
         self._pending: Pending | None = None
         self._accumulator = Accumulator(store, batch_bytes, buffer_bytes, self._flush_on_demand)
         self._session = Session(self._init(transactional_id, transaction_timeout))
-        self._state = _State.READY
-        self._sends_in = _State.READY if transactional_id is None else _State.IN_TRANSACTION
+        self._life = Lifecycle(transactional_id)
         self._lingerer = Lingerer(seconds, self._flush_on_demand) if seconds is not None else None
 
     def _init(self, transactional_id: str | None, transaction_timeout: float) -> ProducerIdentity:
@@ -115,7 +96,7 @@ class Producer:
         return self._session.identity.epoch
 
     def __repr__(self) -> str:
-        return f"<txnstore.Producer {self._session.identity}, {self._state.name}>"
+        return f"<txnstore.Producer {self._session.identity}, {self._life.phase.name}>"
 
     # Sending ----------------------------------------------------------------------------------------------------------
 
@@ -135,7 +116,7 @@ class Producer:
         """
         self._make_room()
         with self._lock:
-            if self._state is not self._sends_in or self._pid != os.getpid():
+            if not self._life.takes_records:
                 self._check_send()
             try:
                 future = self._accumulator.send(topic, value, key, partition, headers, timestamp)
@@ -177,7 +158,7 @@ class Producer:
     def _make_room(self) -> None:
         """Block while the buffer is full. An error is raised before the record is taken in, so nothing is half done."""
         if self._accumulator.crowded:
-            self._check_usable()
+            self._life.check_usable()
             self._flush(crowd_only=True)
 
     def _wake_lingerer(self) -> None:
@@ -206,28 +187,28 @@ class Producer:
 
         The futures tell which records failed.
         """
-        self._check_usable()
+        self._life.check_usable()
         self._flush()
-        if self._state is _State.ABORTABLE_ERROR:
+        if self._life.phase is Phase.ABORTABLE_ERROR:
             self._check_in_transaction("flush")
-        if self._end_is_unknown:
+        if self._unknown_end is not None:
             raise UnknownOutcomeError(_END_UNKNOWN)
 
     def _flush_on_demand(self) -> BaseException | None:
         """A flush that somebody's wait or the linger asked for; returns why it could not end."""
-        if self._pid != os.getpid():
+        if self._life.forked:
             return ProducerClosedError("this producer belongs to the process that this one was forked from")
         try:
             self._flush()
         except Exception as error:  # noqa: BLE001 - it is handed to whoever waits
             return error
-        return UnknownOutcomeError(_END_UNKNOWN) if self._state is _State.ENDING else None
+        return UnknownOutcomeError(_END_UNKNOWN) if self._life.phase is Phase.ENDING else None
 
     def _flush(self, *, crowd_only: bool = False) -> None:
         """Register what is uploaded: everything sent so far, or only as much as makes room for more."""
         with self._sending:
             with self._lock:
-                if self._state not in (_State.READY, _State.IN_TRANSACTION):
+                if self._life.phase not in (Phase.READY, Phase.IN_TRANSACTION):
                     return
                 self._seal(crowd_only=crowd_only)
             self._settle()
@@ -253,7 +234,7 @@ class Producer:
         if isinstance(error, Exception):
             return
         self._fail(error)
-        if self._state is _State.READY:
+        if self._life.phase is Phase.READY:
             self._accumulator.drop(error, self._pending.uploads if self._pending is not None else ())
 
     def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
@@ -351,6 +332,8 @@ class Producer:
                 except Exception:  # noqa: BLE001, S112 - its future tells; the caller gets the first error
                     continue
             return
+        # With several chains a part of it may be written, or its partitions added: there is something to abort.
+        self._session.started = self._session.started or len(self._store.chains) > 1
         self._forget(pending.uploads)
         fail_all([upload.batch for upload in pending.uploads], error)
         self._fail(error)
@@ -364,14 +347,8 @@ class Producer:
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first record (API-02)."""
         with self._lock:
-            self._check_usable()
-            if self.transactional_id is None:
-                msg = "this producer has no transactional_id, so it cannot begin a transaction"
-                raise InvalidTxnStateError(msg)
-            if self._state is not _State.READY:
-                msg = f"cannot begin a transaction: the producer is {self._state.name}"
-                raise InvalidTxnStateError(msg) from self._error
-            self._state = _State.IN_TRANSACTION
+            self._life.check_begin()
+            self._life.phase = Phase.IN_TRANSACTION
 
     def commit_transaction(self) -> None:
         """Commit: all records in all partitions and all offsets become visible at once, with one entry.
@@ -387,53 +364,46 @@ class Producer:
 
     def _end(self, outcome: Outcome) -> None:
         with self._sending:
-            before = self._state
+            before = self._life.phase
             try:
                 with self._lock:
-                    self._check_end(outcome)
+                    self._life.check_end(outcome, self._unknown_end)
                     # From here on no record is taken in, so that each belongs to this transaction or to the next
                     # (API-19).
-                    self._state = _State.ENDING
-                pending = self._pending if before is _State.ENDING else self._last_command(outcome)
+                    self._life.phase = Phase.ENDING
+                pending = self._pending if before is Phase.ENDING else self._last_command(outcome)
                 ended = self._submit(pending) if pending is not None else None
                 self._begin_session(ended.producer if ended is not None else self._session.identity)
             except BaseException as error:
                 self._not_ended(outcome, before, error)
                 raise
 
-    def _not_ended(self, outcome: Outcome, before: _State, error: BaseException) -> None:
+    def _not_ended(self, outcome: Outcome, before: Phase, error: BaseException) -> None:
         """Back to where the end was asked for, unless nobody knows whether it happened, or the error says otherwise."""
         with self._lock:
             if self._pending is not None and isinstance(self._pending.command, EndTxn):
                 self._pending.unknown = True  # The same call repeats it, and gets the same answer.
                 return
-            if self._state is not _State.ENDING:
+            if self._life.phase is not Phase.ENDING:
                 return
-            self._state = before
+            self._life.phase = before
             if outcome is Outcome.ABORT:
                 # Its unsent records are dropped, so this transaction must never be committed.
-                self._state, self._error = _State.ABORTABLE_ERROR, self._error or error
+                self._life.phase, self._life.error = Phase.ABORTABLE_ERROR, self._life.error or error
 
     @property
-    def _end_is_unknown(self) -> bool:
+    def _unknown_end(self) -> Outcome | None:
+        """The end that was asked for, and whose outcome nobody could tell."""
         pending = self._pending
-        return pending is not None and isinstance(pending.command, EndTxn) and pending.unknown
+        if pending is None or not pending.unknown or not isinstance(pending.command, EndTxn):
+            return None
+        return pending.command.outcome
 
-    def _check_end(self, outcome: Outcome) -> None:
-        self._check_usable()
-        verb = "commit" if outcome is Outcome.COMMIT else "abort"
-        if self._state is _State.ENDING:
-            sent = self._pending.command if self._pending is not None else None
-            if isinstance(sent, EndTxn) and sent.outcome is outcome and self._end_is_unknown:
-                return
-            msg = f"cannot {verb}: the outcome of the other end is not known yet; repeat that call"
-            raise InvalidTxnStateError(msg)
-        if self._state is _State.ABORTABLE_ERROR and outcome is Outcome.COMMIT:
-            msg = f"cannot commit: the transaction failed ({self._error}); abort it"
-            raise InvalidTxnStateError(msg) from self._error
-        if self._state not in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR):
-            msg = f"cannot {verb}: no transaction is open"
-            raise InvalidTxnStateError(msg)
+    def _check_send(self) -> None:
+        self._life.check_send(end_is_unknown=self._unknown_end is not None)
+
+    def _check_in_transaction(self, what: str) -> None:
+        self._life.check_in_transaction(what, end_is_unknown=self._unknown_end is not None)
 
     def _last_command(self, outcome: Outcome) -> Pending | None:
         """The end of the transaction with all that is not registered yet; None if there is nothing to end (API-07)."""
@@ -464,58 +434,21 @@ class Producer:
     def _begin_session(self, identity: ProducerIdentity) -> None:
         with self._lock:
             self._session = Session(identity)
-            self._pending = self._error = None
-            if self._state is not _State.CLOSED:  # A done callback may have closed it.
-                self._state = _State.READY
-
-    # States -----------------------------------------------------------------------------------------------------------
+            self._pending = self._life.error = None
+            if self._life.phase is not Phase.CLOSED:  # A done callback may have closed it.
+                self._life.phase = Phase.READY
 
     def _fail(self, error: BaseException) -> None:
         """An error ends the producer if it is fatal, and the transaction otherwise (API-09, ERR-05)."""
         with self._lock:
-            self._error = error
-            if isinstance(error, TxnStoreError) and error.fatal:
-                self._state = _State.FATAL_ERROR
+            if self._life.fail(error):
                 self._accumulator.drop(error)
-            elif self._state in (_State.IN_TRANSACTION, _State.ENDING):
-                self._state = _State.ABORTABLE_ERROR
-                self._accumulator.drop(error)
-
-    def _check_usable(self) -> None:
-        if self._pid != os.getpid():
-            msg = "this producer belongs to the process that this one was forked from"
-            raise ProducerClosedError(msg)
-        if self._state is _State.CLOSED:
-            msg = "the producer is closed"
-            raise ProducerClosedError(msg)
-        if self._state is _State.FATAL_ERROR:
-            assert self._error is not None
-            raise self._error
-
-    def _check_send(self) -> None:
-        if self.transactional_id is not None:
-            self._check_in_transaction("send")
-        else:
-            self._check_usable()
-
-    def _check_in_transaction(self, what: str) -> None:
-        self._check_usable()
-        if self._state is _State.ABORTABLE_ERROR:
-            msg = f"cannot {what}: the transaction failed ({self._error}); abort it"
-            raise InvalidTxnStateError(msg) from self._error
-        if self._state is _State.ENDING:
-            why = "its outcome is not known yet, repeat that call" if self._end_is_unknown else "wait for it to end"
-            msg = f"cannot {what}: the transaction is being committed or aborted; {why}"
-            raise InvalidTxnStateError(msg)
-        if self._state is not _State.IN_TRANSACTION:
-            msg = f"cannot {what}: no transaction is open; call begin_transaction() first"
-            raise InvalidTxnStateError(msg)
 
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Flush (idempotent) or abort what is open (transactional), then refuse further use (API-11)."""
-        if self._state is _State.CLOSED or self._pid != os.getpid():
+        if self._life.phase is Phase.CLOSED or self._life.forked:
             return
         if self._lingerer is not None:
             self._lingerer.stop()
@@ -523,11 +456,11 @@ class Producer:
             try:
                 if self.transactional_id is None:
                     self._flush()
-                elif self._state in (_State.IN_TRANSACTION, _State.ABORTABLE_ERROR):
+                elif self._life.phase in (Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR):
                     self._end(Outcome.ABORT)
             finally:
                 with self._lock:
-                    self._state = _State.CLOSED
+                    self._life.phase = Phase.CLOSED
                     self._give_up()
 
     def _give_up(self) -> None:

@@ -11,10 +11,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from txnstore.core.commands import DropObjects
 from txnstore.core.groups import committed
 from txnstore.core.invariants import check_view
 from txnstore.core.model import TopicPartition, TxnState
-from txnstore.errors import ProducerFencedError, StorageError, TxnStoreError, UnknownOutcomeError
+from txnstore.errors import (
+    ProducerFencedError,
+    StorageError,
+    TxnStoreError,
+    UnknownOutcomeError,
+    UploadExpiredError,
+)
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, no_faults, on
@@ -338,4 +345,26 @@ def test_a_zombie_that_wakes_in_another_chain(bucket: MemoryStore, clock: Manual
     with pytest.raises(TxnStoreError):
         zombie.send("t", b"zombie", partition=partitions_of(old, 2)[0])
     assert seen(process(bucket, clock)) == {b"good": PARTITIONS}
+    assert ended_clean(process(bucket, clock))
+
+
+def test_a_refused_batch_in_one_chain_aborts_all_of_its_transaction(bucket: MemoryStore, clock: ManualClock) -> None:
+    """ERR-05: what other chains took before is aborted with it, and the producer goes on."""
+    store = process(bucket, clock)
+    producer = store.producer(ids_of(store, 1))
+    producer.begin_transaction()
+    write_everywhere(producer, b"lost")
+    gone = partitions_of(store, 0)[0]
+    uploads = producer._accumulator
+    uploads.seal()
+    for upload in uploads.wait():
+        if upload.batch.tp.partition == gone:
+            process(bucket, clock).submit(DropObjects((upload.new_batch.segment.key,)))
+    with pytest.raises(UploadExpiredError):
+        producer.commit_transaction()
+    assert process(bucket, clock).state().transactions[ids_of(store, 1)].state is TxnState.ONGOING
+    producer.abort_transaction()
+    with producer.transaction() as txn:
+        write_everywhere(txn, b"again")
+    assert seen(process(bucket, clock)) == {b"again": PARTITIONS}
     assert ended_clean(process(bucket, clock))
