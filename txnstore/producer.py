@@ -272,7 +272,7 @@ class Producer:
 
     def _register_offsets(self) -> None:
         """Offsets that came without records: once flushed, no reader of the group may begin before them (OFF-10)."""
-        if self._state is _State.IN_TRANSACTION and self._session.offsets:
+        if self._life.phase is Phase.IN_TRANSACTION and self._session.offsets:
             self._submit(Pending(self._session.append([]), []))
 
     def _settle(self) -> None:
