@@ -14,7 +14,7 @@ from txnstore.cli.consume import consume
 from txnstore.cli.context import App, CommandError, shared_options
 from txnstore.cli.demo import demo
 from txnstore.cli.log import log
-from txnstore.cli.maintenance import checkpoint, compact, vacuum, verify
+from txnstore.cli.maintenance import checkpoint, compact, recover, vacuum, verify
 from txnstore.cli.produce import produce
 from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
@@ -37,7 +37,7 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, topic, produce, consume, txn, sql, compact, vacuum, verify, checkpoint, log,
+    init, info, demo, topic, produce, consume, txn, sql, compact, vacuum, verify, recover, checkpoint, log,
 ):  # fmt: skip
     root.add_command(command)
 

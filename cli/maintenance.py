@@ -1,4 +1,4 @@
-"""``compact``, ``vacuum``, ``verify``, ``checkpoint``: the care of a store."""
+"""``compact``, ``vacuum``, ``verify``, ``recover``, ``checkpoint``: the care of a store."""
 
 from __future__ import annotations
 
@@ -77,6 +77,26 @@ def verify(app: App, deep: bool) -> int:
     if not app.out.as_json:
         app.out.rows([asdict(item) for item in report.violations], ["name", "subject", "message"], empty="")
     return 0 if report.ok else 1
+
+
+@click.command()
+@shared_options()
+@pass_app
+def recover(app: App) -> int:
+    """End what others left: markers that are missing, transactions past their time-out.
+
+    Safe at any time. The exit status is 1 if something could not be ended now.
+    """
+    with app.open() as store:
+        report = store.recover()
+    app.out.result(
+        f"{len(report.finished):,} decided transactions carried out, {len(report.aborted):,} expired ones aborted, "
+        f"{report.topics:,} copies of topics brought up to date",
+        **asdict(report),
+    )
+    for name, reason in report.failed:
+        app.out.error(f"{name} could not be ended: {reason}")
+    return 1 if report.failed else 0
 
 
 @click.command()

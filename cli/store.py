@@ -8,21 +8,29 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant, size
+from txnstore.core.routing import MAX_CHAINS
 
 
 @click.command()
 @click.argument("url", required=False)
+@click.option(
+    "--chains", type=click.IntRange(1, MAX_CHAINS), default=1, show_default=True,
+    help="How many chains order its commits, for ever: more take more commits a second, and each transaction over "
+    "several costs more requests.",
+)  # fmt: skip
 @click.option("--exist-ok", is_flag=True, help="Be content with a store that exists already.")
 @shared_options()
 @pass_app
-def init(app: App, url: str | None, exist_ok: bool) -> None:
+def init(app: App, url: str | None, chains: int, exist_ok: bool) -> None:
     """Create a store at URL (or --store)."""
     import txnstore
 
     with txnstore.create(
-        url or app.store_url(), storage_options=app.storage_options or None, exist_ok=exist_ok
+        url or app.store_url(), chains, storage_options=app.storage_options or None, exist_ok=exist_ok
     ) as store:
-        app.out.result(f"The store is at {store.url}", url=store.url, store_id=store.store_id)
+        count = len(store.chains)
+        has = f", with {count} chains" if count > 1 else ""
+        app.out.result(f"The store is at {store.url}{has}", url=store.url, store_id=store.store_id, chains=count)
 
 
 @click.command()
@@ -39,7 +47,9 @@ def info(app: App) -> None:
             {
                 "url": store.url,
                 "store_id": store.store_id,
+                "chains": state.chains,
                 "entries": state.sequence,
+                "entries_per_chain": [chain.sequence for chain in state.states],
                 "last_entry": instant(state.timestamp) if state.sequence else None,
                 "topics": len(state.topics),
                 "partitions": len(state.partitions),

@@ -9,6 +9,7 @@ import click
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
+from txnstore.core.routing import chain_of_producer
 from txnstore.core.view import View
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def _described(found: Transaction) -> dict[str, Any]:
         "state": found.state.name,
         "producer_id": found.producer_id,
         "epoch": found.epoch,
+        "chain": chain_of_producer(found.producer_id),
         "partitions": [str(tp) for tp in sorted(found.partitions)],
         "groups": sorted(found.groups),
         "started_at": instant(found.started_at),

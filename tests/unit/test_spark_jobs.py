@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.executors import AtOnce
 from txnstore.catalog.writing import topic_writer
+from txnstore.chain import keys
 from txnstore.core.model import NewBatch, TopicPartition, TxnState
+from txnstore.core.routing import chain_of_partition
 from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
 from txnstore.producing.uploads import upload
@@ -27,8 +30,8 @@ def faults() -> FaultStore:
 
 
 @pytest.fixture
-def store(faults: FaultStore, clock: ManualClock) -> Iterator[Store]:
-    with create_on(faults, runtime=Runtime(clock, clock.sleep, random.Random(1))) as created:
+def store(faults: FaultStore, clock: ManualClock, chains: int) -> Iterator[Store]:
+    with create_on(faults, chains, runtime=Runtime(clock, clock.sleep, random.Random(1), background=AtOnce)) as created:
         created.create_topic("t", partitions=2)
         yield created
 
@@ -84,6 +87,21 @@ def test_an_unclear_commit_is_resolved(store: Store, faults: FaultStore, name: s
     faults.plan = on(fault, "put_if_absent", times=0)
     assert values(store) == [b"a"]
     assert store.state().partitions[TopicPartition("t", 0)].high_watermark == 2
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.UNAVAILABLE_503])
+def test_a_job_of_many_segments_goes_on_where_one_chain_failed(store: Store, faults: FaultStore, fault: Fault) -> None:
+    """SEQ-03, REC-01: what the other chains have registered already is recognised, though it is far more than five."""
+    job = begin(store, "loader", 1)
+    batches = [uploaded(store, f"{n:02}", partition=n % 2) for n in range(24)]
+    number = max(chain_of_partition(TopicPartition("t", p), len(store.chains)) for p in range(2))
+    faults.plan = on(fault, "put_if_absent", key_contains=keys.entries(number), times=8)
+    jobs.commit(store, job, batches)
+    faults.plan = on(fault, times=0)
+    assert sorted(values(store)) == [b"%02d" % n for n in range(24)]
+    assert [store.state().partitions[TopicPartition("t", p)].high_watermark for p in range(2)] == [13, 13]
+    assert begin(store, "loader", 1).repeated
+    assert store.verify(deep=True).ok
 
 
 def test_storage_that_stays_away_is_an_error_after_all(store: Store, faults: FaultStore, clock: ManualClock) -> None:

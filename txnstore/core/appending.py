@@ -139,8 +139,27 @@ def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: New
                 return Appended(batch.tp, seen.base_offset, seen.last_offset + 1, seen.timestamp, duplicate=True)
         expected = next_sequence(known.last_sequence)
     if batch.base_sequence != expected:
+        before = _find_open(partition, producer, batch)
+        if before is not None:
+            return before
         msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}, where {expected} is the next"
         raise OutOfOrderSequenceError(msg)
+    return None
+
+
+def _find_open(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
+    """Where a batch of the open transaction is in the log, however far back: no two batches have one segment.
+
+    A job registers all of its batches in another chain at once, which may be more than a window holds. If another chain
+    fails, all are sent again (SEQ-03, REC-01).
+    """
+    first = partition.open_txns.get(producer.producer_id)
+    if first is None or producer.transactional_id is None:
+        return None
+    identity = (producer.producer_id, producer.epoch, batch.base_sequence)
+    for known in partition.batches.overlapping(first, partition.high_watermark):
+        if known.segment.key == batch.segment.key and (known.producer_id, known.epoch, known.base_sequence) == identity:
+            return Appended(batch.tp, known.base_offset, known.limit, known.appended_at, duplicate=True)
     return None
 
 

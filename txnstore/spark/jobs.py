@@ -1,9 +1,12 @@
 """The transaction of a Spark job: who commits, and how a job that was committed is recognised.
 
-Every job commits with one entry of the chain, whatever the number of topics and partitions. Without a
-``transactionalId`` the job gets one of its own. (A plain idempotent append would be one entry, too, and would leave no
-transactional id behind; but it could not be told from an abandoned one, and a repeated commit would append twice.)
-Nothing is registered before the commit, so a job that fails has no transaction to abort and blocks no reader.
+Every job is one transaction, whatever the number of topics and partitions: one entry where the store has one chain.
+Nothing is registered before the commit, so a job that fails has no transaction to abort and blocks no reader. (With
+several chains a driver that dies in the middle of its commit leaves one open; it ends with its time-out.)
+
+Without a ``transactionalId`` the job gets one of its own. (A plain idempotent append would be one entry, too, and would
+leave no transactional id behind; but it could not be told from an abandoned one, and a repeated commit would append
+twice.)
 """
 
 from __future__ import annotations

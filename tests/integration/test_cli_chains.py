@@ -1,0 +1,129 @@
+"""The commands on a store with several chains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import txnstore
+from tests.helpers.cli import Cli
+from tests.helpers.executors import Never
+from txnstore.core.commands import EndTxn, ProducerIdentity
+from txnstore.core.model import Outcome
+from txnstore.core.routing import chain_of_transactional_id
+from txnstore.ids import Runtime
+from txnstore.storage.registry import open_store
+from txnstore.store import open_on
+
+
+@pytest.fixture
+def cli(local_store_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Three chains, a topic with a partition in each, and three records in one transaction."""
+    monkeypatch.delenv("TXNSTORE_STORE", raising=False)
+    cli = Cli(local_store_url, monkeypatch)
+    cli.ok("init", "--chains", "3")
+    cli.ok("topic", "create", "orders", "--partitions", "3")
+    cli.ok("produce", "orders", "--transactional-id", "job", "--format", "json", stdin=_RECORDS)
+    return cli
+
+
+_RECORDS = "".join(f'{{"value": "{number}", "partition": {number}}}\n' for number in range(3))
+
+
+def _open_everywhere(url: str) -> tuple[txnstore.Store, ProducerIdentity]:
+    """An open transaction over all chains, of a process that will not write a marker outside its coordinator's."""
+    store = open_on(open_store(url, None), runtime=Runtime(background=Never))
+    producer = store.producer("everywhere")
+    producer.begin_transaction()
+    for partition in range(3):
+        producer.send("orders", b"x", partition=partition)
+    producer.flush()
+    return store, ProducerIdentity(producer.producer_id, producer.epoch, "everywhere")
+
+
+def test_a_store_says_how_many_chains_it_has(cli: Cli, tmp_path: Path) -> None:
+    (created,) = cli.ok("init", (tmp_path / "more").as_uri(), "--chains", "2", "--json").lines
+    assert created["chains"] == 2
+    (info,) = cli.ok("info", "--json").lines
+    assert (info["chains"], sum(info["entries_per_chain"]), len(info["entries_per_chain"])) == (3, info["entries"], 3)
+    assert "entries per chain" in cli.ok("info").out
+
+
+@pytest.mark.parametrize("chains", ["0", "257", "many"])
+def test_a_number_of_chains_that_cannot_be_is_refused(cli: Cli, tmp_path: Path, chains: str) -> None:
+    """COORD-02."""
+    assert cli("init", (tmp_path / "more").as_uri(), "--chains", chains).status == 2
+    assert not (tmp_path / "more").exists()
+
+
+def test_the_number_of_chains_cannot_be_changed(cli: Cli) -> None:
+    """COORD-02: refused, not hashed anew."""
+    again = cli("init", cli.url, "--chains", "2", "--exist-ok")
+    assert again.status == 1
+    assert "has 3 chains, not 2" in again.err
+
+
+def test_the_log_shows_all_chains_or_one(cli: Cli) -> None:
+    (info,) = cli.ok("info", "--json").lines
+    shown = cli.ok("log", "show", "--max", "100", "--json").lines
+    assert len(shown) == info["entries"]
+    assert [item["timestamp"] for item in shown] == sorted(item["timestamp"] for item in shown)
+    for chain in range(3):
+        of_chain = [item["entry"] for item in shown if item["chain"] == chain]
+        assert of_chain == list(range(1, info["entries_per_chain"][chain] + 1))
+        one = cli.ok("log", "show", "--chain", str(chain), "--json").lines
+        assert one == [item for item in shown if item["chain"] == chain]
+        assert cli.ok("log", "show", "--chain", str(chain), "--before", "2", "--json").lines == one[:1]
+    assert cli.ok("log", "show", "--max", "2", "--json").lines == shown[-2:]
+    assert cli.ok("log", "show").out.split()[:2] == ["chain", "entry"]
+
+
+def test_an_entry_is_of_a_chain(cli: Cli) -> None:
+    home = chain_of_transactional_id("job", 3)
+    (info,) = cli.ok("info", "--json").lines
+    found = [
+        cli.ok("log", "entry", str(number), "--chain", str(home), "--json").lines[0]
+        for number in range(1, info["entries_per_chain"][home] + 1)
+    ]
+    assert {entry["chain"] for entry in found} == {home}
+    assert "TxnPrepared" in {event["type"] for entry in found for event in entry["events"]}
+    for arguments, words in [
+        (("log", "entry", "1"), "Add --chain 0 to --chain 2"),
+        (("log", "show", "--before", "2"), "Add --chain 0 to --chain 2"),
+        (("log", "entry", "1", "--chain", "3"), "no chain 3"),
+        (("log", "entry", "999", "--chain", "1"), "no entry 999 in chain 1"),
+    ]:
+        refused = cli(*arguments)
+        assert (refused.status, words in refused.err) == (1, True), refused
+
+
+def test_recover_ends_what_others_left(cli: Cli) -> None:
+    """REC-02: what is decided is carried out, once."""
+    nothing = {"finished": [], "aborted": [], "failed": [], "topics": 0}
+    assert cli.ok("recover", "--json").lines == [nothing]
+    store, identity = _open_everywhere(cli.url)
+    assert cli.ok("recover", "--json").lines == [nothing], "it is open, and in time"
+    store.submit(EndTxn(identity, Outcome.COMMIT))
+    (txn,) = cli.ok("txn", "list", "--state", "PREPARE_COMMIT", "--json").lines
+    assert (txn["transactional_id"], txn["chain"]) == ("everywhere", chain_of_transactional_id("everywhere", 3))
+    assert len(cli.ok("consume", "orders", "--json").lines) == 6, "readers do not wait for that"
+    assert cli.ok("recover", "--json").lines == [{**nothing, "finished": ["everywhere"]}]
+    assert cli.ok("recover", "--json").lines == [nothing]
+    assert cli.ok("recover").out.startswith("0 decided transactions")
+    assert cli.ok("verify", "--deep", "--json").lines[0]["ok"]
+    store.close()
+
+
+def test_care_of_all_chains(cli: Cli) -> None:
+    for _ in range(2):
+        cli.ok("produce", "orders", "--transactional-id", "job", "--format", "json", stdin=_RECORDS)
+    assert len(cli.ok("compact", "--json").lines) == 3
+    (saved,) = cli.ok("checkpoint", "--json").lines
+    (info,) = cli.ok("info", "--json").lines
+    assert saved["sequence"] == info["entries"]
+    (report,) = cli.ok("vacuum", "--older-than", "0s", "--json").lines
+    assert len(report["deleted"]) == 9
+    assert cli.ok("verify", "--deep", "--json").lines[0]["ok"]
+    (row,) = cli.ok("sql", "select count(*) as n from orders", "--json").lines
+    assert row == {"n": 9}
