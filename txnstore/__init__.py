@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from txnstore.ids import Runtime as Runtime
     from txnstore.producer import Producer as Producer
     from txnstore.producing.batching import RecordMetadata as RecordMetadata
+    from txnstore.producing.prepared import PreparedTxn as PreparedTxn
     from txnstore.reading.record import Record as Record
     from txnstore.reading.snapshot import Snapshot as Snapshot
     from txnstore.scan import Scan as Scan
@@ -43,6 +44,7 @@ _HOMES = {
     "Isolation": "txnstore.core.model",
     "OffsetAndMetadata": "txnstore.core.model",
     "PartitionOffsets": "txnstore.consumer",
+    "PreparedTxn": "txnstore.producing.prepared",
     "Producer": "txnstore.producer",
     "Record": "txnstore.reading.record",
     "RecordMetadata": "txnstore.producing.batching",
@@ -62,6 +64,7 @@ __all__ = [
     "Isolation",
     "OffsetAndMetadata",
     "PartitionOffsets",
+    "PreparedTxn",
     "Producer",
     "Record",
     "RecordMetadata",

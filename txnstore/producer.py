@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from txnstore.core.commands import Ended, EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.model import OffsetAndMetadata, Outcome, TopicPartition
+from txnstore.core.commands import Ended, EndTxn, HoldTxn, InitProducer, ProducerIdentity
+from txnstore.core.model import NO_PRODUCER, OffsetAndMetadata, Outcome, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.errors import (
     InvalidConfigError,
@@ -27,6 +27,7 @@ from txnstore.errors import (
 from txnstore.producing.accumulator import Accumulator
 from txnstore.producing.batching import RecordFuture, TableFuture, TablePart, fail_all, resolve_all
 from txnstore.producing.linger import Lingerer, linger_seconds
+from txnstore.producing.prepared import PreparedTxn
 from txnstore.producing.scope import TransactionScope
 from txnstore.producing.session import GroupMetadata, Pending, Session, rounds, txn_offsets
 from txnstore.producing.states import Lifecycle, Phase
@@ -44,7 +45,8 @@ class Producer:
     ``batch_bytes``: a partition's batch is uploaded when it has grown to this. ``buffer_bytes``: what may wait for its
     upload; above it ``send`` blocks, and what is uploaded gets registered. ``linger``: seconds after which a record is
     flushed by itself; None: only when a batch is full, on flush and commit, or when somebody waits for a future (the
-    default inside transactions, where nobody sees the records earlier anyway).
+    default inside transactions, where nobody sees the records earlier anyway). ``keep_prepared``: a transaction that a
+    predecessor has prepared for an outside coordinator is not aborted; :meth:`complete_transaction` ends it (KIP-939).
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Producer:
         batch_bytes: int = 16 * 1024 * 1024,
         buffer_bytes: int = 64 * 1024 * 1024,
         linger: float | str | None = "default",
+        keep_prepared: bool = False,
     ) -> None:
         if transactional_id is not None:
             transactional_id = check_id("transactional_id", transactional_id)
@@ -64,19 +67,33 @@ class Producer:
         self._lock = threading.RLock()
         self._sending = threading.RLock()
         self._pending: Pending | None = None
+        self._prepared: PreparedTxn | None = None
         self._accumulator = Accumulator(store, batch_bytes, buffer_bytes, self._flush_on_demand)
-        self._session = Session(self._init(transactional_id, transaction_timeout))
+        self._session = Session(self._init(transactional_id, transaction_timeout, keep_prepared=keep_prepared))
         self._life = Lifecycle(transactional_id)
+        if keep_prepared:
+            self._take_over()
         self._lingerer = Lingerer(seconds, self._flush_on_demand) if seconds is not None else None
 
-    def _init(self, transactional_id: str | None, transaction_timeout: float) -> ProducerIdentity:
+    def _init(
+        self, transactional_id: str | None, transaction_timeout: float, *, keep_prepared: bool
+    ) -> ProducerIdentity:
         try:
             timeout_ms = round(transaction_timeout * 1000)
         except (TypeError, ValueError, OverflowError):
             msg = f"transaction_timeout must be a number of seconds, not {transaction_timeout!r}"
             raise InvalidConfigError(msg) from None
-        identity: ProducerIdentity = self._store.submit(InitProducer(transactional_id, timeout_ms))
+        command = InitProducer(transactional_id, timeout_ms, keep_held=keep_prepared)
+        identity: ProducerIdentity = self._store.submit(command)
         return identity
+
+    def _take_over(self) -> None:
+        """Go on with the transaction that a predecessor has prepared, if there is one."""
+        txn = self._store.state(refresh=False).transactions.get(self.transactional_id or "")
+        if txn is not None and txn.held != NO_PRODUCER:
+            self._life.phase = Phase.PREPARED
+            self._prepared = PreparedTxn(txn.producer_id, txn.held)
+            self._session.started = True
 
     # What it is -------------------------------------------------------------------------------------------------------
 
@@ -362,6 +379,40 @@ class Producer:
         """Abort: what was sent will never be read by read_committed; unsent records are dropped."""
         self._end(Outcome.ABORT)
 
+    def prepare_transaction(self) -> PreparedTxn:
+        """Write everything, then leave the decision to an outside coordinator (KIP-939, TPC-03).
+
+        From now on the transaction takes no more records and has no time-out: it stays open until somebody commits,
+        aborts or completes it, also another process (``keep_prepared``). Store the answer with what decides.
+        """
+        with self._sending:
+            with self._lock:
+                self._check_in_transaction("prepare")
+            self.flush()
+            with self._lock:
+                self._check_in_transaction("prepare")
+                identity = self._session.identity
+                if self._session.started:
+                    self._store.submit(HoldTxn(identity))
+                self._life.phase = Phase.PREPARED
+                self._prepared = PreparedTxn(identity.producer_id, identity.epoch)
+                return self._prepared
+
+    def complete_transaction(self, prepared: PreparedTxn | str) -> bool:
+        """Commit the prepared transaction if it is this one, else abort it (KIP-939); whether it was committed.
+
+        ``prepared``: what the outside coordinator has recorded as decided. Without a prepared transaction nothing
+        happens: what it means was completed, or aborted, before.
+        """
+        decided = PreparedTxn.parse(prepared)
+        with self._sending:
+            self._life.check_usable()
+            if self._life.phase is Phase.READY:
+                return False
+            ours = decided == self._prepared
+            self._end(Outcome.COMMIT if ours else Outcome.ABORT)
+            return ours
+
     def _end(self, outcome: Outcome) -> None:
         with self._sending:
             before = self._life.phase
@@ -434,7 +485,7 @@ class Producer:
     def _begin_session(self, identity: ProducerIdentity) -> None:
         with self._lock:
             self._session = Session(identity)
-            self._pending = self._life.error = None
+            self._pending = self._life.error = self._prepared = None
             if self._life.phase is not Phase.CLOSED:  # A done callback may have closed it.
                 self._life.phase = Phase.READY
 

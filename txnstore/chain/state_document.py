@@ -52,6 +52,7 @@ class TransactionDocument:
     previous_producer_id: int
     next_producer_id: int
     next_epoch: int
+    held: int
     partitions: list[TopicPartition]
     groups: list[str]
     started_at: int | None
@@ -178,6 +179,7 @@ def _transaction_document(txn: Transaction) -> TransactionDocument:
         previous_producer_id=txn.previous_producer_id,
         next_producer_id=txn.next_producer_id,
         next_epoch=txn.next_epoch,
+        held=txn.held,
         partitions=sorted(txn.partitions),
         groups=sorted(txn.groups),
         started_at=txn.started_at,
@@ -197,6 +199,7 @@ def _transaction(item: TransactionDocument) -> Transaction:
         previous_producer_id=item.previous_producer_id,
         next_producer_id=item.next_producer_id,
         next_epoch=item.next_epoch,
+        held=item.held,
         partitions=frozenset(item.partitions),
         groups=frozenset(item.groups),
         started_at=item.started_at,

@@ -39,8 +39,10 @@ from txnstore.core.commands import (
     DropObjects,
     Ended,
     EndTxn,
+    FenceProducer,
     ForgetObjects,
     InitProducer,
+    Kept,
     ProducerIdentity,
     ResetOffsets,
     TxnOffsets,
@@ -93,7 +95,8 @@ class Coordinator:
         happened; the same call again goes on from there.
         """
         if len(self._chains) == 1:
-            return self._chains[0].submit(command)
+            answer = self._chains[0].submit(command)
+            return answer.producer if isinstance(answer, Kept) else answer
         match command:
             case InitProducer():
                 return self._init(command)
@@ -132,11 +135,24 @@ class Coordinator:
             self._wait_for(command.transactional_id)
         for _ in range(_ATTEMPTS):
             answer = self._chains[number].submit(command)
-            if isinstance(answer, ProducerIdentity):
-                return answer
-            self._finish_first(answer)
+            if isinstance(answer, Unfinished):
+                self._finish_first(answer)
+            elif isinstance(answer, Kept):
+                return self._fence_old(answer)
+            else:
+                identity: ProducerIdentity = answer
+                return identity
         msg = f"other instances of {command.transactional_id!r} begin transactions all the time"
         raise ConcurrentTransactionsError(msg)
+
+    def _fence_old(self, kept: Kept) -> ProducerIdentity:
+        """Before a transaction goes on under a new epoch, its old one is fenced wherever it takes part (TPC-05)."""
+        home = chain_of_producer(kept.producer.producer_id)
+        after = (home, self._chains[home].state.sequence)
+        command = FenceProducer(kept.producer, kept.partitions, kept.groups, after)
+        others = chains_of(kept, len(self._chains)) - {home}
+        self._all({number: partial(self._submit, number, command) for number in others}, happened=True)
+        return kept.producer
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
         command = replace(command, offsets=self._all_checked(command.offsets))

@@ -48,12 +48,15 @@ class InitProducer:
     """Grant a producer id and epoch; fence and recover the previous instance. Answered with a ProducerIdentity.
 
     Where the previous transaction has to be ended in other chains first, the answer is :class:`Unfinished`: finish it,
-    then ask again. ``expected``: the (producer id, epoch) that the caller holds and wants bumped (KIP-360).
+    then ask again. ``keep_held``: a transaction that an outside coordinator decides goes on under the new epoch
+    (KIP-939); the answer is then :class:`Kept`. ``expected``: the (producer id, epoch) that the caller holds and wants
+    bumped (KIP-360).
     """
 
     transactional_id: str | None = None
     timeout_ms: int = 60_000
     expected: tuple[int, int] | None = None
+    keep_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,26 @@ class EndTxn:
     offsets: tuple[TxnOffsets, ...] = ()
     versions: tuple[tuple[str, int], ...] = ()
     after: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HoldTxn:
+    """All is written, and an outside coordinator decides: no time-out from now on (KIP-939). Answered with None."""
+
+    producer: ProducerIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class FenceProducer:
+    """Accept nothing of an older epoch from a producer of another chain. Answered with None.
+
+    ``after``: the coordinator's chain and its entry that granted the epoch.
+    """
+
+    producer: ProducerIdentity
+    partitions: tuple[TopicPartition, ...]
+    groups: tuple[str, ...]
+    after: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +283,8 @@ Command = (
     | InitProducer
     | Append
     | EndTxn
+    | HoldTxn
+    | FenceProducer
     | AbortTxn
     | WriteMarkers
     | CompleteTxn
@@ -310,6 +335,15 @@ class Unfinished:
     producer_id: int
     epoch: int
     outcome: Outcome
+    partitions: tuple[TopicPartition, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An identity whose transaction goes on, and where it takes part: there its old epoch is to be fenced."""
+
+    producer: ProducerIdentity
     partitions: tuple[TopicPartition, ...]
     groups: tuple[str, ...]
 

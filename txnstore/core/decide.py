@@ -26,8 +26,10 @@ from txnstore.core.commands import (
     DeleteTopic,
     DropObjects,
     EndTxn,
+    FenceProducer,
     ForgetObjects,
     Heartbeat,
+    HoldTxn,
     InitProducer,
     JoinGroup,
     LeaveGroup,
@@ -46,7 +48,7 @@ from txnstore.core.events import (
     TopicDeleted,
 )
 from txnstore.core.groups import commit_offsets, delete_group, reset_offsets
-from txnstore.core.markers import observe, write_markers
+from txnstore.core.markers import fence, observe, write_markers
 from txnstore.core.model import NO_PRODUCER, Partition, State, Topic
 from txnstore.core.routing import CATALOG
 from txnstore.errors import (
@@ -241,6 +243,8 @@ _RULES: dict[type, Callable[[Draft, Any], Any]] = {
     InitProducer: transactions.init_producer,
     Append: transactions.append,
     EndTxn: transactions.end,
+    HoldTxn: transactions.hold,
+    FenceProducer: fence,
     AbortTxn: transactions.abort,
     WriteMarkers: write_markers,
     CompleteTxn: _complete_txn,

@@ -50,7 +50,10 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerInitialized:
-    """A producer id and epoch were granted; every older epoch of a transactional id is fenced."""
+    """A producer id and epoch were granted; every older epoch of a transactional id is fenced.
+
+    ``keeps``: the open transaction goes on, because an outside coordinator decides it (KIP-939).
+    """
 
     type: Literal["ProducerInitialized"] = "ProducerInitialized"
     producer_id: int
@@ -59,6 +62,7 @@ class ProducerInitialized:
     timeout_ms: int = 0
     last_epoch: int = NO_PRODUCER
     previous_producer_id: int = NO_PRODUCER
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,27 @@ class OffsetsCommitted:
     producer_id: int = NO_PRODUCER
     epoch: int = NO_PRODUCER
     member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TxnHeld:
+    """All of a transaction is written, and an outside coordinator decides it (KIP-939): it has no time-out any more."""
+
+    type: Literal["TxnHeld"] = "TxnHeld"
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerFenced:
+    """These partitions and groups accept nothing of an epoch below ``epoch`` from a producer of another chain."""
+
+    type: Literal["ProducerFenced"] = "ProducerFenced"
+    producer_id: int
+    epoch: int
+    partitions: list[TopicPartition]
+    groups: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +250,8 @@ Event = (
     | BatchAppended
     | OffsetsAdded
     | OffsetsCommitted
+    | TxnHeld
+    | ProducerFenced
     | TxnPrepared
     | MarkerWritten
     | GroupMarkerWritten

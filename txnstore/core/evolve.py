@@ -21,12 +21,14 @@ from txnstore.core.events import (
     OffsetsAdded,
     OffsetsCommitted,
     PartitionsAdded,
+    ProducerFenced,
     ProducerInitialized,
     SegmentsReplaced,
     TopicAltered,
     TopicCreated,
     TopicDeleted,
     TxnCompleted,
+    TxnHeld,
     TxnPrepared,
     VersionRecorded,
 )
@@ -155,6 +157,9 @@ def _producer_initialized(state: State, event: ProducerInitialized) -> State:
     if event.transactional_id is None:
         return state
     before = state.transactions.get(event.transactional_id)
+    if event.keeps and before is not None:
+        kept = replace(before, epoch=event.epoch, timeout_ms=event.timeout_ms, updated_at=state.timestamp)
+        return _with_transaction(state, replace(kept, last_epoch=NO_PRODUCER, previous_producer_id=NO_PRODUCER))
     txn = Transaction(
         transactional_id=event.transactional_id,
         producer_id=event.producer_id,
@@ -194,6 +199,26 @@ def _offsets_added(state: State, event: OffsetsAdded) -> State:
     return _with_transaction(state, replace(txn, groups=txn.groups | {event.group}))
 
 
+def _txn_held(state: State, event: TxnHeld) -> State:
+    txn = replace(state.transactions[event.transactional_id], held=event.epoch, updated_at=state.timestamp)
+    return _with_transaction(state, txn)
+
+
+def _producer_fenced(state: State, event: ProducerFenced) -> State:
+    """The new epoch begins with an empty window; what is open stays open."""
+    for tp in event.partitions:
+        partition = state.partitions[tp]
+        first_offset = partition.open_txns.get(event.producer_id)
+        fenced = ProducerState(event.epoch, (), state.timestamp, first_offset)
+        producers = partition.producers.insert(event.producer_id, fenced)
+        state = _with_partition(state, tp, replace(partition, producers=producers))
+    for name in event.groups:
+        group = state.groups.get(name, Group())
+        fences = group.fences.insert(event.producer_id, (event.epoch, state.timestamp))
+        state = replace(state, groups=state.groups.insert(name, replace(group, fences=fences)))
+    return state
+
+
 def _txn_prepared(state: State, event: TxnPrepared) -> State:
     prepared = TxnState.PREPARE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
     txn = replace(
@@ -222,6 +247,7 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
             previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
             next_producer_id=NO_PRODUCER,
             next_epoch=NO_PRODUCER,
+            held=NO_PRODUCER,
             state=completed,
             partitions=frozenset(),
             groups=frozenset(),
@@ -386,6 +412,8 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     BatchAppended: _batch_appended,
     OffsetsAdded: _offsets_added,
     OffsetsCommitted: _offsets_committed,
+    TxnHeld: _txn_held,
+    ProducerFenced: _producer_fenced,
     TxnPrepared: _txn_prepared,
     MarkerWritten: _marker_written,
     GroupMarkerWritten: _group_marker_written,

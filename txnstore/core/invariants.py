@@ -411,7 +411,7 @@ def _owner(state: State, producer_id: int) -> Transaction | None:
 def _first_offset(partition: Partition, txn: Transaction) -> int | None:
     """Where the data of an open transaction begins in a partition: no other batch has its producer id and epoch."""
     for batch in partition.batches:
-        if batch.transactional and (batch.producer_id, batch.epoch) == (txn.producer_id, txn.epoch):
+        if batch.transactional and (batch.producer_id, batch.epoch) == (txn.producer_id, txn.data_epoch):
             return batch.base_offset
     return None
 

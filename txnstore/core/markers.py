@@ -7,9 +7,9 @@ offsets of the transaction also where nothing of it had arrived (FEN-02).
 
 from __future__ import annotations
 
-from txnstore.core.commands import Unfinished, WriteMarkers
+from txnstore.core.commands import FenceProducer, Unfinished, WriteMarkers
 from txnstore.core.draft import Draft
-from txnstore.core.events import GroupMarkerWritten, MarkerWritten, Observed
+from txnstore.core.events import GroupMarkerWritten, MarkerWritten, Observed, ProducerFenced
 from txnstore.core.model import Group, State, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition
 from txnstore.errors import UnknownTopicOrPartitionError
@@ -37,6 +37,31 @@ def write_markers(draft: Draft, command: WriteMarkers) -> None:
     write_own_markers(draft, command.decided)
     if len(draft.events) > before:
         observe(draft, (command.after,))
+
+
+def fence(draft: Draft, command: FenceProducer) -> None:
+    """Let nothing of an older epoch in where a transaction goes on under a new one (TPC-05)."""
+    producer = command.producer
+    partitions = [
+        tp
+        for tp in command.partitions
+        if leads_partition(draft.state, tp)
+        and (log := draft.state.partitions.get(tp)) is not None
+        and ((known := log.producers.get(producer.producer_id)) is None or known.epoch < producer.epoch)
+    ]
+    groups = [
+        group
+        for group in command.groups
+        if leads_group(draft.state, group)
+        and draft.state.groups.get(group, Group()).fences.get(producer.producer_id, (-1, 0))[0] < producer.epoch
+    ]
+    if partitions or groups:
+        observe(draft, (command.after,))
+        draft.emit(
+            ProducerFenced(
+                producer_id=producer.producer_id, epoch=producer.epoch, partitions=partitions, groups=groups
+            ),
+        )
 
 
 def write_own_markers(draft: Draft, decided: Unfinished) -> None:

@@ -248,7 +248,8 @@ class Transaction:
     ``epoch`` is the epoch of the current or next transaction; ``last_epoch`` that of the transaction that ended last
     (a retried commit carries it), ``previous_producer_id`` the producer id that went with it if that was another one.
     ``next_producer_id`` and ``next_epoch``: while it is prepared, the identity that follows its completion.
-    ``versions`` maps a job's scope to the last version it committed.
+    ``held``: while an outside coordinator decides (KIP-939), the epoch that its batches have; such a transaction has no
+    time-out. ``versions`` maps a job's scope to the last version it committed.
     """
 
     transactional_id: str
@@ -260,6 +261,7 @@ class Transaction:
     previous_producer_id: int = NO_PRODUCER
     next_producer_id: int = NO_PRODUCER
     next_epoch: int = NO_PRODUCER
+    held: int = NO_PRODUCER
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
     started_at: int | None = None
@@ -267,13 +269,21 @@ class Transaction:
     versions: Map[str, int] = field(default_factory=Map)
 
     @property
+    def data_epoch(self) -> int:
+        """The epoch that the batches of the open transaction have."""
+        return self.epoch if self.held == NO_PRODUCER else self.held
+
+    @property
     def outcome(self) -> Outcome | None:
         """How it will end, if that is decided and not all of its markers are known to be written."""
         return _DECIDED.get(self.state)
 
     def expired(self, now: int) -> bool:
-        """Whether it is open for longer than its time-out at the time ``now`` (TMO-01); then anybody may abort it."""
-        started = self.started_at if self.state is TxnState.ONGOING else None
+        """Whether it is open for longer than its time-out at the time ``now`` (TMO-01); then anybody may abort it.
+
+        A transaction that an outside coordinator decides never is (TPC-02).
+        """
+        started = self.started_at if self.state is TxnState.ONGOING and self.held == NO_PRODUCER else None
         return started is not None and started + self.timeout_ms < now
 
 

@@ -14,7 +14,9 @@ from txnstore.core.commands import (
     DeleteGroup,
     EndTxn,
     Heartbeat,
+    HoldTxn,
     JoinGroup,
+    Kept,
     LeaveGroup,
     ReplaceSegments,
     ResetOffsets,
@@ -22,7 +24,13 @@ from txnstore.core.commands import (
     Unfinished,
 )
 from txnstore.core.model import NewBatch, TopicPartition, Transaction
-from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_transactional_id
+from txnstore.core.routing import (
+    CATALOG,
+    chain_of_group,
+    chain_of_partition,
+    chain_of_producer,
+    chain_of_transactional_id,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +90,15 @@ def chain_of_command(command: Command, chains: int) -> int:
             return chain_of_group(command.group, chains)
         case CommitOffsets() | ResetOffsets():
             return chain_of_group(command.offsets.group, chains)
+        case HoldTxn():
+            return chain_of_producer(command.producer.producer_id)
         case ReplaceSegments():
             return chain_of_partition(command.tp, chains)
         case _:
             return CATALOG
 
 
-def chains_of(taking_part: Unfinished | Transaction, chains: int) -> set[int]:
+def chains_of(taking_part: Unfinished | Transaction | Kept, chains: int) -> set[int]:
     """The chains that take part in a transaction."""
     return {chain_of_partition(tp, chains) for tp in taking_part.partitions} | {
         chain_of_group(group, chains) for group in taking_part.groups

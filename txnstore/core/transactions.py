@@ -15,7 +15,9 @@ from txnstore.core.commands import (
     Appended,
     Ended,
     EndTxn,
+    HoldTxn,
     InitProducer,
+    Kept,
     ProducerIdentity,
     Unfinished,
 )
@@ -25,6 +27,7 @@ from txnstore.core.events import (
     PartitionsAdded,
     ProducerInitialized,
     TxnCompleted,
+    TxnHeld,
     TxnPrepared,
     VersionRecorded,
 )
@@ -60,7 +63,7 @@ _COMPLETED = {TxnState.COMPLETE_COMMIT: Outcome.COMMIT, TxnState.COMPLETE_ABORT:
 # Init -----------------------------------------------------------------------------------------------------------------
 
 
-def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished:
+def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished | Kept:
     """Grant an identity. A transactional one fences its predecessor and ends its transaction first (INIT-01…11)."""
     transactional_id = command.transactional_id
     if transactional_id is None:
@@ -79,6 +82,8 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
         held = _expected_identity(txn, command.expected)
         if held is not None:
             return held
+    if command.keep_held and txn.state is TxnState.ONGOING and txn.held != NO_PRODUCER:
+        return _keep(draft, command, txn)
     unfinished = _end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)
     if unfinished is not None:
         return unfinished
@@ -111,6 +116,39 @@ def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) ->
         ),
     )
     return ProducerIdentity(producer_id, epoch, command.transactional_id)
+
+
+def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> Kept:
+    """Grant the next epoch without ending the transaction that an outside coordinator decides (TPC-04)."""
+    if txn.epoch >= MAX_EPOCH:
+        msg = f"transaction {txn.transactional_id!r} was taken over so often that its epochs are used up: abort it"
+        raise InvalidTxnStateError(msg)
+    draft.emit(
+        ProducerInitialized(
+            producer_id=txn.producer_id,
+            epoch=txn.epoch + 1,
+            transactional_id=txn.transactional_id,
+            timeout_ms=command.timeout_ms,
+            keeps=True,
+        ),
+    )
+    identity = ProducerIdentity(txn.producer_id, txn.epoch + 1, txn.transactional_id)
+    return Kept(identity, tuple(sorted_tps(txn.partitions)), tuple(sorted(txn.groups)))
+
+
+def hold(draft: Draft, command: HoldTxn) -> None:
+    """All of the transaction is written; an outside coordinator decides it. It may be told again (TPC-03)."""
+    producer = command.producer
+    txn = _transaction(draft.state, producer)
+    if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+        raise _fenced(txn, producer)
+    if txn.state is not TxnState.ONGOING:
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to prepare"
+        raise InvalidTxnStateError(msg)
+    if txn.held == NO_PRODUCER:
+        draft.emit(
+            TxnHeld(transactional_id=txn.transactional_id, producer_id=txn.producer_id, epoch=txn.epoch),
+        )
 
 
 # Append ---------------------------------------------------------------------------------------------------------------
@@ -147,6 +185,9 @@ def _join(draft: Draft, command: Append | EndTxn) -> None:
     txn = draft.state.transactions[transactional_id]
     if txn.outcome is not None:
         raise _still_ending(txn)
+    if txn.held != NO_PRODUCER and (command.batches or command.offsets or isinstance(command, Append)):
+        msg = f"transaction {transactional_id!r} is prepared for an outside coordinator: nothing can join it any more"
+        raise InvalidTxnStateError(msg)
     for batch in command.batches:
         partition_of(draft.state, batch.tp)
     joining = {batch.tp for batch in command.batches}

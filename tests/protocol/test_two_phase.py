@@ -1,0 +1,195 @@
+"""Transactions that an outside coordinator decides: prepare, crash, take over, complete (KIP-939)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from txnstore import PreparedTxn
+from txnstore.core.commands import AbortTxn
+from txnstore.core.groups import committed
+from txnstore.core.invariants import check_view
+from txnstore.core.model import TopicPartition, TxnState
+from txnstore.errors import InvalidConfigError, InvalidTxnStateError, ProducerFencedError, TxnStoreError
+from txnstore.producer import Producer
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, no_faults, on
+
+PARTITIONS = 6
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=[1, 3], ids=["one-chain", "three-chains"])
+def bucket(request: pytest.FixtureRequest, clock: ManualClock) -> MemoryStore:
+    objects = MemoryStore(clock=clock)
+    process(objects, clock, chains=request.param).create_topic("t", partitions=PARTITIONS)
+    return objects
+
+
+def name_of(store: Store) -> str:
+    return ids_of(store, len(store.chains) - 1)
+
+
+def prepared(store: Store) -> tuple[Producer, PreparedTxn]:
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.send_offsets({T0: 5}, groups_of(store, 0))
+    return producer, producer.prepare_transaction()
+
+
+def clean(store: Store) -> bool:
+    return check_view(store.state()) == [] and store.verify(deep=True).ok
+
+
+def test_tpc_03_a_prepared_transaction_takes_nothing_more(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-03: all of it is written; only its end may follow."""
+    store = process(bucket, clock)
+    producer, name = prepared(store)
+    assert str(name) == f"{producer.producer_id}:{producer.epoch}"
+    assert seen(process(bucket, clock), isolation="read_uncommitted") == {b"value": PARTITIONS}
+    assert seen(process(bucket, clock)) == {}
+    for call in (
+        lambda: producer.send("t", b"late"),
+        lambda: producer.send_offsets({T0: 6}, "g"),
+        producer.begin_transaction,
+        producer.prepare_transaction,
+    ):
+        with pytest.raises(InvalidTxnStateError):
+            call()
+    producer.commit_transaction()
+    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    with producer.transaction() as txn:
+        write_everywhere(txn, b"next")
+    assert clean(process(bucket, clock))
+
+
+def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-02, TMO-13: nobody aborts it for its age; an administrator may."""
+    store = process(bucket, clock)
+    producer, _ = prepared(store)
+    clock.advance(30 * 86_400_000)
+    other = process(bucket, clock)
+    assert other.recover().aborted == ()
+    other.consumer(["t"]).poll()
+    assert other.state().transactions[name_of(store)].state is TxnState.ONGOING
+    other.submit(AbortTxn(name_of(store)))
+    with pytest.raises(ProducerFencedError):
+        producer.commit_transaction()
+    assert seen(process(bucket, clock)) == {}
+    assert clean(process(bucket, clock))
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_tpc_04_another_process_completes_what_was_decided(
+    bucket: MemoryStore, clock: ManualClock, *, decided: bool
+) -> None:
+    """TPC-04, TPC-05: the outside coordinator has it recorded, or not; the old instance is fenced either way."""
+    store = process(bucket, clock)
+    zombie, name = prepared(store)
+    recorded = str(name) if decided else "7:7"
+    clock.advance(86_400_000)
+    successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
+    assert (successor.producer_id, successor.epoch) == (zombie.producer_id, zombie.epoch + 1)
+    for call in (zombie.commit_transaction, lambda: zombie.complete_transaction(name)):
+        with pytest.raises(ProducerFencedError):
+            call()
+    assert seen(process(bucket, clock)) == {}
+    assert successor.complete_transaction(recorded) is decided
+    group = committed(process(bucket, clock).state(), groups_of(store, 0), T0)
+    assert seen(process(bucket, clock)) == ({b"value": PARTITIONS} if decided else {})
+    assert (group is not None and group.offset == 5) is decided
+    with successor.transaction() as txn:
+        write_everywhere(txn, b"next")
+    assert seen(process(bucket, clock))[b"next"] == PARTITIONS
+    assert clean(process(bucket, clock))
+
+
+def test_tpc_04_it_may_be_taken_over_again_and_again(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-04: its name stays the one that was recorded."""
+    store = process(bucket, clock)
+    _, name = prepared(store)
+    for _ in range(3):
+        successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
+        assert check_view(process(bucket, clock).state()) == []
+    assert successor.complete_transaction(PreparedTxn.parse(str(name)))
+    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert clean(process(bucket, clock))
+
+
+def test_tpc_05_a_batch_of_the_old_epoch_is_refused_in_every_chain(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-05: the zombie wakes before its flush, and what it registers must not get into the kept transaction."""
+    store = process(bucket, clock)
+    producer, name = prepared(store)
+    successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
+    producer._life.phase = type(producer._life.phase).IN_TRANSACTION  # As if it had not heard of its own prepare.
+    write_everywhere(producer, b"zombie")
+    with pytest.raises(TxnStoreError):
+        producer.flush()
+    assert successor.complete_transaction(name)
+    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert clean(process(bucket, clock))
+
+
+def test_without_keep_prepared_it_is_aborted(bucket: MemoryStore, clock: ManualClock) -> None:
+    store = process(bucket, clock)
+    prepared(store)
+    with process(bucket, clock).producer(name_of(store)) as successor:
+        assert successor.complete_transaction("0:0") is False
+        with successor.transaction() as txn:
+            write_everywhere(txn, b"next")
+    assert seen(process(bucket, clock)) == {b"next": PARTITIONS}
+    assert clean(process(bucket, clock))
+
+
+def test_what_is_not_prepared_is_not_kept(bucket: MemoryStore, clock: ManualClock) -> None:
+    """A predecessor that died before its prepare has decided nothing: its transaction is aborted as ever."""
+    store = process(bucket, clock)
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.flush()
+    successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
+    assert successor.complete_transaction(PreparedTxn(producer.producer_id, producer.epoch)) is False
+    assert seen(process(bucket, clock), isolation="read_uncommitted") == {b"value": PARTITIONS}
+    assert seen(process(bucket, clock)) == {}
+    assert clean(process(bucket, clock))
+
+
+def test_a_prepare_of_nothing_is_nothing(bucket: MemoryStore, clock: ManualClock) -> None:
+    store = process(bucket, clock)
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    name = producer.prepare_transaction()
+    assert producer.complete_transaction(name)
+    assert clean(process(bucket, clock))
+
+
+def test_a_crash_at_any_request_of_a_take_over(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-04: whoever comes next can still complete it."""
+    store = process(bucket, clock)
+    _, name = prepared(store)
+    for skip in range(4):
+        faults = FaultStore(bucket, no_faults)
+        other = process(faults, clock)
+        faults.plan = on(Fault.CRASH_AFTER, "put_if_absent", skip=skip)
+        try:
+            other.producer(name_of(store), keep_prepared=True)
+        except SimulatedCrash:
+            continue
+    successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
+    assert successor.complete_transaction(name)
+    assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
+    assert clean(process(bucket, clock))
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:", "a:b", "1:2:3", "-1:2", None, 7])
+def test_a_name_that_is_none(text: object) -> None:
+    with pytest.raises(InvalidConfigError, match="producer id:epoch"):
+        PreparedTxn.parse(text)  # type: ignore[arg-type]
