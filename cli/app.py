@@ -13,6 +13,7 @@ from txnstore._version import __version__
 from txnstore.cli.consume import consume
 from txnstore.cli.context import App, CommandError, shared_options
 from txnstore.cli.demo import demo
+from txnstore.cli.group import group
 from txnstore.cli.log import log
 from txnstore.cli.maintenance import checkpoint, compact, recover, vacuum, verify
 from txnstore.cli.produce import produce
@@ -37,7 +38,7 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, topic, produce, consume, txn, sql, compact, vacuum, verify, recover, checkpoint, log,
+    init, info, demo, topic, produce, consume, group, txn, sql, compact, vacuum, verify, recover, checkpoint, log,
 ):  # fmt: skip
     root.add_command(command)
 

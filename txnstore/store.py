@@ -17,7 +17,7 @@ from txnstore.chain.log import Chain
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.recovery import RecoveryReport, recover, unblock
 from txnstore.core.commands import Command
-from txnstore.core.model import Topic, Transaction, TxnState
+from txnstore.core.model import Topic, TopicPartition, Transaction, TxnState
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
 from txnstore.errors import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
     from txnstore.consumer import Consumer, PartitionOffsets
+    from txnstore.groups import GroupDescription, Target
     from txnstore.producer import Producer
     from txnstore.scan import Scan
 
@@ -373,6 +374,32 @@ class Store:
             if (wanted is None or txn.state is wanted)
             and (limit is None or (txn.started_at is not None and txn.started_at <= limit))
         ]
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupDescription]:
+        """All consumer groups by name: members, committed offsets, lag."""
+        from txnstore.groups import list_groups
+
+        return list_groups(self)
+
+    def group(self, name: str) -> GroupDescription:
+        """A consumer group. Raises :class:`GroupNotFoundError`."""
+        from txnstore.groups import describe_group
+
+        return describe_group(self, name)
+
+    def reset_offsets(self, group: str, to: Target, **options: Any) -> dict[TopicPartition, int]:
+        """Set the committed offsets of a group without live members; see :func:`txnstore.groups.reset_offsets`."""
+        from txnstore.groups import reset_offsets
+
+        return reset_offsets(self, group, to, **options)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group without live members, and its offsets."""
+        from txnstore.groups import delete_group
+
+        delete_group(self, name)
 
     # SQL --------------------------------------------------------------------------------------------------------------
 

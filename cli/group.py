@@ -1,0 +1,170 @@
+"""``group``: list, show, reset and delete consumer groups."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.output import instant
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from txnstore.core.model import TopicPartition
+    from txnstore.groups import GroupDescription
+
+
+@click.group()
+def group() -> None:
+    """List, show, reset and delete consumer groups."""
+
+
+@group.command("list")
+@shared_options()
+@pass_app
+def list_groups(app: App) -> None:
+    """List all groups: their members, and how far they are behind."""
+    with app.open(read_only=True) as store:
+        found = store.groups()
+    rows = [
+        {**_summary(item), "members": len(item.members), "partitions": len(item.positions), "lag": item.lag}
+        for item in found
+    ]
+    columns = ["group", "state", "generation", "members", "partitions", "lag"]
+    app.out.rows(rows, columns, empty="There is no group yet. Consumers with a group make one")
+
+
+@group.command()
+@click.argument("name")
+@shared_options()
+@pass_app
+def show(app: App, name: str) -> None:
+    """Show the members and the committed offsets of the group NAME."""
+    with app.open(read_only=True) as store:
+        found = store.group(name)
+    members, offsets = _members(found), _offsets(found)
+    if app.out.as_json:
+        app.out.record({**_summary(found), "lag": found.lag, "members": members, "offsets": offsets})
+        return
+    app.out.record({**_summary(found), "lag": found.lag})
+    app.out.rows(members, ["member_id", "instance_id", "assigned", "waits_for", "expires_at"])
+    app.out.rows(offsets, ["topic", "partition", "offset", "end", "lag", "pending", "committed_at", "metadata"])
+
+
+@group.command("reset-offsets")
+@click.argument("name")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="earliest|latest|OFFSET|TIME",
+    help="Where to: an end of the log, an offset, or the first record at a time such as 2026-01-31T12:00:00Z.",
+)
+@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Only this one; repeatable.")
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be committed.")
+@shared_options()
+@pass_app
+def reset(
+    app: App, name: str, target: str, topics: tuple[str, ...], partitions: tuple[int, ...], dry_run: bool
+) -> None:
+    """Set the committed offsets of the group NAME, which must have no live members.
+
+    By default in all partitions in which it has committed; with --topic in all of that topic.
+    """
+    if partitions and len(topics) != 1:
+        msg = "--partition needs one --topic"
+        raise click.UsageError(msg)
+    to = _target(target)
+    with app.open(read_only=dry_run) as store:
+        found = store.reset_offsets(
+            name, "earliest" if isinstance(to, int) else to, topics=topics or None, dry_run=True
+        )
+        if missing := sorted(set(partitions) - {tp.partition for tp in found}):
+            msg = f"topic {topics[0]!r} has no partition {missing[0]}"
+            raise click.UsageError(msg)
+        chosen = {
+            tp: to if isinstance(to, int) else at
+            for tp, at in found.items()
+            if not partitions or tp.partition in partitions
+        }
+        store.reset_offsets(name, chosen, dry_run=dry_run)
+    _report(app, name, chosen, dry_run=dry_run)
+
+
+def _report(app: App, name: str, found: dict[TopicPartition, int], *, dry_run: bool) -> None:
+    rows = [{"group": name, "topic": tp.topic, "partition": tp.partition, "offset": at} for tp, at in found.items()]
+    app.out.rows(rows, ["topic", "partition", "offset"], empty="Nothing to reset: the group has committed nothing")
+    if dry_run:
+        app.out.note("Nothing was changed (--dry-run)")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared_options()
+@pass_app
+def delete(app: App, name: str, yes: bool) -> None:
+    """Delete the group NAME with its offsets; it must have no live members."""
+    with app.open() as store:
+        store.group(name)
+        if not yes:
+            if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
+                msg = f"deleting {name!r} cannot be undone: confirm with --yes"
+                raise click.UsageError(msg)
+            click.confirm(f"Delete group {name!r} with its offsets?", abort=True, err=True)
+        store.delete_group(name)
+    app.out.result(f"Group {name!r} is deleted", group=name)
+
+
+def _target(text: str) -> str | int | datetime:
+    from datetime import UTC, datetime
+
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        msg = f"--to takes earliest, latest, an offset or a time such as 2026-01-31T12:00:00Z, not {text!r}"
+        raise click.UsageError(msg) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _summary(found: GroupDescription) -> dict[str, Any]:
+    return {"group": found.group, "state": found.state, "generation": found.generation}
+
+
+def _members(found: GroupDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "member_id": member.member_id,
+            "instance_id": member.instance_id,
+            "topics": member.topics,
+            "assigned": [str(tp) for tp in member.assigned],
+            "waits_for": [str(tp) for tp in member.waits_for],
+            "expires_at": instant(member.expires_at),
+        }
+        for member in found.members
+    ]
+
+
+def _offsets(found: GroupDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": position.tp.topic,
+            "partition": position.tp.partition,
+            "offset": position.offset,
+            "end": position.end,
+            "lag": position.lag,
+            "pending": position.pending,
+            "committed_at": instant(position.committed_at),
+            "metadata": position.metadata,
+            "member_id": position.member_id,
+        }
+        for position in found.positions
+    ]

@@ -1,0 +1,201 @@
+"""Groups as an operator sees them: what they have read, who their members are; resetting and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from txnstore.catalog.topics import find_topic
+from txnstore.core.commands import DeleteGroup, ResetOffsets, TxnOffsets
+from txnstore.core.groups import committed, exists, group_offset
+from txnstore.core.membership import live_members
+from txnstore.core.model import Group, Isolation, Member, OffsetAndMetadata, TopicPartition
+from txnstore.core.names import check_id
+from txnstore.core.view import View
+from txnstore.core.visibility import check_offset, read_limit
+from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
+from txnstore.reading.lookup import offset_for_time
+from txnstore.reading.plan import find_partition
+
+if TYPE_CHECKING:
+    from txnstore.store import Store
+
+#: Where to: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each partition.
+Target = str | int | datetime | Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group. ``assigned``: what it reads; ``waits_for``: what others have to give back to it first.
+
+    ``expires_at``: when its lease runs out if it is not renewed, in milliseconds.
+    """
+
+    member_id: str
+    instance_id: str | None
+    topics: tuple[str, ...]
+    assigned: tuple[TopicPartition, ...]
+    waits_for: tuple[TopicPartition, ...]
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPosition:
+    """What a group has committed in a partition: None if nothing yet. ``end`` and ``lag``: up to the LSO.
+
+    ``pending``: an open transaction holds another offset.
+    """
+
+    tp: TopicPartition
+    offset: int | None
+    metadata: str
+    committed_at: int | None
+    end: int
+    lag: int
+    pending: bool
+    member_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group. ``state``: ``Empty`` (no live member), ``Reconciling`` (partitions change hands) or ``Stable``."""
+
+    group: str
+    state: str
+    generation: int
+    members: tuple[GroupMember, ...]
+    positions: tuple[GroupPosition, ...]
+
+    @property
+    def lag(self) -> int:
+        """How many offsets it is behind in all partitions that it reads."""
+        return sum(position.lag for position in self.positions)
+
+
+def list_groups(store: Store) -> list[GroupDescription]:
+    """All groups by name."""
+    state = store.state()
+    now = max(state.timestamp, store.runtime.clock())
+    return [_described(state, name, group, now) for name, group in sorted(state.groups.items()) if exists(group)]
+
+
+def describe_group(store: Store, name: str) -> GroupDescription:
+    """A group. Raises :class:`GroupNotFoundError`."""
+    state = store.state()
+    return _described(state, name, _find(state, name), max(state.timestamp, store.runtime.clock()))
+
+
+def delete_group(store: Store, name: str) -> None:
+    """Delete a group that has no live member, with its offsets, committed and pending (OFF-17)."""
+    store.submit(DeleteGroup(check_id("group", name)))
+
+
+def reset_offsets(
+    store: Store, name: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
+) -> dict[TopicPartition, int]:
+    """Set the committed offsets of a group that has no live member; what they are then.
+
+    ``to``: ``"earliest"``, ``"latest"`` (the last stable offset, so that nothing that is open now is skipped), a time
+    (the first record at or after it), or an offset for each partition. ``topics``: all partitions of them; by default
+    those in which the group has committed. ``dry_run``: only look. Raises :class:`GroupNotEmptyError`.
+    """
+    name = check_id("group", name)
+    state = store.state()
+    now = max(state.timestamp, store.runtime.clock())
+    group = state.groups.get(name)
+    if group is not None and live_members(group, now):
+        msg = f"group {name!r} has live members, so its offsets cannot be reset"
+        raise GroupNotEmptyError(msg)
+    if isinstance(to, Mapping):
+        targets: dict[TopicPartition, int | OffsetAndMetadata] = {TopicPartition(*tp): at for tp, at in to.items()}
+    else:
+        targets = {tp: _target(store, state, tp, to) for tp in _partitions(state, name, topics)}
+    items = tuple(group_offset(tp, value) for tp, value in targets.items())
+    for item in items:
+        check_offset(item.tp, find_partition(state, item.tp), Isolation.READ_UNCOMMITTED, item.offset)
+    if items and not dry_run:
+        store.submit(ResetOffsets(TxnOffsets(name, items)))
+    return {item.tp: item.offset for item in items}
+
+
+def _partitions(state: View, name: str, topics: Sequence[str] | None) -> list[TopicPartition]:
+    if topics is not None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        counts = {topic: find_topic(state, topic).partitions for topic in names}
+        return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
+    return sorted(tp for tp in _find(state, name).offsets if state.partition(tp) is not None)
+
+
+def _target(store: Store, state: View, tp: TopicPartition, to: str | int | datetime) -> int:
+    partition = find_partition(state, tp)
+    latest = read_limit(partition, Isolation.READ_COMMITTED)
+    if to == "earliest":
+        return partition.log_start
+    if to == "latest":
+        return latest
+    if isinstance(to, datetime) and to.tzinfo is not None:
+        to = int(to.timestamp() * 1000)
+    if isinstance(to, bool) or not isinstance(to, int):
+        msg = f"to must be 'earliest', 'latest', a time in ms or with a zone, or offsets by partition, not {to!r}"
+        raise InvalidConfigError(msg)
+    found = offset_for_time(store.objects, state, tp, Isolation.READ_COMMITTED, to)
+    return found.offset if found is not None else latest
+
+
+def _find(state: View, name: str) -> Group:
+    group = state.groups.get(name)
+    if group is None or not exists(group):
+        msg = f"there is no group {name!r}"
+        raise GroupNotFoundError(msg)
+    return group
+
+
+def _described(state: View, name: str, group: Group, now: int) -> GroupDescription:
+    members = live_members(group, now)
+    settled = all(member.assigned == member.target == member.held for member in members)
+    return GroupDescription(
+        group=name,
+        state="Empty" if not members else "Stable" if settled else "Reconciling",
+        generation=group.generation,
+        members=tuple(_member(member) for member in members),
+        positions=tuple(_positions(state, name, group, members)),
+    )
+
+
+def _member(member: Member) -> GroupMember:
+    return GroupMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        topics=tuple(sorted(member.topics)),
+        assigned=member.assigned,
+        waits_for=tuple(tp for tp in member.target if tp not in member.held),
+        expires_at=member.seen_at + member.session_timeout_ms,
+    )
+
+
+def _positions(state: View, name: str, group: Group, members: list[Member]) -> list[GroupPosition]:
+    """Where the group has committed or has members, as far as there is such a partition (still)."""
+    owners = {tp: member.member_id for member in members for tp in member.assigned}
+    pending = {tp for offsets in group.pending.values() for tp in offsets}
+    found = []
+    for tp in sorted({*group.offsets, *pending, *owners}):
+        partition = state.partition(tp)
+        if partition is None:
+            continue
+        value = committed(state, name, tp, require_stable=False)
+        end = read_limit(partition, Isolation.READ_COMMITTED)
+        found.append(
+            GroupPosition(
+                tp=tp,
+                offset=value.offset if value is not None else None,
+                metadata=value.metadata if value is not None else "",
+                committed_at=group.offsets[tp].committed_at if value is not None else None,
+                end=end,
+                lag=max(0, end - max(value.offset if value is not None else 0, partition.log_start)),
+                pending=tp in pending,
+                member_id=owners.get(tp),
+            )
+        )
+    return found
