@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("commits", "bulk")
+NAMES = ("commits", "bulk", "chains")
 
 
 def main(names: list[str]) -> int:
