@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from txnstore.coordinating.recovery import FINISH_AFTER_MS
 from txnstore.core.commands import DropObjects
 from txnstore.core.groups import committed
 from txnstore.core.invariants import check_view
@@ -367,4 +368,23 @@ def test_a_refused_batch_in_one_chain_aborts_all_of_its_transaction(bucket: Memo
     with producer.transaction() as txn:
         write_everywhere(txn, b"again")
     assert seen(process(bucket, clock)) == {b"again": PARTITIONS}
+    assert ended_clean(process(bucket, clock))
+
+
+def test_a_reader_leaves_the_markers_to_the_producer_for_a_while(bucket: MemoryStore, clock: ManualClock) -> None:
+    """A consumer reads what is decided at once; only after ten seconds it writes the markers itself."""
+    background = DeferredExecutor()
+    store = process(bucket, clock, background=lambda: background)
+    name = ids_of(store, 1)
+    with store.producer(name).transaction() as txn:
+        write_everywhere(txn, b"value")
+    reader = process(bucket, clock).consumer()
+    reader.assign([("t", number) for number in range(PARTITIONS)])
+    assert len(reader.poll(max_records=100)) + len(reader.poll(max_records=100)) == PARTITIONS
+    assert reader.poll() == []
+    assert process(bucket, clock).state().transactions[name].state is TxnState.PREPARE_COMMIT
+    clock.advance(FINISH_AFTER_MS + 1)
+    assert reader.poll() == []
+    assert process(bucket, clock).state().transactions[name].state is TxnState.COMPLETE_COMMIT
+    assert background.run_all() == 1
     assert ended_clean(process(bucket, clock))

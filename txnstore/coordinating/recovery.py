@@ -19,6 +19,9 @@ from txnstore.core.transactions import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 
+#: A reader leaves a decided transaction to its producer for so long: it sees what is decided anyway.
+FINISH_AFTER_MS = 10_000
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,7 +67,9 @@ def unblock(coordinator: Coordinator, view: View, producer_ids: Iterable[int], n
     left: dict[int, Transaction] = {}
     for producer_id in producer_ids:
         txn = view.owner(producer_id)
-        if txn is not None and _is_left(txn, now):
+        if txn is None:
+            continue
+        if txn.expired(now) or (txn.outcome is not None and txn.updated_at + FINISH_AFTER_MS < now):
             left[producer_id] = txn
     done = False
     for producer_id in sorted(left):
