@@ -1,0 +1,29 @@
+"""The checker: which anomalies a history has. A pure function, linear in the history but for sorting."""
+
+from __future__ import annotations
+
+from txnstore.testing.history import positions, reads
+from txnstore.testing.history.format import History
+from txnstore.testing.history.index import Anomaly, Index
+
+_PARTS = (
+    reads.inconsistent_offsets,
+    reads.duplicates,
+    reads.aborted_reads,
+    reads.lost_writes,
+    reads.unseen,
+    reads.precommitted_reads,
+    positions.polls,
+    positions.sends,
+)
+
+
+def find(history: History) -> list[Anomaly]:
+    """All anomalies, also those that are allowed (JEP-13)."""
+    index = Index(history)
+    return list(dict.fromkeys(item for part in _PARTS for item in part(index)))
+
+
+def check(history: History) -> list[Anomaly]:
+    """The anomalies that must not be; none if the history is one of an exactly-once store."""
+    return [item for item in find(history) if not item.allowed]
