@@ -249,8 +249,8 @@ class Chain:
         while True:
             attempt = self._decide(waiters)
             if not attempt.entry.events:
-                if not any(waiter.error for waiter in waiters) or not self._catch_up(1):
-                    break  # A refusal is true only at the head, so it was looked for once more.
+                if not self._catch_up(1):
+                    break  # A refusal, or an answer without an entry, is true only at the head: it was looked for.
                 continue
             if self._offer(attempt):
                 self.metrics.commits += 1

@@ -88,6 +88,9 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
     if unfinished is not None:
         return unfinished
     txn = draft.state.transactions[transactional_id]
+    if command.expected is not None and _is_last(txn, command.expected):
+        # The end has bumped the epoch that the caller held; across chains it asks a second time, and is told the same.
+        return ProducerIdentity(txn.producer_id, txn.epoch, transactional_id)
     if txn.epoch >= MAX_EPOCH:
         return _grant(draft, command, draft.state.next_producer_id, 0)
     return _grant(draft, command, txn.producer_id, txn.epoch + 1)

@@ -27,7 +27,6 @@ from txnstore.testing.clock import ManualClock
 from txnstore.testing.differential.names import ProducerIds
 from txnstore.testing.differential.store_support import (
     KAFKA_NAMES,
-    Inline,
     Membership,
     Results,
     TransactionalIdNotFound,
@@ -38,28 +37,33 @@ from txnstore.testing.differential.store_support import (
 )
 from txnstore.testing.differential.store_view import StoreView
 from txnstore.testing.differential.trace import Op
+from txnstore.testing.executors import InlineExecutor
 
 
 class StoreDriver:
-    """A store of ``chains`` chains with its producers. ``restart`` opens it again; old producers keep the old one."""
+    """A store of ``chains`` chains with its producers. ``restart`` opens it again; old producers keep the old one.
+
+    ``thorough``: read all records after each operation, and not only at a restart, a compaction and the end.
+    """
 
     supports = frozenset({"compact"})
 
-    def __init__(self, chains: int = 1) -> None:
+    def __init__(self, chains: int = 1, *, thorough: bool = True) -> None:
         self.clock = ManualClock()
         self.producers: dict[str, Producer] = {}
         self._futures: dict[str, list[tuple[str, RecordFuture]]] = {}
         self._objects = MemoryStore(clock=self.clock)
         self._opened = 0
         self._ids = ProducerIds()
-        self._view = StoreView(self._objects, chains, self._ids)
+        self._view = StoreView(self._objects, chains, self._ids, thorough=thorough)
         self.store: Store = create_on(self._objects, chains, runtime=self._runtime())
         self._stores = [self.store]
 
     def _runtime(self) -> Runtime:
+        """No threads and no pauses: nothing is left under way after an operation (DIF-08)."""
         self._opened += 1
         rng = random.Random(f"differential/{self._opened}")
-        return Runtime(self.clock, lambda _: None, rng, executor=Inline, background=Inline)
+        return Runtime(self.clock, lambda _: None, rng, executor=InlineExecutor, background=InlineExecutor)
 
     def apply(self, op: Op) -> dict[str, Any]:
         """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""
@@ -201,9 +205,16 @@ class StoreDriver:
     def op_restart(self, op: Op) -> None:
         self.store = open_on(self._objects, runtime=self._runtime())
         self._stores.append(self.store)
+        self._view.forget()
 
     def op_compact(self, op: Op) -> None:
         self.store.compact(op["topic"])
+        self._view.forget()
+
+    def look_again(self) -> dict[str, Any]:
+        """An observation that reads everything."""
+        self._view.forget()
+        return self.observe()
 
     # Questions --------------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,10 @@
-"""What the driver of a store needs beside the store: names, workers without threads, conversions."""
+"""What the driver of a store needs beside the store: names, conversions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 from txnstore.core.commands import TxnOffsets
 from txnstore.core.events import GroupOffset
@@ -14,9 +12,6 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.producing.batching import RecordFuture
 from txnstore.testing.differential.trace import Op
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 #: Kafka's names for the classes of errors; a class that is not here has no counterpart and stands for itself.
 KAFKA_NAMES = {
@@ -37,18 +32,6 @@ KAFKA_NAMES = {
 }
 
 
-class Inline(Executor):
-    """Does the work at once, in the thread that asks for it: nothing is left under way after a step (DIF-08)."""
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
-            future.set_exception(error)
-        return future
-
-
 class TransactionalIdNotFound(TxnStoreError):  # noqa: N818 - Kafka's name
     """A question about a transactional id that is not known."""
 
@@ -63,7 +46,7 @@ class Membership:
 
 
 class Results:
-    """The futures of the records that a producer has not settled yet; whatever a call does to them, they are over."""
+    """The futures of the records that a producer has not settled yet; those that a call settles are over with it."""
 
     def __init__(self, futures: list[tuple[str, RecordFuture]]) -> None:
         self._futures = futures
@@ -84,7 +67,7 @@ class Results:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._futures.clear()
+        self._futures[:] = [waiting for waiting in self._futures if not waiting[1].done()]
 
 
 def partition_of(name: str) -> TopicPartition:

@@ -17,11 +17,17 @@ from txnstore.testing.differential.store_support import as_text
 
 
 class StoreView:
-    """Observations of the store behind ``objects``; read again only if an entry was written."""
+    """Observations of the store behind ``objects``; read again only if an entry was written.
 
-    def __init__(self, objects: ObjectStore, chains: int, ids: ProducerIds) -> None:
+    ``thorough``: all records are read each time. Otherwise a step reads on where the one before had stopped, until
+    :meth:`forget` asks for all of them again.
+    """
+
+    def __init__(self, objects: ObjectStore, chains: int, ids: ProducerIds, *, thorough: bool = True) -> None:
         self._objects = objects
         self._ids = ids
+        self._thorough = thorough
+        self._records: dict[tuple[TopicPartition, str], tuple[int, list[list[Any]]]] = {}
         self._seen: tuple[Store, int, dict[str, Any]] | None = None
         self._read = [0] * chains
         self._markers: dict[TopicPartition, list[list[Any]]] = {}
@@ -31,6 +37,8 @@ class StoreView:
         view = store.state()
         if self._seen is not None and self._seen[:2] == (store, view.sequence):
             return self._seen[2]
+        if self._thorough:
+            self.forget()
         self._read_markers()
         found = {
             "transactions": {name: self.transaction(txn) for name, txn in sorted(view.transactions.items())},
@@ -40,17 +48,24 @@ class StoreView:
         self._seen = store, view.sequence, found
         return found
 
+    def forget(self) -> None:
+        """Read everything again at the next observation."""
+        self._seen = None
+        self._records.clear()
+
     def _partitions(self, store: Store, view: View) -> dict[str, Any]:
         found = {}
         for topic in view.sorted_topics():
-            records = {isolation: _records(store, topic.name, isolation) for isolation in ("committed", "uncommitted")}
-            for tp, log in view.partitions_of(topic.name):
+            logs = dict(view.partitions_of(topic.name))
+            self._read_records(store, topic.name, "committed", {tp: log.last_stable_offset for tp, log in logs.items()})
+            self._read_records(store, topic.name, "uncommitted", {tp: log.high_watermark for tp, log in logs.items()})
+            for tp, log in logs.items():
                 found[str(tp)] = {
                     "log_start": log.log_start,
                     "lso": log.last_stable_offset,
                     "hw": log.high_watermark,
-                    "committed": records["committed"].get(tp.partition, []),
-                    "uncommitted": records["uncommitted"].get(tp.partition, []),
+                    "committed": list(self._records[tp, "committed"][1]),
+                    "uncommitted": list(self._records[tp, "uncommitted"][1]),
                     "markers": list(self._markers.get(tp, ())),
                     "aborted": [
                         [self._ids.number(txn.producer_id), txn.first_offset, txn.last_offset, txn.last_stable_offset]
@@ -59,6 +74,20 @@ class StoreView:
                     "producers": self.producers(log),
                 }
         return dict(sorted(found.items()))
+
+    def _read_records(self, store: Store, topic: str, isolation: str, limits: dict[TopicPartition, int]) -> None:
+        """Read on from where the last observation had stopped, in one scan of the topic."""
+        known = {tp: self._records.get((tp, isolation), (0, [])) for tp in limits}
+        if all((tp, isolation) in self._records and known[tp][0] == limit for tp, limit in limits.items()):
+            return
+        start = {tp.partition: read for tp, (read, _) in known.items()}
+        table = store.scan(topic, f"read_{isolation}", start=start).to_table()
+        rows = {tp: list(found) for tp, (_, found) in known.items()}
+        columns = (table[name].to_pylist() for name in ("_partition", "_offset", "key", "value"))
+        for partition, offset, key, value in zip(*columns, strict=True):
+            rows[TopicPartition(topic, partition)].append([offset, as_text(key), as_text(value)])
+        for tp, limit in limits.items():
+            self._records[tp, isolation] = limit, rows[tp]
 
     def producers(self, log: Partition) -> list[list[Any]]:
         """Producer id, epoch, last sequence, first offset of the open transaction."""
@@ -91,15 +120,6 @@ class StoreView:
                     if isinstance(event, MarkerWritten):
                         row = [event.offset, event.outcome.value, self._ids.number(event.producer_id), event.epoch]
                         self._markers.setdefault(TopicPartition(event.topic, event.partition), []).append(row)
-
-
-def _records(store: Store, topic: str, isolation: str) -> dict[int, list[list[Any]]]:
-    table = store.scan(topic, f"read_{isolation}").to_table()
-    found: dict[int, list[list[Any]]] = {}
-    columns = (table[name].to_pylist() for name in ("_partition", "_offset", "key", "value"))
-    for partition, offset, key, value in zip(*columns, strict=True):
-        found.setdefault(partition, []).append([offset, as_text(key), as_text(value)])
-    return found
 
 
 def _groups(view: View) -> dict[str, Any]:

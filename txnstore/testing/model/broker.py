@@ -105,6 +105,8 @@ class Broker:
             raise RefusedError("PRODUCER_FENCED")
         if txn.state == "ONGOING":
             self.finish(transactional_id, "ABORT")
+            if expected is not None:
+                return Identity(*txn.current, transactional_id)  # That was the bump which it has asked for (KIP-360).
         self._bump(transactional_id, txn)
         # Only who has asked for the bump by its own identity may ask again (INIT-10).
         txn.state, txn.timeout_ms, txn.last = "EMPTY", timeout_ms, expected
