@@ -72,6 +72,10 @@ simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, a
 bench: $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks
 
+.PHONY: docs
+docs: $(STAMP) ## Write the generated pages of docs/ anew: conformance, the diagram of states
+	'$(BIN)/python' -m tests.pages
+
 .PHONY: dist
 dist: $(STAMP) ## Build the wheel and the source distribution into dist/
 	rm -rf build dist

@@ -1,0 +1,34 @@
+"""The state machine of transactions as a diagram, out of the table that the core checks its transitions with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from txnstore.core.model import VALID_PREVIOUS_STATES, TxnState
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+_PLACE = re.compile(r"(?<=<!-- states: written by `make docs` -->\n).*?(?=<!-- /states -->)", re.DOTALL)
+
+
+def diagram() -> str:
+    """A table of the states with their ids on disk, and a Mermaid diagram of all valid transitions."""
+    lines = ["| id | state | entered from |", "|---|---|---|"]
+    for state in sorted(TxnState, key=lambda state: state.value):
+        previous = sorted(VALID_PREVIOUS_STATES[state], key=lambda state: state.value)
+        lines.append(f"| {state.value} | `{state.name}` | {', '.join(f'`{one.name}`' for one in previous)} |")
+    lines += ["", "```mermaid", "stateDiagram-v2", "    [*] --> EMPTY: init"]
+    for before in sorted(TxnState, key=lambda state: state.value):
+        for after in sorted(TxnState, key=lambda state: state.value):
+            if before in VALID_PREVIOUS_STATES[after]:
+                lines.append(f"    {before.name} --> {after.name}")
+    lines += ["    DEAD --> [*]", "```"]
+    return "\n".join(lines) + "\n"
+
+
+def with_diagram(text: str) -> str:
+    """The page with today's diagram in its place."""
+    found, count = _PLACE.subn(lambda _: diagram(), text)
+    assert count == 1, f"{PAGE} has no place for the diagram"
+    return found
