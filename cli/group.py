@@ -136,7 +136,12 @@ def _target(text: str) -> str | int | datetime:
 
 
 def _summary(found: GroupDescription) -> dict[str, Any]:
-    return {"group": found.group, "state": found.state, "generation": found.generation}
+    return {
+        "group": found.group,
+        "state": found.state,
+        "generation": found.generation,
+        "last_transactional_id": found.last_transactional_id,
+    }
 
 
 def _members(found: GroupDescription) -> list[dict[str, Any]]:

@@ -60,11 +60,15 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group. ``state``: ``Empty`` (no live member), ``Reconciling`` (partitions change hands) or ``Stable``."""
+    """A group. ``state``: ``Empty`` (no live member), ``Reconciling`` (partitions change hands) or ``Stable``.
+
+    ``last_transactional_id``: whose transaction was the last one that moved its offsets (OFF-23).
+    """
 
     group: str
     state: str
     generation: int
+    last_transactional_id: str | None
     members: tuple[GroupMember, ...]
     positions: tuple[GroupPosition, ...]
 
@@ -159,6 +163,7 @@ def _described(state: View, name: str, group: Group, now: int) -> GroupDescripti
         group=name,
         state="Empty" if not members else "Stable" if settled else "Reconciling",
         generation=group.generation,
+        last_transactional_id=state.transactional_ids.get(group.last_producer[0]) if group.last_producer else None,
         members=tuple(_member(member) for member in members),
         positions=tuple(_positions(state, name, group, members)),
     )

@@ -14,6 +14,7 @@ from txnstore.errors import (
     FencedInstanceError,
     IllegalGenerationError,
     InvalidConfigError,
+    StorageError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
@@ -386,7 +387,7 @@ def test_off_06_a_rebalance_aborts_the_transaction_that_did_not_know(store: Stor
 
 
 def test_off_10_the_new_owner_waits_for_the_old_owners_transaction(store: Store, clock: ManualClock) -> None:
-    """The partition moves at once, but where to begin is known when the transaction has ended."""
+    """FEN-07: the partition moves at once, but where to begin is known when the transaction has ended."""
     _fill(store, "a", "b")
     store.create_topic("out")
     old, producer = _member(store), store.producer("p", transaction_timeout=60.0)
@@ -494,6 +495,63 @@ def test_a_consumer_that_cannot_leave_is_closed_nevertheless(clock: ManualClock)
     consumer.close()
     faults.plan = no_faults
     assert len(_group(store).members) == 1
+
+
+def test_a_forked_consumer_is_another_member(store: Store) -> None:
+    """Two processes never share a lease: the child joins for itself, and does not leave for its parent."""
+    _fill(store, "a")
+    consumer = _member(store)
+    consumer.poll()
+    parent = consumer.group_metadata().member_id
+    consumer._pid -= 1  # as if this were the child
+    assert consumer.poll() == []
+    assert set(_group(store).members) == {parent, consumer.group_metadata().member_id}
+    assert len(_group(store).members) == 2
+    assert consumer.assignment() == []
+    consumer._pid -= 1
+    consumer.close()
+    assert len(_group(store).members) == 2
+
+
+def test_off_22_a_storage_that_fails_is_worth_another_try(clock: ManualClock) -> None:
+    """Kafka's "coordinator is loading" and "not available": retriable, and the position is where it was."""
+    faults = FaultStore(MemoryStore(clock=clock))
+    store = new_store(clock, faults)
+    store.create_topic("t", partitions=4)
+    _fill(store, "a")
+    consumer = _member(store)
+    consumer.poll()
+    faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="chains/", times=None)
+    with pytest.raises(StorageError) as raised:
+        consumer.commit()
+    assert raised.value.retriable
+    clock.advance(SESSION // 2)
+    with pytest.raises(StorageError):
+        consumer.poll()
+    faults.plan = no_faults
+    consumer.commit()
+    assert consumer.poll() == []
+    assert [consumer.committed(tp) for tp in PARTS] == [1, 1, 1, 1]
+    assert _group(store).generation == 1
+
+
+def test_off_22_a_group_that_was_deleted_knows_no_member(store: Store, clock: ManualClock) -> None:
+    """OFF-08: a generation of an unknown group is illegal. The next poll joins the group that takes its name."""
+    consumer = _member(store)
+    consumer.poll()
+    clock.advance(SESSION + 1)
+    another_process(store, clock).delete_group("g")
+    with pytest.raises(IllegalGenerationError):
+        consumer.commit({PARTS[0]: 0})
+    consumer.poll()
+    assert _numbers(consumer) == [0, 1, 2, 3]
+
+
+def test_off_24_there_are_no_share_groups(store: Store) -> None:
+    """KIP-1289 is out of scope: a group shares partitions, not records, so there is nothing to acknowledge."""
+    assert not hasattr(_member(store), "acknowledge")
+    with pytest.raises(TypeError):
+        store.consumer(["t"], share_group="g")
 
 
 @pytest.mark.parametrize(

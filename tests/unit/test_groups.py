@@ -76,8 +76,10 @@ def test_what_is_pending_is_shown(store: Store) -> None:
     producer.send("t", b"y", partition=1)
     producer.flush()
     assert [(position.offset, position.pending) for position in store.group("g").positions] == [(1, True)]
+    assert store.group("g").last_transactional_id is None
     producer.commit_transaction()
     assert [(position.offset, position.pending) for position in store.group("g").positions] == [(3, False)]
+    assert store.group("g").last_transactional_id == "p", "OFF-23"
 
 
 def test_an_unknown_group_is_named(store: Store) -> None:
@@ -269,8 +271,11 @@ def _cli_offsets(cli: Cli) -> list[int]:
 
 def test_groups_are_listed_and_shown(cli: Cli) -> None:
     assert cli.ok("group", "list", "--json").lines == [
-        {"group": "g", "state": "Empty", "generation": -1, "members": 0, "partitions": 2, "lag": 2}
-    ]
+        {
+            "group": "g", "state": "Empty", "generation": -1, "last_transactional_id": None, "members": 0,
+            "partitions": 2, "lag": 2,
+        }
+    ]  # fmt: skip
     (shown,) = cli.ok("group", "show", "g", "--json").lines
     assert shown["offsets"][0].pop("committed_at").endswith("Z")
     assert shown["offsets"][0] == {
