@@ -15,7 +15,7 @@ from txnstore.cli.context import App, CommandError, shared_options
 from txnstore.cli.demo import demo
 from txnstore.cli.group import group
 from txnstore.cli.log import log
-from txnstore.cli.maintenance import checkpoint, compact, recover, vacuum, verify
+from txnstore.cli.maintenance import checkpoint, compact, expire, recover, vacuum, verify
 from txnstore.cli.produce import produce
 from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
@@ -38,7 +38,8 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, topic, produce, consume, group, txn, sql, compact, vacuum, verify, recover, checkpoint, log,
+    init, info, demo, topic, produce, consume, group, txn, sql, compact, vacuum, expire, verify, recover, checkpoint,
+    log,
 ):  # fmt: skip
     root.add_command(command)
 

@@ -1,4 +1,4 @@
-"""``compact``, ``vacuum``, ``verify``, ``recover``, ``checkpoint``: the care of a store."""
+"""``compact``, ``vacuum``, ``expire``, ``verify``, ``recover``, ``checkpoint``: the care of a store."""
 
 from __future__ import annotations
 
@@ -14,20 +14,28 @@ _PARTITION_COLUMNS = [
     "partition", "segments_before", "segments_after", "bytes_before", "bytes_after", "records", "aborted", "conflicts",
 ]  # fmt: skip
 
+_NO_EXPIRE = click.option(
+    "--no-expire", is_flag=True, help="Do not also forget what was unused for too long; see `txnstore expire`."
+)
+
 
 @click.command()
 @click.argument("topic", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@_NO_EXPIRE
 @shared_options()
 @pass_app
-def compact(app: App, topic: str | None, dry_run: bool) -> None:
+def compact(app: App, topic: str | None, dry_run: bool, no_expire: bool) -> None:
     """Merge small committed segments of TOPIC, or of all, and drop aborted data.
 
     Nothing at or above the last stable offset is touched, and no reader is disturbed.
     """
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
-            topic, dry_run=dry_run, progress=lambda progress: advance(progress.done, total=progress.total)
+            topic,
+            dry_run=dry_run,
+            progress=lambda progress: advance(progress.done, total=progress.total),
+            expire=not no_expire,
         )
     rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
     for row in rows:
@@ -45,12 +53,13 @@ def compact(app: App, topic: str | None, dry_run: bool) -> None:
     "--older-than", type=Duration(), default="24h", show_default=True, help="The grace period: 90s, 30m, 24h, 7d."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@_NO_EXPIRE
 @shared_options()
 @pass_app
-def vacuum(app: App, older_than: float, dry_run: bool) -> None:
+def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool) -> None:
     """Delete objects that nothing refers to, after a grace period."""
     with app.open(read_only=dry_run) as store:
-        report = store.vacuum(older_than=older_than, dry_run=dry_run)
+        report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
         f"{verb} {len(report.deleted):,} objects ({size(report.bytes)}); {report.kept_young:,} are too young, "
@@ -60,6 +69,28 @@ def vacuum(app: App, older_than: float, dry_run: bool) -> None:
     if dry_run and not app.out.as_json:
         for key in report.deleted:
             app.out.line(f"  {key}")
+
+
+@click.command()
+@click.option(
+    "--producers", type=Duration(), default="1d", show_default=True, help="What partitions know of producers."
+)
+@click.option("--transactional-ids", type=Duration(), default="7d", show_default=True, help="Ids without transactions.")
+@click.option("--offsets", type=Duration(), default="7d", show_default=True, help="Offsets of groups without members.")
+@shared_options()
+@pass_app
+def expire(app: App, producers: float, transactional_ids: float, offsets: float) -> None:
+    """Forget what was unused for so long. `compact` and `vacuum` do it with the defaults, which are Kafka's.
+
+    Nothing goes that an open transaction needs, nor a transactional id that knows versions of a job.
+    """
+    with app.open() as store:
+        report = store.expire(producers, transactional_ids, offsets)
+    app.out.result(
+        f"Forgot {report.producers:,} producers in partitions and groups, {len(report.transactional_ids):,} "
+        f"transactional ids, {report.offsets:,} offsets, {len(report.groups):,} groups",
+        **asdict(report),
+    )
 
 
 @click.command()

@@ -11,6 +11,7 @@ from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
+from txnstore.coordinating.expiring import expire_due
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, Partition, Topic, TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -114,11 +115,13 @@ def compact(
     min_segments: int = 2,
     dry_run: bool = False,
     progress: Progress | None = None,
+    expire: bool = True,
 ) -> CompactionReport:
     """Merge small committed segments of one topic, or of all, and drop aborted data.
 
     ``target_bytes``: how large merged segments may become; the topic's ``segment.bytes`` by default, 128 MiB at most.
     ``min_segments``: how many neighbours are worth a merge. ``dry_run``: only tell what would be done.
+    ``expire``: also forget what was unused for too long (:meth:`txnstore.Store.expire`).
 
     Nothing at or above a partition's last stable offset is touched, as its own chain has it: a transaction that is
     decided and lacks a marker there, or is open past its time-out, is ended first (REC-01, TMO-01). Each merge is one
@@ -152,6 +155,8 @@ def compact(
                 progress(CompactionProgress(tp, done, total))
         if plans:
             report.append(result)
+    if expire and not dry_run:
+        expire_due(store.chains, store.runtime.clock())
     return CompactionReport(tuple(report), dry_run)
 
 

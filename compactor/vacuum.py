@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from txnstore.chain import checkpoint, keys
 from txnstore.coordinating.copies import copy_all, has_stale_copies
+from txnstore.coordinating.expiring import expire_due
 from txnstore.core.commands import DropObjects, ForgetObjects
 from txnstore.core.transactions import FORGET_AFTER_MS
 from txnstore.core.view import View
@@ -46,11 +47,14 @@ class VacuumReport:
     dry_run: bool = False
 
 
-def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = False) -> VacuumReport:
+def vacuum(
+    store: Store, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True
+) -> VacuumReport:
     """Delete segments, old checkpoints and leftovers of probes that nothing names, after a grace period.
 
     ``older_than``: the grace period in seconds; 24 hours by default, 0 is allowed when nobody else uses the store.
-    ``dry_run``: only tell what would be deleted.
+    ``dry_run``: only tell what would be deleted. ``expire``: also forget what was unused for too long
+    (:meth:`txnstore.Store.expire`).
 
     A segment goes if the newest state does not name it and it was written at least the grace period ago, by the
     storage's own clock. If a compaction or the deletion of its topic has dropped it, that must be as long ago, too: so
@@ -91,6 +95,8 @@ def vacuum(store: Store, older_than: float | None = None, *, dry_run: bool = Fal
         garbage = _delete_segments(store, garbage)
         _delete(store.objects, leftovers)
         _forget(store, state, segments, now - FORGET_AFTER_MS)
+        if expire:
+            expire_due(store.chains, store.runtime.clock())
         swept = _sweep(store.objects, max(grace_ms, _SWEEP_MS))
     named = named_keys(state)
     referenced = sum(item.key in named for item in segments)

@@ -15,6 +15,7 @@ from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.codec import StoreDocument, decode, encode
 from txnstore.chain.log import Chain
 from txnstore.coordinating.coordinator import Coordinator
+from txnstore.coordinating.expiring import ExpiryReport, expire
 from txnstore.coordinating.recovery import RecoveryReport, recover, unblock
 from txnstore.core.commands import Command
 from txnstore.core.model import Topic, TopicPartition, Transaction, TxnState
@@ -429,11 +430,11 @@ class Store:
 
         return compact(self, topic, **options)
 
-    def vacuum(self, older_than: float | None = None, *, dry_run: bool = False) -> VacuumReport:
+    def vacuum(self, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True) -> VacuumReport:
         """Delete objects that nothing refers to, after a grace period in seconds."""
         from txnstore.compactor import vacuum
 
-        return vacuum(self, older_than, dry_run=dry_run)
+        return vacuum(self, older_than, dry_run=dry_run, expire=expire)
 
     def recover(self) -> RecoveryReport:
         """End what others left: carry out what is decided, abort what is past its time-out, in all chains.
@@ -441,6 +442,18 @@ class Store:
         Safe at any time, by any number of processes at once.
         """
         return recover(self.chains, self.coordinator, self.runtime.clock())
+
+    def expire(
+        self,
+        producer_ids: float = 86_400.0,
+        transactional_ids: float = 604_800.0,
+        offsets: float = 604_800.0,
+    ) -> ExpiryReport:
+        """Forget what was unused for so many seconds: producers, transactional ids, offsets of groups without members.
+
+        The defaults are Kafka's. :meth:`compact` and :meth:`vacuum` do this, too, with the defaults.
+        """
+        return expire(self.chains, producer_ids, transactional_ids, offsets)
 
     def verify(self, *, deep: bool = False) -> VerifyReport:
         """Check every invariant; ``deep`` reads and checks all data."""

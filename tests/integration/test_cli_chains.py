@@ -127,3 +127,16 @@ def test_care_of_all_chains(cli: Cli) -> None:
     assert cli.ok("verify", "--deep", "--json").lines[0]["ok"]
     (row,) = cli.ok("sql", "select count(*) as n from orders", "--json").lines
     assert row == {"n": 9}
+
+
+def test_expire_forgets_in_all_chains(cli: Cli) -> None:
+    """RET-13, TMO-07: nothing is old enough yet; with limits of one's own it is, and ids go by their own clock."""
+    nothing = {"producers": 0, "transactional_ids": [], "offsets": 0, "groups": []}
+    assert cli.ok("expire", "--json").lines == [nothing]
+    (report,) = cli.ok("expire", "--transactional-ids", "1ms", "--json").lines
+    assert report == {**nothing, "transactional_ids": ["job"]}
+    assert cli.ok("expire").out.startswith("Forgot 0 producers")
+    refused = cli("expire", "--producers", "12h")
+    assert (refused.status, "producer.id.expiration.ms" in refused.err) == (1, True)
+    assert cli.ok("txn", "list", "--json").lines == []
+    assert cli.ok("compact", "--no-expire", "--json").lines == []

@@ -276,6 +276,19 @@ class ForgetObjects:
     keys: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Forget what was unused for so many milliseconds, by the time of the chain. Answered with :class:`Expired`.
+
+    ``producer_ms``: Kafka's ``producer.id.expiration.ms``; ``transactional_id_ms``: its
+    ``transactional.id.expiration.ms``; ``offsets_ms``: its ``offsets.retention.minutes``.
+    """
+
+    producer_ms: int = 86_400_000
+    transactional_id_ms: int = 7 * 86_400_000
+    offsets_ms: int = 7 * 86_400_000
+
+
 Command = (
     CreateTopic
     | AlterTopic
@@ -298,7 +311,22 @@ Command = (
     | ReplaceSegments
     | DropObjects
     | ForgetObjects
+    | Expire
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What a chain has forgotten: producers (counted once a partition or group), transactional ids, offsets, groups.
+
+    ``more``: not all of it, because an entry has its limits; the same command again goes on.
+    """
+
+    producers: int = 0
+    transactional_ids: tuple[str, ...] = ()
+    offsets: int = 0
+    groups: tuple[str, ...] = ()
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from txnstore.core import membership, transactions
+from txnstore.core import expiry, membership, transactions
 from txnstore.core.appending import MAX_UPLOAD_AGE_MS
 from txnstore.core.commands import (
     AbortTxn,
@@ -26,6 +26,7 @@ from txnstore.core.commands import (
     DeleteTopic,
     DropObjects,
     EndTxn,
+    Expire,
     FenceProducer,
     ForgetObjects,
     Heartbeat,
@@ -258,4 +259,5 @@ _RULES: dict[type, Callable[[Draft, Any], Any]] = {
     ReplaceSegments: _replace_segments,
     DropObjects: _drop_objects,
     ForgetObjects: _forget_objects,
+    Expire: expiry.expire,
 }

@@ -9,6 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from txnstore.core.expiry_events import (
+    GroupProducersExpired,
+    OffsetsExpired,
+    ProducersExpired,
+    TransactionalIdExpired,
+)
 from txnstore.core.group_events import GroupDeleted, GroupRebalanced, MemberJoined, MemberLeft, MemberSeen
 from txnstore.core.model import NO_PRODUCER, Batch, Outcome, Topic, TopicPartition
 
@@ -265,4 +271,8 @@ Event = (
     | MemberSeen
     | GroupRebalanced
     | GroupDeleted
+    | ProducersExpired
+    | GroupProducersExpired
+    | TransactionalIdExpired
+    | OffsetsExpired
 )

@@ -6,10 +6,12 @@ time of the entry that holds the event.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from txnstore.core.batches import BatchList
 from txnstore.core.events import (
     BatchAppended,
     Event,
@@ -32,6 +34,7 @@ from txnstore.core.events import (
     TxnPrepared,
     VersionRecorded,
 )
+from txnstore.core.expiry_evolve import EXPIRY
 from txnstore.core.group_evolve import MEMBERSHIP, with_lease
 from txnstore.core.model import (
     NO_PRODUCER,
@@ -334,7 +337,27 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     for batch in removed:
         if batch.segment.key not in kept:
             dropped = dropped.insert(batch.segment.key, state.timestamp)
+    if removed:
+        aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
+        partition = replace(partition, aborted=aborted)
     return replace(_with_partition(state, tp, replace(partition, batches=batches)), dropped=dropped)
+
+
+def _still_aborted(
+    index: tuple[AbortedTxn, ...], batches: BatchList[Batch], start: int, limit: int
+) -> tuple[AbortedTxn, ...]:
+    """The index of aborted transactions without those that a compaction of ``[start, limit)`` left no batch of.
+
+    So does Kafka's cleaner (``CleanedTransactionMetadata``): only an entry of which it has seen a batch is kept.
+    """
+    first = bisect_left(index, start, key=lambda entry: entry.last_offset)
+    kept = tuple(entry for entry in index[first:] if entry.first_offset >= limit or _has_batches(batches, entry))
+    return index if first + len(kept) == len(index) else (*index[:first], *kept)
+
+
+def _has_batches(batches: BatchList[Batch], entry: AbortedTxn) -> bool:
+    inside = batches.overlapping(entry.first_offset, entry.last_offset)
+    return any(batch.transactional and batch.producer_id == entry.producer_id for batch in inside)
 
 
 def _objects_dropped(state: State, event: ObjectsDropped) -> State:
@@ -369,6 +392,10 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
         position += 1
     if pending:
         group = replace(group, pending=group.pending.insert(event.producer_id, offsets))
+        if chain_of_producer(event.producer_id) != state.chain:
+            # A marker of an older transaction that comes late must not be taken for the one that these wait for.
+            fence = (event.epoch, state.timestamp)
+            group = replace(group, fences=group.fences.insert(event.producer_id, fence))
     else:
         group = replace(group, offsets=offsets)
     group = with_lease(group, event.member_id, state.timestamp)
@@ -423,4 +450,5 @@ _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     ObjectsDropped: _objects_dropped,
     ObjectsForgotten: _objects_forgotten,
     **MEMBERSHIP,
+    **EXPIRY,
 }

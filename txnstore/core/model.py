@@ -341,9 +341,9 @@ class Member:
 class Group:
     """A consumer group: committed offsets, the pending ones of each open transaction, and its members.
 
-    ``fences``: for each producer id of another chain, the epoch of its last marker and the time of that; offsets of an
-    older epoch come too late. ``generation`` grows with every change of the members; ``emptied_at`` is when the last
-    one was gone.
+    ``fences``: for each producer id of another chain, the epoch of its last offsets or marker and the time of that;
+    offsets and markers of an older epoch come too late. ``generation`` grows with every change of the members;
+    ``emptied_at`` is when the last one was gone.
     """
 
     offsets: Map[TopicPartition, CommittedOffset] = field(default_factory=Map)

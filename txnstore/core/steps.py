@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from txnstore.core.group_invariants import GROUP_STEPS
-from txnstore.core.model import NO_PRODUCER, Batch, Partition, State, TopicPartition
+from txnstore.core.model import NO_PRODUCER, AbortedTxn, Batch, Partition, State, TopicPartition
 
 # Logs -----------------------------------------------------------------------------------------------------------------
 
@@ -46,13 +46,16 @@ def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
 
 
 def decided_stays_decided(before: State, after: State) -> Iterator[str]:
-    """What was stable as committed is never aborted later, and an aborted transaction stays so (END-01)."""
+    """What was stable as committed is never aborted later, and an aborted transaction stays so (END-01).
+
+    Only with its last batch may it go from the index of what is aborted.
+    """
     for tp, old, new in _logs(before, after):
         # The index only grows at its end, and may be long: what both begin with is not hashed at each step.
         shared = len(old.aborted) if new.aborted[: len(old.aborted)] == old.aborted else 0
         known, kept = set(old.aborted[shared:]), set(new.aborted[shared:])
         for entry in old.aborted[shared:]:
-            if entry not in kept and entry.last_offset >= new.log_start:
+            if entry not in kept and entry.last_offset >= new.log_start and _has_data(new, entry):
                 yield f"{tp}: the transaction {entry.first_offset}-{entry.last_offset} is not aborted any more"
         for entry in new.aborted[shared:]:
             if entry not in known and entry.first_offset < old.last_stable_offset:
@@ -180,6 +183,11 @@ def _logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partiti
         same = old is not None and new is not None and old.topic_id == new.topic_id
         if same and tp in after.partitions and after.partitions[tp] is not before.partitions[tp]:
             yield tp, before.partitions[tp], after.partitions[tp]
+
+
+def _has_data(partition: Partition, entry: AbortedTxn) -> bool:
+    inside = partition.batches.overlapping(entry.first_offset, entry.last_offset)
+    return any(batch.producer_id == entry.producer_id for batch in inside)
 
 
 def _range(batch: Batch) -> str:

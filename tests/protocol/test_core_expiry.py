@@ -1,0 +1,410 @@
+"""What was unused for too long is forgotten, each by a clock of its own (RET-13), and nothing that fences or decides.
+
+Decided by the pure core; times in milliseconds since the entry that counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.chains import Cluster
+from tests.helpers.core import RC, RU, T0, T1, Client, World, offsets
+from txnstore.core.appending import MAX_ADDED_AGE_MS
+from txnstore.core.commands import (
+    Added,
+    Append,
+    Command,
+    CommitOffsets,
+    Expire,
+    Expired,
+    InitProducer,
+    JoinGroup,
+    LeaveGroup,
+    ProducerIdentity,
+    WriteMarkers,
+)
+from txnstore.core.decide import decide
+from txnstore.core.evolve import begin_entry
+from txnstore.core.expiry import MAX_EVENTS, is_due
+from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.routing import chain_of_group
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidPidMappingError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UploadExpiredError,
+)
+
+DAY = 86_400_000
+NEVER = 10_000 * DAY
+#: One clock alone, the others far away.
+PRODUCERS = Expire(transactional_id_ms=NEVER, offsets_ms=NEVER)
+IDS = Expire(producer_ms=NEVER, offsets_ms=NEVER)
+OFFSETS = Expire(producer_ms=NEVER, transactional_id_ms=NEVER)
+
+
+def later(world: World, milliseconds: int, command: Expire) -> Expired:
+    """Expire so long after the last entry."""
+    world.now = world.state.timestamp + milliseconds - 1  # The entry itself takes one.
+    found = world.do(command)
+    assert isinstance(found, Expired)
+    return found
+
+
+def foreign(world: World) -> int:
+    """A producer id that another chain granted."""
+    return (world.state.chain + 1) << 32
+
+
+# Producers ------------------------------------------------------------------------------------------------------------
+
+
+def test_pst_06_an_idle_producer_is_forgotten_after_a_day() -> None:
+    """PST-06: kept one millisecond before, gone at 24 h; nothing else is touched, no entry is written for nothing."""
+    world = World()
+    client = world.client()
+    client.send(2)
+    entries = len(world.entries)
+    assert later(world, DAY - 1, Expire()) == Expired()
+    assert len(world.entries) == entries
+    assert later(world, DAY, Expire()) == Expired(producers=1)
+    assert world.last_events() == ["ProducersExpired"]
+    assert len(world.log().producers) == 0
+    assert world.read(RC) == [0, 1]
+
+
+def test_pst_09_seq_08_an_idempotent_producer_goes_on_with_any_sequence() -> None:
+    """SEQ-08, PST-09: its next sequence is accepted; so is a late retry, which only the window would have told."""
+    world = World()
+    client = world.client()
+    client.send(3)
+    later(world, DAY, Expire())
+    assert client.send(1).base_offset == 3
+    later(world, DAY, Expire())
+    assert not client.send(3, sequence=0).duplicate
+
+
+def test_pst_07_a_producer_with_an_open_transaction_is_kept() -> None:
+    """PST-07: open for days, it stays; ended, it goes a day later."""
+    world = World(2)
+    client, other = world.client("tx"), world.client()
+    client.send(tp=T0)
+    other.send(tp=T1)
+    assert later(world, 2 * DAY, PRODUCERS) == Expired(producers=1)
+    assert client.producer_id in world.log(T0).producers
+    client.abort()
+    assert later(world, DAY - 1, PRODUCERS) == Expired()
+    assert later(world, DAY, PRODUCERS) == Expired(producers=1)
+
+
+def test_pst_08_a_marker_is_a_sign_of_life() -> None:
+    """PST-08: data at 0, abort marker at 23 h: at 24 h the epoch is still there, and fences the zombie (KAFKA-9144)."""
+    world = World()
+    client = world.client("tx")
+    client.send()
+    zombie = Client(world, client.identity)
+    world.now += 23 * 3_600_000
+    client.abort()
+    assert later(world, 3_600_000, PRODUCERS) == Expired()
+    assert world.log().producers[client.producer_id].epoch == zombie.epoch + 1
+    world.refuse(ProducerFencedError, zombie.append(zombie.numbered()))
+
+
+def test_pst_12_a_transaction_goes_on_after_its_producer_expired() -> None:
+    """PST-12: the two clocks are independent. The partition forgot the producer, the coordinator did not."""
+    world = World()
+    client = world.client("tx")
+    client.send()
+    client.commit()
+    later(world, DAY, PRODUCERS)
+    zombie = ProducerIdentity(client.producer_id, client.epoch - 1, "tx")
+    world.refuse(ProducerFencedError, Append(zombie, (world.batch(1, T0, 0),)))
+    world.refuse(OutOfOrderSequenceError, client.append(client.numbered(sequence=5)))
+    client.send()
+    client.commit()
+    assert world.read(RC) == [0, 2]
+
+
+def test_pst_12_in_the_middle_of_a_transaction_that_has_nothing_there() -> None:
+    """PST-12: forgotten between AddPartitions and the first batch; the transaction ends as if nothing had been."""
+    world = World(2)
+    client = world.client("tx")
+    client.send(tp=T1)
+    client.commit()
+    client.send(tp=T0)
+    later(world, DAY, PRODUCERS)
+    client.send(tp=T1)
+    client.commit()
+    assert (world.read(RC, T0), world.read(RC, T1)) == ([0], [0, 2])
+
+
+def test_add_07_a_late_batch_is_too_old_before_its_fence_is_forgotten() -> None:
+    """ADD-07, PST-09: of another chain's transaction only a marker's epoch, or the age of the batch, is known here."""
+    assert Expire().producer_ms // 2 >= MAX_ADDED_AGE_MS
+    world = World()
+    late = ProducerIdentity(foreign(world), 3, "tx")
+    added = Added(1, 7, world.state.timestamp)
+    command = Append(late, (world.batch(1, T0, 0),), added=added)
+    world.now += Expire().producer_ms
+    world.refuse(UploadExpiredError, command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Expire(producer_ms=MAX_ADDED_AGE_MS),
+        Expire(producer_ms=0),
+        Expire(transactional_id_ms=0),
+        Expire(offsets_ms=-1),
+    ],
+)
+def test_pst_09_limits_that_would_not_be_safe_are_refused(command: Expire) -> None:
+    world = World()
+    world.refuse(InvalidConfigError, command)
+    with pytest.raises(InvalidConfigError):
+        is_due(world.state, command, world.now)
+
+
+# Transactional ids ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["init", "commit", "abort"])
+def test_tmo_07_an_idle_transactional_id_is_forgotten_after_a_week(end: str) -> None:
+    """TMO-07: EMPTY, COMPLETE_COMMIT and COMPLETE_ABORT; kept one millisecond before, gone at 7 d, with its ids."""
+    world = World()
+    client = world.client("tx")
+    if end != "init":
+        client.send()
+        client.commit() if end == "commit" else client.abort()
+    assert later(world, 7 * DAY - 1, IDS) == Expired()
+    assert later(world, 7 * DAY, IDS) == Expired(transactional_ids=("tx",))
+    assert len(world.state.transactions) == len(world.state.transactional_ids) == 0
+
+
+def test_tmo_08_its_owner_stops_and_a_new_init_begins_anew() -> None:
+    """TMO-08, D7: the old instance gets InvalidPidMappingError, which is fatal; init grants a new id at epoch 0."""
+    world = World()
+    client = world.client("tx")
+    client.send()
+    client.commit()
+    later(world, 7 * DAY, IDS)
+    calls: list[Command] = [
+        client.append(client.numbered()),
+        client.append(offsets=offsets({T0: 1})),
+        client.end(Outcome.COMMIT),
+        client.end(Outcome.ABORT),
+        InitProducer("tx", expected=(client.producer_id, client.epoch)),
+    ]
+    errors = [world.refuse(InvalidPidMappingError, call) for call in calls]
+    assert all(error.fatal for error in errors)
+    successor = world.client("tx")
+    assert successor.identity == ProducerIdentity(client.producer_id + 1, 0, "tx")
+    for call in calls[:-1]:
+        world.refuse(InvalidPidMappingError, call)
+    world.refuse(ProducerFencedError, calls[-1])
+    successor.send()
+    successor.commit()
+    assert world.read(RC) == [0, 2]
+
+
+def test_tmo_07_an_open_transaction_keeps_its_id() -> None:
+    """TMO-07, TMO-13: ONGOING is not at rest, however long."""
+    world = World()
+    client = world.client("tx", timeout_ms=1)
+    client.send()
+    assert later(world, 30 * DAY, IDS) == Expired()
+
+
+def test_tmo_07_an_id_that_knows_versions_of_a_job_stays() -> None:
+    """A job that comes back after a month must not do again what it has done."""
+    world = World()
+    client = world.client("job")
+    client.send()
+    world.do(client.end(Outcome.COMMIT, versions=(("scope", 7),)))
+    assert later(world, 30 * DAY, IDS) == Expired()
+
+
+def test_tmo_07_all_producer_ids_of_an_id_go_with_it() -> None:
+    """A rotated one, too: it can neither append with the id nor without."""
+    world = World()
+    client = world.at_epoch("tx", 2**15 - 2)
+    old = client.producer_id
+    client.send()
+    client.commit()
+    assert sorted(world.state.transactional_ids) == [old, client.producer_id]
+    later(world, 7 * DAY, IDS)
+    assert len(world.state.transactional_ids) == 0
+
+
+def test_tmo_07_an_init_that_comes_first_keeps_the_id() -> None:
+    """TMO-07: the race with init has one order, that of the chain."""
+    world = World()
+    world.client("tx")
+    world.now += 7 * DAY - 1
+    client = world.client("tx")
+    assert client.identity == ProducerIdentity(0, 1, "tx")
+    assert world.do(IDS) == Expired()
+
+
+def test_tmo_07_an_entry_takes_a_part_of_very_many() -> None:
+    """TMO-07: in batches, so that no entry grows without limit; the answer says that there is more."""
+    world = World()
+    state = world.state
+    for number in range(MAX_EVENTS + 5):
+        state = decide(begin_entry(state, world.now), InitProducer(f"tx-{number}")).state
+    found = decide(begin_entry(state, world.now + 7 * DAY), Expire())
+    assert len(found.events) == len(found.result.transactional_ids) == MAX_EVENTS
+    assert found.result.more
+    rest = decide(begin_entry(found.state, world.now + 7 * DAY), Expire())
+    assert len(rest.result.transactional_ids) == 5
+    assert not rest.result.more
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def test_off_16_offsets_expire_a_week_after_their_commit() -> None:
+    """OFF-16: without members it is the commit that counts; the group goes with its last offset."""
+    world = World(2)
+    world.commit_offset(1, T0)
+    world.now += DAY
+    world.commit_offset(2, T1)
+    assert later(world, 6 * DAY - 1, OFFSETS) == Expired(offsets=1)
+    assert (world.offset(T0), world.offset(T1)) == (None, 2)
+    assert later(world, 2 * DAY, OFFSETS) == Expired(offsets=1, groups=("g",))
+    assert "g" not in world.state.groups
+
+
+def test_off_16_not_while_a_member_is_alive_and_from_its_end_on() -> None:
+    """OFF-16: a live member keeps all offsets; then the time of its end counts, be it that its lease ran out."""
+    world = World(2)
+    joined = JoinGroup("g", "m", (("t", 2),), session_timeout_ms=60_000)
+    world.do(joined)
+    generation = world.state.groups["g"].generation
+    world.do(Append(ProducerIdentity(), (world.batch(),)))
+    world.do(CommitOffsets(replace(offsets({T0: 1}, "g", generation), member_id="m")))
+    world.now += 30 * DAY
+    world.do(joined)
+    assert later(world, 60_000, OFFSETS) == Expired()
+    assert later(world, 7 * DAY, OFFSETS) == Expired()
+    world.now += 60_000
+    assert world.do(OFFSETS) == Expired(offsets=1, groups=("g",))
+
+
+def test_off_16_a_group_that_has_nothing_goes() -> None:
+    """OFF-16: its last member left, and nothing was ever committed."""
+    world = World()
+    world.do(JoinGroup("g", "m", (("t", 1),)))
+    assert world.do(OFFSETS) == Expired()
+    world.do(LeaveGroup("g", "m"))
+    assert world.do(OFFSETS) == Expired(groups=("g",))
+
+
+def test_off_16_a_pending_offset_keeps_its_partition() -> None:
+    """OFF-16: what an open transaction is about to change stays; the group does so, too."""
+    world = World(2)
+    world.commit_offset(1, T0)
+    world.commit_offset(1, T1)
+    client = world.client("tx")
+    client.send_offsets({T0: 5})
+    assert later(world, 30 * DAY, OFFSETS) == Expired(offsets=1)
+    assert (world.offset(T0), world.offset(T1)) == (1, None)
+    client.abort()
+    assert world.do(OFFSETS) == Expired(offsets=1, groups=("g",))
+
+
+def test_off_16_a_late_marker_of_an_older_transaction_decides_nothing() -> None:
+    """END-08 after an expiry: the fence of a group is forgotten, and set again by the next offsets (FEN-02).
+
+    A recoverer that slept for days brings the marker of the first transaction; the offsets of the second one wait on.
+    """
+    cluster = Cluster()
+    group = next(name for name in map("g{}".format, range(99)) if _leads(cluster, 1, name))
+    cluster.name = cluster.home(0)
+    cluster.identity = cluster.do(0, InitProducer(cluster.name))
+    cluster.send([], groups={1: offsets({TopicPartition("t", 0): 7}, group)})
+    first = cluster.prepare(Outcome.COMMIT)
+    cluster.finish()
+    cluster.now += 2 * DAY
+    expired = cluster.do(1, PRODUCERS)
+    assert expired.producers == 1
+    assert len(cluster.state(1).groups[group].fences) == 0
+    cluster.identity = first.producer
+    cluster.send([], groups={1: offsets({TopicPartition("t", 0): 9}, group)})
+    assert first.unfinished is not None
+    cluster.do(1, WriteMarkers(first.unfinished, (0, cluster.state(0).sequence)))
+    assert list(cluster.state(1).groups[group].pending) == [first.producer.producer_id]
+    cluster.prepare(Outcome.ABORT)
+    cluster.finish()
+    found = cluster.state(1).groups[group]
+    assert [item.value.offset for item in found.offsets.values()] == [7]
+    cluster.sound()
+
+
+def test_off_16_a_fence_stays_while_offsets_are_pending() -> None:
+    """The fence tells which marker the pending offsets wait for."""
+    cluster = Cluster()
+    group = next(name for name in map("g{}".format, range(99)) if _leads(cluster, 1, name))
+    cluster.name = cluster.home(0)
+    cluster.identity = cluster.do(0, InitProducer(cluster.name))
+    cluster.send([], groups={1: offsets({TopicPartition("t", 0): 7}, group)})
+    cluster.now += 30 * DAY
+    assert cluster.do(1, Expire()) == Expired()
+    cluster.prepare(Outcome.COMMIT)
+    cluster.finish()
+    cluster.now += 8 * DAY
+    assert cluster.do(1, Expire()) == Expired(producers=1, offsets=1, groups=(group,))
+    cluster.sound()
+
+
+def _leads(cluster: Cluster, number: int, group: str) -> bool:
+    return chain_of_group(group, len(cluster.states)) == number
+
+
+# The index of aborted transactions ------------------------------------------------------------------------------------
+
+
+def test_cmp_the_index_forgets_a_transaction_with_its_last_batch() -> None:
+    """A compaction that dropped all batches of an aborted transaction takes its entry, and no other one."""
+    world = World()
+    first, second = world.client("a"), world.client("b")
+    first.send()
+    second.send()
+    first.abort()
+    assert [entry.producer_id for entry in world.log().aborted] == [first.producer_id]
+    world.compact()  # Up to the LSO: the open transaction begins behind the aborted data.
+    assert world.log().aborted == ()
+    second.abort()
+    first.send()
+    first.commit()
+    assert [entry.producer_id for entry in world.log().aborted] == [second.producer_id]
+    world.compact()
+    assert world.log().aborted == ()
+    assert world.read(RC) == world.read(RU) == [4]
+
+
+def test_cmp_the_index_keeps_a_transaction_of_which_a_batch_is_left() -> None:
+    """LSO-06: what is not compacted yet is still hidden from a reader of committed data."""
+    world = World()
+    client, other = world.client("a"), world.client("b")
+    client.send()
+    other.send()
+    client.send()
+    client.abort()
+    world.compact()
+    assert world.ends()[0] == 1
+    assert [(entry.first_offset, entry.last_offset) for entry in world.log().aborted] == [(0, 3)]
+    other.commit()
+    assert world.read(RC) == [1]
+    world.compact()
+    assert world.log().aborted == ()
+
+
+def test_nothing_is_due_in_a_state_that_was_just_made() -> None:
+    world = World()
+    world.client().send()
+    assert not is_due(world.state, Expire(), world.now)
+    assert is_due(world.state, Expire(), world.now + 8 * DAY)

@@ -1,0 +1,142 @@
+"""Expirations in a store, of one chain and of several: by hand, and along with compaction and vacuum (RET-13)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.chains import groups_of, ids_of, process, write_everywhere
+from txnstore.consumer import Consumer
+from txnstore.coordinating.expiring import ExpiryReport
+from txnstore.core.groups import committed
+from txnstore.core.invariants import check_view
+from txnstore.core.model import TopicPartition
+from txnstore.errors import InvalidConfigError, InvalidPidMappingError, ReadOnlyError
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+from txnstore.testing import ManualClock
+
+DAY_MS = 86_400_000
+PARTITIONS = 6
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=[1, 3])
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Store:
+    """A topic whose partitions the chains share."""
+    store = process(MemoryStore(clock=clock), clock, chains=request.param)
+    store.create_topic("t", partitions=PARTITIONS)
+    return store
+
+
+def names(store: Store) -> tuple[str, str]:
+    """A transactional id of the last chain, and a group of the first one."""
+    return ids_of(store, len(store.chains) - 1), groups_of(store, 0)
+
+
+def transact(store: Store) -> None:
+    """One transaction over all partitions, with an offset."""
+    name, group = names(store)
+    with store.producer(name) as producer:
+        producer.begin_transaction()
+        write_everywhere(producer, b"value")
+        producer.send_offsets({T0: 1}, group)
+        producer.commit_transaction()
+
+
+def entries(store: Store) -> int:
+    return store.state().sequence
+
+
+def test_ret_13_each_clock_forgets_in_all_chains(store: Store, clock: ManualClock) -> None:
+    """PST-06, TMO-07, OFF-16: producers after a day, ids and offsets after a week; then the chains know nothing."""
+    transact(store)
+    name, group = names(store)
+    before = entries(store)
+    assert store.expire() == ExpiryReport()
+    assert entries(store) == before, "no entry if nothing expired"
+    clock.advance(DAY_MS)
+    fences = 1 if len(store.chains) > 1 else 0  # A group of another chain than its producer's remembers the epoch.
+    assert store.expire() == ExpiryReport(producers=PARTITIONS + fences)
+    assert committed(store.state(), group, T0) is not None
+    clock.advance(6 * DAY_MS)
+    assert store.expire() == ExpiryReport(transactional_ids=(name,), offsets=1, groups=(group,))
+    view = store.state()
+    assert not any(log.producers for log in view.partitions.values())
+    assert (len(view.transactions), len(view.transactional_ids), len(view.groups)) == (0, 0, 0)
+    assert check_view(view) == []
+    assert store.verify(deep=True).ok
+    assert store.expire() == ExpiryReport()
+
+
+def test_tmo_08_the_owner_of_an_expired_id_stops(store: Store, clock: ManualClock) -> None:
+    """TMO-08, D7: fatal for the old instance, in every chain; the new one has another producer id."""
+    name, _ = names(store)
+    producer = store.producer(name)
+    clock.advance(7 * DAY_MS)
+    store.expire()
+    producer.begin_transaction()
+    write_everywhere(producer, b"late")
+    with pytest.raises(InvalidPidMappingError) as raised:
+        producer.commit_transaction()
+    assert raised.value.fatal
+    successor = store.producer(name)
+    assert (successor.epoch, successor.producer_id) == (0, producer.producer_id + 1)
+    assert check_view(store.state()) == []
+
+
+def test_seq_08_an_idempotent_producer_goes_on(store: Store, clock: ManualClock) -> None:
+    """SEQ-08: its sequences go on where they were, in partitions that do not know it any more."""
+    producer = store.producer()
+    for _ in range(2):
+        write_everywhere(producer, b"value")
+        producer.flush()
+        clock.advance(2 * DAY_MS)
+        assert store.expire().producers == PARTITIONS
+    producer.close()
+    assert store.scan("t").to_table().num_rows == 2 * PARTITIONS
+
+
+@pytest.mark.parametrize("routine", ["compact", "vacuum"])
+def test_tmo_07_the_routine_expires_too(store: Store, clock: ManualClock, routine: str) -> None:
+    """TMO-07: nobody has to know of it; a dry run and ``expire=False`` leave all as it is."""
+    transact(store)
+    clock.advance(30 * DAY_MS)
+    run = getattr(store, routine)
+    run(dry_run=True)
+    run(expire=False)
+    assert len(store.state().transactions) == 1
+    run()
+    view = store.state()
+    assert (len(view.transactions), len(view.groups)) == (0, 0)
+    before = entries(store)
+    run()
+    assert entries(store) == before
+
+
+def test_off_16_a_live_member_keeps_the_offsets(store: Store, clock: ManualClock) -> None:
+    """OFF-16: a consumer that polls, however seldom something comes, finds its position."""
+    _, group = names(store)
+    transact(store)
+    with Consumer(store, ["t"], group, session_timeout=1_800.0) as consumer:
+        clock.advance(8 * DAY_MS)
+        consumer.poll()
+        assert store.expire(offsets=60.0).offsets == 0
+        assert committed(store.state(), group, T0) is not None
+
+
+def test_a_store_that_is_only_read_expires_nothing(store: Store) -> None:
+    reader = open_on(store.objects, read_only=True)
+    with pytest.raises(ReadOnlyError):
+        reader.expire()
+
+
+@pytest.mark.parametrize("limits", [{"producer_ids": 43_200.0}, {"offsets": float("nan")}, {"transactional_ids": True}])
+def test_pst_09_limits_that_make_no_sense_are_refused(store: Store, limits: dict[str, float]) -> None:
+    """PST-09: below 12 hours a late batch would not meet the epoch that fences it."""
+    with pytest.raises(InvalidConfigError):
+        store.expire(**limits)

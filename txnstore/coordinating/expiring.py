@@ -1,0 +1,74 @@
+"""Expirations in all chains: each forgets by its own time what was unused for too long (:mod:`txnstore.core.expiry`).
+
+Anybody may do it at any time; whoever is late finds nothing left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from txnstore.chain.chains import Chains
+from txnstore.chain.log import Chain
+from txnstore.core.commands import Expire, Expired
+from txnstore.core.expiry import is_due
+from txnstore.errors import InvalidConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryReport:
+    """What was forgotten: producers (counted once a partition or group), transactional ids, offsets, whole groups."""
+
+    producers: int = 0
+    transactional_ids: tuple[str, ...] = ()
+    offsets: int = 0
+    groups: tuple[str, ...] = ()
+
+
+def expire(chains: Chains, producer_ids: float, transactional_ids: float, offsets: float) -> ExpiryReport:
+    """Forget in all chains at once. The limits are in seconds.
+
+    If one chain cannot be written, this raises when the others are done.
+    """
+    chains.view()
+    command = Expire(
+        _milliseconds("producer_ids", producer_ids),
+        _milliseconds("transactional_ids", transactional_ids),
+        _milliseconds("offsets", offsets),
+    )
+    return _expire(chains, command, list(chains))
+
+
+def expire_due(chains: Chains, now: int) -> ExpiryReport:
+    """Forget what is past Kafka's limits, as far as this process knows at ``now``. No request if nothing is."""
+    command = Expire()
+    return _expire(chains, command, [chain for chain in chains if is_due(chain.state, command, now)])
+
+
+def _expire(chains: Chains, command: Expire, which: Iterable[Chain]) -> ExpiryReport:
+    found = chains.at_once({chain.number: partial(_all, chain, command) for chain in which})
+    every = [part for number in sorted(found) for part in found[number]]
+    return ExpiryReport(
+        producers=sum(part.producers for part in every),
+        transactional_ids=tuple(sorted(name for part in every for name in part.transactional_ids)),
+        offsets=sum(part.offsets for part in every),
+        groups=tuple(sorted(name for part in every for name in part.groups)),
+    )
+
+
+def _all(chain: Chain, command: Expire) -> list[Expired]:
+    """What a chain has forgotten, entry by entry."""
+    found: list[Expired] = []
+    while not found or found[-1].more:
+        found.append(chain.submit(command))
+    return found
+
+
+def _milliseconds(name: str, seconds: float) -> int:
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds):
+        msg = f"{name} must be a number of seconds, not {seconds!r}"
+        raise InvalidConfigError(msg)
+    return math.ceil(seconds * 1000)
