@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from tests.helpers.executors import AtOnce
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, TopicPartition
 from txnstore.ids import Runtime
@@ -17,6 +16,7 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
+from txnstore.testing.executors import InlineExecutor
 
 T0 = TopicPartition("t", 0)
 HOUR_MS = 60 * 60 * 1000
@@ -29,7 +29,7 @@ _SEEDS = itertools.count()
 
 def runtime(clock: ManualClock) -> Runtime:
     """A runtime on a manual clock; commits return with all markers written."""
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=AtOnce)
+    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor)
 
 
 def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: int = 1) -> Store:

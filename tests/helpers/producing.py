@@ -16,10 +16,10 @@ from txnstore.testing.faults import Plan, no_faults
 class Bench:
     """A store whose storage does what a test says."""
 
-    def __init__(self, partitions: int = 3) -> None:
+    def __init__(self, partitions: int = 3, chains: int = 1) -> None:
         self.inner = MemoryStore()
         self.faults = FaultStore(self.inner)
-        self.store: Store = new_store(self.faults, partitions=partitions)
+        self.store: Store = new_store(self.faults, partitions=partitions, chains=chains)
         self.store.objects.reset()
 
     def log(self) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ import itertools
 import random
 from collections.abc import Iterable
 
-from tests.helpers.executors import AtOnce
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.ids import Runtime
@@ -17,6 +16,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
+from txnstore.testing.executors import InlineExecutor
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
@@ -36,7 +36,7 @@ def another_process(store: Store, clock: ManualClock) -> Store:
 
 def _runtime(clock: ManualClock) -> Runtime:
     # Ids are unique in the test process, as they are in the world: topics of two stores must not look like one.
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=AtOnce)
+    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor)
 
 
 def append(store: Store, *values: str, tp: TopicPartition = T0, timestamp: int | None = None) -> None:

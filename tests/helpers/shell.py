@@ -24,6 +24,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
+from txnstore.testing.executors import InlineExecutor
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
@@ -35,8 +36,12 @@ T = TypeVar("T")
 
 
 def runtime(clock: Callable[[], int] | None = None) -> Runtime:
-    """A runtime that never pauses; no two have the same ids, as no two processes have."""
-    return Runtime(clock or ManualClock(), lambda _: None, random.Random(f"shell/{next(_SEEDS)}"))
+    """A runtime that never pauses; no two have the same ids, as no two processes have.
+
+    In a store of several chains a commit returns when its markers are written, too.
+    """
+    rng = random.Random(f"shell/{next(_SEEDS)}")
+    return Runtime(clock or ManualClock(), lambda _: None, rng, background=InlineExecutor)
 
 
 def new_store(

@@ -8,13 +8,13 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
-from tests.helpers.executors import Never
 from txnstore.core.commands import EndTxn, ProducerIdentity
 from txnstore.core.model import Outcome
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.ids import Runtime
 from txnstore.storage.registry import open_store
 from txnstore.store import open_on
+from txnstore.testing.executors import DeferredExecutor
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ _RECORDS = "".join(f'{{"value": "{number}", "partition": {number}}}\n' for numbe
 
 def _open_everywhere(url: str) -> tuple[txnstore.Store, ProducerIdentity]:
     """An open transaction over all chains, of a process that will not write a marker outside its coordinator's."""
-    store = open_on(open_store(url, None), runtime=Runtime(background=Never))
+    store = open_on(open_store(url, None), runtime=Runtime(background=DeferredExecutor))
     producer = store.producer("everywhere")
     producer.begin_transaction()
     for partition in range(3):

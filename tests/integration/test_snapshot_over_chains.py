@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import duckdb
 import pytest
 
-from tests.helpers.executors import AtOnce, Never
 from tests.helpers.sqlstore import values
 from txnstore import create
 from txnstore.core.commands import Ended, EndTxn, ProducerIdentity, WriteMarkers
@@ -21,6 +20,7 @@ from txnstore.reading.snapshot import Snapshot
 from txnstore.spark.options import read_options
 from txnstore.spark.planning import plan
 from txnstore.store import Store, open_on
+from txnstore.testing.executors import DeferredExecutor, InlineExecutor
 
 CHAINS = 3
 GROUP = "readers"
@@ -45,12 +45,12 @@ class Bench:
 @pytest.fixture
 def bench(local_store_url: str) -> Iterator[Bench]:
     """A record in each partition, each in another chain; then an open transaction with another one, and offsets."""
-    with create(local_store_url, CHAINS, runtime=Runtime(background=AtOnce)) as store:
+    with create(local_store_url, CHAINS, runtime=Runtime(background=InlineExecutor)) as store:
         store.create_topic("t", partitions=CHAINS)
         with store.producer("before") as producer, producer.transaction():
             for partition, value in enumerate(BEFORE):
                 producer.send("t", value, partition=partition)
-        writer = open_on(store.objects.inner, runtime=Runtime(background=Never))
+        writer = open_on(store.objects.inner, runtime=Runtime(background=DeferredExecutor))
         producer = writer.producer("everywhere")
         producer.begin_transaction()
         for partition, value in enumerate(EVERYWHERE):

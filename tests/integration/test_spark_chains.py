@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txnstore
-from tests.helpers.executors import Never
 from tests.helpers.spark import append, load, records, values
 from txnstore.core.commands import EndTxn, ProducerIdentity
 from txnstore.core.model import Outcome, TopicPartition, TxnState
@@ -16,6 +15,7 @@ from txnstore.core.routing import chain_of_partition
 from txnstore.ids import Runtime
 from txnstore.spark import read
 from txnstore.store import Store, open_on
+from txnstore.testing.executors import DeferredExecutor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +66,7 @@ def test_reads_see_a_decided_transaction_whole_before_its_markers_are_written(
 ) -> None:
     """END-06."""
     append(records(spark, 30), store.url, "events")
-    writer = open_on(store.objects.inner, runtime=Runtime(background=Never))
+    writer = open_on(store.objects.inner, runtime=Runtime(background=DeferredExecutor))
     producer = writer.producer("everywhere")
     producer.begin_transaction()
     for number in range(30, 33):

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.compaction import DAY_MS, HOUR_MS, abort, batches, begin, commit, new_store, reopen, rows, values
-from tests.helpers.executors import Never
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
+from txnstore.coordinating.recovery import FINISH_AFTER_MS
 from txnstore.core.commands import DeleteTopic, EndTxn, ProducerIdentity
 from txnstore.core.events import MarkerWritten, TxnPrepared
 from txnstore.core.model import Outcome, TopicPartition
@@ -19,6 +19,7 @@ from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
+from txnstore.testing.executors import DeferredExecutor
 
 CHAINS = 3
 
@@ -49,7 +50,7 @@ def _everywhere(store: Store, value: bytes, name: str = "everywhere") -> Produce
 def _decide(store: Store, producer: Producer, outcome: Outcome = Outcome.COMMIT) -> None:
     """Decide the transaction of a producer as a process that dies before it has written a marker of another chain."""
     clock = store.runtime.clock
-    dying = open_on(store.objects.inner, runtime=Runtime(clock, lambda _: None, background=Never))
+    dying = open_on(store.objects.inner, runtime=Runtime(clock, lambda _: None, background=DeferredExecutor))
     identity = ProducerIdentity(producer.producer_id, producer.epoch, producer.transactional_id)
     dying.submit(EndTxn(identity, outcome))
 
@@ -71,6 +72,7 @@ def test_a_compaction_writes_the_markers_that_are_missing_first(
     _decide(store, _everywhere(store, b"x"), outcome)
     tps = [TopicPartition("t", partition) for partition in range(CHAINS)]
     assert any(log.open_txns for tp in tps if (log := store.state().log(tp)) is not None)
+    clock.advance(FINISH_AFTER_MS + 1)
     before = rows(store)
     report = reopen(store, clock).compact()
     assert report.conflicts == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.producing import Bench
-from tests.helpers.shell import T0, T1, another_process, entries, sound, values
+from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, sound, values
 from txnstore.core.groups import committed
 from txnstore.core.model import OffsetAndMetadata, TopicPartition
 from txnstore.errors import (
@@ -35,8 +35,8 @@ class Membership:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench(chains: int) -> Bench:
+    return Bench(chains=chains)
 
 
 def position(bench: Bench, tp: TopicPartition = T0, group: str = "g", *, stable: bool = False) -> int | None:
@@ -55,6 +55,7 @@ def begun(bench: Bench, name: str = "id") -> Producer:
     return producer
 
 
+@ONE_CHAIN
 def test_offsets_and_records_become_visible_together(bench: Bench) -> None:
     """OFF-03: before the commit neither, after it both, in one entry."""
     producer = begun(bench)

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.producing import Bench
-from tests.helpers.shell import T0, T1, another_process, entries, rows, sound, values
+from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, rows, sound, values
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, encode
 from txnstore.core.events import ProducerInitialized
 from txnstore.core.model import MAX_EPOCH, TxnState
+from txnstore.core.routing import chain_of_transactional_id
 from txnstore.errors import (
     InvalidConfigError,
     InvalidTxnStateError,
@@ -27,8 +28,8 @@ from txnstore.producer import Producer
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench(chains: int) -> Bench:
+    return Bench(chains=chains)
 
 
 def bounds(bench: Bench, partition: int = 0) -> tuple[int, int]:
@@ -100,6 +101,7 @@ def test_two_transactions_interleave_and_end_differently(bench: Bench) -> None:
     assert values(bench.store) == [b"a0", b"a1"]
 
 
+@ONE_CHAIN
 def test_a_commit_of_many_partitions_is_one_entry(bench: Bench) -> None:
     producer = bench.store.producer("id")
     producer.begin_transaction()
@@ -172,7 +174,7 @@ def test_every_transaction_has_an_epoch_of_its_own(bench: Bench) -> None:
         producer.flush()
         getattr(producer, end)()
     seen.append((producer.producer_id, producer.epoch))
-    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert seen == [(seen[0][0], epoch) for epoch in range(4)]
 
 
 def test_a_new_instance_bumps_the_epoch(bench: Bench) -> None:
@@ -216,12 +218,13 @@ def test_an_exhausted_epoch_goes_on_under_a_new_producer_id(bench: Bench, how: s
 def test_a_commit_at_the_last_epoch_whose_answer_is_lost_finds_its_successor(bench: Bench, *, applied: bool) -> None:
     producer = bench.store.producer("id")
     exhausted(bench, producer, MAX_EPOCH)
+    old = producer.producer_id
     producer.begin_transaction()
     producer.send("t", b"last", partition=0)
     with bench.silent(applied=applied), pytest.raises(StorageError):
         producer.commit_transaction()
     producer.commit_transaction()
-    assert (producer.producer_id, producer.epoch) == (1, 0)
+    assert (producer.producer_id, producer.epoch) == (old + 1, 0)
     with producer.transaction() as txn:
         txn.send("t", b"next", partition=0)
     assert values(bench.store) == [b"last", b"next"]
@@ -229,7 +232,8 @@ def test_a_commit_at_the_last_epoch_whose_answer_is_lost_finds_its_successor(ben
 
 def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
     """The chain and the producer as they are after so many transactions: by an entry that grants that epoch."""
-    state = bench.store.chain.refresh()
+    chain = bench.store.chains[chain_of_transactional_id("id", len(bench.store.chains))]
+    state = chain.refresh()
     granted = ProducerInitialized(
         producer_id=producer.producer_id, epoch=epoch, transactional_id="id", timeout_ms=60_000
     )
@@ -241,8 +245,8 @@ def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
         previous=state.entry_hash,
         events=[granted],
     )
-    assert bench.inner.put_if_absent(keys.entry(0, entry.sequence), encode(entry))
-    assert bench.store.chain.refresh().entry_hash == content_hash(encode(entry))
+    assert bench.inner.put_if_absent(keys.entry(chain.number, entry.sequence), encode(entry))
+    assert chain.refresh().entry_hash == content_hash(encode(entry))
     producer._session.identity = replace(producer._session.identity, epoch=epoch)
 
 

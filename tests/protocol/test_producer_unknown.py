@@ -30,8 +30,8 @@ APPLIED = pytest.mark.parametrize("applied", [True, False], ids=["applied", "not
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench(chains: int) -> Bench:
+    return Bench(chains=chains)
 
 
 def begun(bench: Bench, *written: bytes) -> Producer:

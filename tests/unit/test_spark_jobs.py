@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.helpers.executors import AtOnce
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.core.model import NewBatch, TopicPartition, TxnState
@@ -20,6 +19,7 @@ from txnstore.spark import jobs
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import Fault, FaultStore, ManualClock
+from txnstore.testing.executors import InlineExecutor
 from txnstore.testing.faults import on
 
 
@@ -31,7 +31,9 @@ def faults() -> FaultStore:
 
 @pytest.fixture
 def store(faults: FaultStore, clock: ManualClock, chains: int) -> Iterator[Store]:
-    with create_on(faults, chains, runtime=Runtime(clock, clock.sleep, random.Random(1), background=AtOnce)) as created:
+    with create_on(
+        faults, chains, runtime=Runtime(clock, clock.sleep, random.Random(1), background=InlineExecutor)
+    ) as created:
         created.create_topic("t", partitions=2)
         yield created
 

@@ -26,8 +26,8 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.stri
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench(chains: int) -> Bench:
+    return Bench(chains=chains)
 
 
 def unchanged(bench: Bench, error: type[TxnStoreError], call: Any) -> str:
