@@ -228,6 +228,7 @@ class Producer:
                 if self._life.phase not in (Phase.READY, Phase.IN_TRANSACTION):
                     return
                 self._seal(crowd_only=crowd_only)
+            self._announce()
             self._settle()
             self._register(self._uploaded(crowd_only=crowd_only))
             if not crowd_only:
@@ -242,6 +243,15 @@ class Producer:
         except BaseException as error:
             self._check_interrupt(error)
             raise
+
+    def _announce(self) -> None:
+        """What lies in other chains joins the transaction while its segments are on their way (ADD-01)."""
+        session = self._session
+        groups = [offsets.group for offsets in session.offsets]
+        if self.transactional_id is not None and self._store.coordinator.announce(
+            session.identity, self._accumulator.sealed, groups
+        ):
+            session.started = True
 
     def _check_interrupt(self, error: BaseException) -> None:
         """An interrupt may have left the buffers half changed: what they hold is failed, so that nothing gets lost.
@@ -464,6 +474,7 @@ class Producer:
             return Pending(EndTxn(self._session.identity, outcome), []) if begun else None
         with self._lock:
             self._seal()
+        self._announce()
         self._settle()
         parts = rounds(self._uploaded())
         for uploads in parts[:-1]:

@@ -12,12 +12,13 @@ import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
 from tests.helpers.shell import GatedStore, runtime
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, TxnState
+from txnstore.errors import StorageError
 from txnstore.producer import Producer
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
-from txnstore.testing import ManualClock
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on
 from txnstore.testing.executors import DeferredExecutor
 
 CHAINS, PARTITIONS = 4, 8
@@ -158,3 +159,42 @@ def _commit(producer: Producer) -> None:
 def _completed(store: Store, name: str) -> bool:
     store.producer(name)
     return store.state().transactions[name].outcome is None
+
+
+def test_partitions_are_added_while_their_segments_are_on_their_way() -> None:
+    """ADD-01: AddPartitions overlaps with the uploads, so it costs no round trip of its own."""
+    clock = ManualClock()
+    gated = GatedStore(MemoryStore(clock=clock))
+    process(gated, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+    with open_on(CountingStore(gated), runtime=runtime(clock)) as store:
+        producer = store.producer(ids_of(store, HOME))
+        producer.begin_transaction()
+        write_everywhere(producer, b"value", partitions=PARTITIONS)
+        segments = gated.hold("put", "topics/")
+        adding = gated.hold("put_if_absent", f"chains/{HOME:04d}/entries", times=1)
+        commit = threading.Thread(target=_commit, args=(producer,))
+        commit.start()
+        segments.wait_for(PARTITIONS)
+        adding.wait_for()
+        adding.open()
+        segments.open()
+        commit.join(60)
+        assert _completed(store, ids_of(store, HOME))
+
+
+def test_what_was_added_for_an_upload_that_failed_is_aborted() -> None:
+    """The partitions are in the transaction, the records are not: an abort ends it in all chains."""
+    clock = ManualClock()
+    faults = FaultStore(MemoryStore(clock=clock), no_faults)
+    process(faults, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+    store = process(faults, clock)
+    producer = store.producer(ids_of(store, HOME))
+    producer.begin_transaction()
+    write_everywhere(producer, b"value", partitions=PARTITIONS)
+    faults.plan = on(Fault.UNAVAILABLE_503, "put", key_contains="topics/")
+    with pytest.raises(StorageError):
+        producer.commit_transaction()
+    assert store.state().transactions[ids_of(store, HOME)].state is TxnState.ONGOING
+    producer.abort_transaction()
+    assert store.state().transactions[ids_of(store, HOME)].state is TxnState.COMPLETE_ABORT
+    assert store.verify(deep=True).ok

@@ -14,16 +14,15 @@ steps of KIP-98::
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from txnstore.chain.chains import Chains
 from txnstore.coordinating.copies import copy_everywhere, copy_topics
+from txnstore.coordinating.endings import ATTEMPTS, Endings, left_unknown
 from txnstore.core.appending import find_batch
 from txnstore.core.commands import (
     AbortTxn,
@@ -33,7 +32,6 @@ from txnstore.core.commands import (
     Appended,
     Command,
     CommitOffsets,
-    CompleteTxn,
     CreateTopic,
     DeleteTopic,
     DropObjects,
@@ -47,46 +45,39 @@ from txnstore.core.commands import (
     ResetOffsets,
     TxnOffsets,
     Unfinished,
-    WriteMarkers,
 )
 from txnstore.core.groups import with_topic_id
-from txnstore.core.model import State, TxnState
+from txnstore.core.model import State, TopicPartition, Transaction, TxnState
 from txnstore.core.parts import Part, chain_of_command, chains_of, joined, keys_by_chain, parts_of
 from txnstore.core.routing import (
     CATALOG,
+    chain_of_group,
     chain_of_partition,
     chain_of_producer,
     chain_of_transactional_id,
 )
-from txnstore.core.transactions import outcome_of, unfinished_of
+from txnstore.core.transactions import outcome_of
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,
     TxnStoreError,
-    UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
 from txnstore.ids import Runtime
 
-_LOG = logging.getLogger(__name__)
-
 T = TypeVar("T")
-#: How often a command is tried again when the transaction before it had to be finished first.
-_ATTEMPTS = 8
 
 
 class Coordinator:
     """Submits commands to the chains of a store. Safe for many threads.
 
-    ``background``: makes the workers that finish transactions after their commit has returned.
+    ``background``: makes the workers that go on with transactions while nobody waits for them.
     """
 
     def __init__(self, chains: Chains, runtime: Runtime, background: Callable[[], Executor]) -> None:
         self._chains = chains
         self._runtime = runtime
-        self._background = background
-        self._ending: dict[str, Future[None]] = {}
-        self._lock = threading.Lock()
+        self.endings = Endings(chains, background)
 
     def submit(self, command: Command) -> Any:
         """Commit a command and return its answer; raises what refuses it.
@@ -132,11 +123,11 @@ class Coordinator:
             number = self._runtime.rng.randrange(count)
         else:
             number = chain_of_transactional_id(command.transactional_id, count)
-            self._wait_for(command.transactional_id)
-        for _ in range(_ATTEMPTS):
+            self.endings.wait_for(command.transactional_id)
+        for _ in range(ATTEMPTS):
             answer = self._chains[number].submit(command)
             if isinstance(answer, Unfinished):
-                self._finish_first(answer)
+                self.endings.finish_first(answer)
             elif isinstance(answer, Kept):
                 return self._fence_old(answer)
             else:
@@ -178,21 +169,38 @@ class Coordinator:
         """
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
+        self.endings.wait_for(producer.transactional_id)
         state = self._chains[home].state
         txn = state.transactions.get(producer.transactional_id or "")
-        if (
-            txn is not None
-            and not (own.batches or own.offsets)
-            and txn.state is TxnState.ONGOING
-            and (txn.producer_id, txn.epoch) == (producer.producer_id, producer.epoch)
-            and txn.partitions.issuperset(partitions)
-            and txn.groups.issuperset(groups)
-        ):
+        if txn is not None and not (own.batches or own.offsets) and _has(txn, producer, partitions, groups):
             return Added(home, state.sequence, txn.started_at or 0), ()
         command = Append(producer, own.batches, own.offsets, partitions, groups)
-        appended = self._when_free(producer, lambda: self._submit(home, command, _topics(own)))
+        appended = self.endings.when_free(producer, lambda: self._submit(home, command, _topics(own)))
         state = self._chains[home].state
         return Added(home, state.sequence, state.timestamp), appended
+
+    def announce(self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> bool:
+        """Begin to add what lies in other chains, in the background; whether there is something to add.
+
+        It spares the append that follows a round trip. If it fails, that append adds it, or says why not.
+        """
+        count = len(self._chains)
+        if count == 1:
+            return False
+        home = chain_of_producer(producer.producer_id)
+        tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != home)
+        names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != home))
+        txn = self._chains[home].state.transactions.get(producer.transactional_id or "")
+        if txn is not None and _has(txn, producer, tps, names):
+            return False
+        if not (tps or names):
+            return False
+        command = Append(producer, partitions=tps, groups=names)
+        self.endings.in_background(
+            producer.transactional_id,
+            lambda: self.endings.when_free(producer, lambda: self._submit(home, command), wait=False),
+        )
+        return True
 
     def _register(
         self, producer: ProducerIdentity, added: Added, parts: dict[int, Part]
@@ -212,16 +220,16 @@ class Coordinator:
         parts = parts_of(command, len(self._chains))
         own = parts.get(home, Part())
         others = {number: part for number, part in parts.items() if number != home}
-        self._wait_for(producer.transactional_id)
+        self.endings.wait_for(producer.transactional_id)
         own = replace(own, offsets=self._all_checked(own.offsets))
         appended = self._send_ahead(command, home, others) if others else {}
         last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
         try:
-            ended: Ended = self._when_free(producer, lambda: self._submit(home, last, _topics(own)))
+            ended: Ended = self.endings.when_free(producer, lambda: self._submit(home, last, _topics(own)))
         except StorageError as error:
-            raise _unknown(error, happened=bool(others)) from error
+            raise left_unknown(error, happened=bool(others)) from error
         if ended.unfinished is not None:
-            self._finish_later(ended.unfinished)
+            self.endings.finish_later(ended.unfinished)
         if ended.repeated:
             return ended
         return replace(ended, appended=joined(parts, {**appended, home: ended.appended}))
@@ -254,81 +262,11 @@ class Coordinator:
         numbers = set(parts) | (chains_of(txn, len(self._chains)) if txn is not None else set())
         return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {home}))
 
-    # Ends that others left --------------------------------------------------------------------------------------------
-
-    def finish(self, decided: Unfinished) -> None:
-        """Write the markers of a decided transaction wherever they are missing, then complete it.
-
-        May be done at any time, by anybody, by several at once. A chain that cannot be written keeps the others from
-        nothing: they have their markers when this raises.
-        """
-        home = chain_of_producer(decided.producer_id)
-        others = sorted(chains_of(decided, len(self._chains)) - {home})
-        decision = (home, self._chains[home].state.sequence)  # Who knows the decision knows an entry that has it.
-        after = self._chains.at_once({number: partial(self._mark, number, decided, decision) for number in others})
-        self._chains[home].submit(CompleteTxn(decided, tuple(sorted(after.items()))))
-
-    def _mark(self, number: int, decided: Unfinished, decision: tuple[int, int]) -> int:
-        """The markers in one chain; an entry at which they are there."""
-        chain = self._chains[number]
-        try:
-            chain.submit(WriteMarkers(decided, decision))
-        except UnknownTopicOrPartitionError:
-            copy_topics(self._chains, number, {tp.topic for tp in decided.partitions})
-            there = chain.state.partitions
-            left = tuple(
-                tp
-                for tp in decided.partitions
-                if tp in there or chain_of_partition(tp, len(self._chains)) != number  # Deleted ones need no marker.
-            )
-            chain.submit(WriteMarkers(replace(decided, partitions=left), decision))
-        return chain.state.sequence
-
     def _abort(self, command: AbortTxn) -> None:
         number = chain_of_transactional_id(command.transactional_id, len(self._chains))
         answer = self._chains[number].submit(command)
         if answer is not None:
-            self._finish_first(answer)
-
-    def _finish_first(self, decided: Unfinished) -> None:
-        """Finish what stands in the way of a command; the decision has happened, whatever becomes of this."""
-        try:
-            self.finish(decided)
-        except StorageError as error:
-            raise _unknown(error, happened=True) from error
-
-    def _finish_later(self, decided: Unfinished) -> None:
-        with self._lock:
-            self._ending[decided.transactional_id] = self._background().submit(self._finish_quietly, decided)
-
-    def _finish_quietly(self, decided: Unfinished) -> None:
-        try:
-            self.finish(decided)
-        except Exception as error:  # noqa: BLE001 - it is durable and decided: whoever comes next goes on
-            _LOG.warning(
-                "markers not written yet", extra={"transactional_id": decided.transactional_id, "error": str(error)}
-            )
-
-    def _wait_for(self, transactional_id: str | None) -> None:
-        """Wait for the end that this process is writing in the background, if there is one."""
-        with self._lock:
-            ending = self._ending.pop(transactional_id or "", None)
-        if ending is not None:
-            ending.result()
-
-    def _when_free(self, producer: ProducerIdentity, call: Callable[[], T]) -> T:
-        """The answer of a call that needs the transaction before it to be finished everywhere (ADD-05)."""
-        self._wait_for(producer.transactional_id)
-        chain = self._chains[chain_of_producer(producer.producer_id)]
-        for _ in range(_ATTEMPTS):
-            try:
-                return call()
-            except ConcurrentTransactionsError:
-                txn = chain.refresh().transactions.get(producer.transactional_id or "")
-                decided = unfinished_of(txn) if txn is not None else None
-                if decided is not None:
-                    self.finish(decided)
-        return call()
+            self.endings.finish_first(answer)
 
     # The rest ---------------------------------------------------------------------------------------------------------
 
@@ -369,7 +307,7 @@ class Coordinator:
         if refused:
             raise refused[0]
         for number in sorted(errors):
-            raise _unknown(errors[number], happened=happened or bool(found)) from errors[number]
+            raise left_unknown(errors[number], happened=happened or bool(found)) from errors[number]
         return found
 
 
@@ -377,12 +315,17 @@ def _with_topic_ids(catalog: State, offsets: TxnOffsets) -> TxnOffsets:
     return replace(offsets, offsets=tuple(with_topic_id(catalog, offsets.group, item) for item in offsets.offsets))
 
 
+def _has(
+    txn: Transaction, producer: ProducerIdentity, partitions: Collection[TopicPartition], groups: Collection[str]
+) -> bool:
+    """Whether all of this is in the open transaction of this producer."""
+    return (
+        txn.state is TxnState.ONGOING
+        and (txn.producer_id, txn.epoch) == (producer.producer_id, producer.epoch)
+        and txn.partitions.issuperset(partitions)
+        and txn.groups.issuperset(groups)
+    )
+
+
 def _topics(part: Part) -> set[str]:
     return {tp.topic for tp in part.partitions}
-
-
-def _unknown(error: Exception, *, happened: bool) -> Exception:
-    """The error to raise if a storage failed in the middle: *nothing happened* would not be true any more."""
-    if not happened or isinstance(error, UnknownOutcomeError):
-        return error
-    return UnknownOutcomeError(f"a part of it is written, the rest is not: {error}")

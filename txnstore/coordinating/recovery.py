@@ -88,6 +88,6 @@ def _is_left(txn: Transaction, now: int) -> bool:
 def _end(coordinator: Coordinator, txn: Transaction) -> None:
     decided = unfinished_of(txn)
     if decided is not None:
-        coordinator.finish(decided)
+        coordinator.endings.finish(decided)
     else:
         coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch), expired_only=True))

@@ -273,6 +273,11 @@ class Accumulator:
         futures.wait([item.future for item in sealed])
         fail_all([*batches, *(item.batch for item in sealed)], error)
 
+    @property
+    def sealed(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose batches are on their way, or uploaded and not registered."""
+        return tuple(dict.fromkeys(item.batch.tp for item in self._sealed))
+
     def _uploading_bytes(self) -> int:
         return sum(item.size for item in self._sealed if not item.future.done())
 

@@ -34,8 +34,8 @@ class DeferredExecutor(Executor):
         return task
 
     def run_all(self) -> int:
-        """Run what was submitted so far, in order; how many tasks that were."""
-        tasks, self._tasks = self._tasks, []
+        """Run what was submitted so far and nobody has waited for, in order; how many tasks that were."""
+        tasks, self._tasks = [task for task in self._tasks if not task.done()], []
         for task in tasks:
             task.run()
         return len(tasks)
