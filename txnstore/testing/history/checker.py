@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txnstore.testing.history import positions, reads
+from txnstore.testing.history import bounds, cycles, positions, reads, transactions
 from txnstore.testing.history.format import History
 from txnstore.testing.history.index import Anomaly, Index
 
@@ -15,6 +15,17 @@ _PARTS = (
     reads.precommitted_reads,
     positions.polls,
     positions.sends,
+    cycles.cycles,
+    transactions.torn,
+    transactions.offsets_and_data,
+    transactions.consumed,
+    transactions.epochs,
+    transactions.zombies,
+    transactions.wrong_outcomes,
+    bounds.regressions,
+    bounds.stuck,
+    bounds.removals,
+    bounds.compactions,
 )
 
 

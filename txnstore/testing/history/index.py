@@ -68,6 +68,7 @@ class Index:
         self.readers: dict[Place, list[Operation]] = {}
         self.log_starts: dict[str, int] = {}
         self.seen: dict[str, dict[int, dict[Value, None]]] = {}
+        self.by_identity: dict[tuple[int | None, int | None], list[Operation]] = {}
         for op in self.operations:
             self._add(op)
         self.committed_ids = {(it.producer_id, it.epoch) for it in history.decisions or () if it.what == "commit"}
@@ -81,6 +82,8 @@ class Index:
                 msg = f"the workload sends {send.value!r} to {send.key} twice, so nobody can tell who was read"
                 raise ValueError(msg)
             self.writers[place] = (op, send)
+        if op.f == "txn" and op.epoch is not None:
+            self.by_identity.setdefault((op.producer_id, op.epoch), []).append(op)
         for key, _, value in observed(op):
             if op.type is Type.OK:
                 self.readers.setdefault((key, value), []).append(op)
@@ -92,9 +95,19 @@ class Index:
         """It is ``ok``; or it is ``info``, all or nothing, and a part of it was read or the chain has its commit."""
         if op.type is not Type.INFO or not atomic(op):
             return op.type is Type.OK
-        if op.transactional_id is not None and (op.producer_id, op.epoch) in self.committed_ids:
+        if self.decided_commit(op):
             return True
         return any(self.read((send.key, send.value)) for send in op.sends)
+
+    def decided_commit(self, op: Operation) -> bool:
+        """Whether the chains have the commit of this transaction.
+
+        A transaction of which nothing was written leaves its epoch to the next one; then the commit is that one's.
+        """
+        identity = (op.producer_id, op.epoch)
+        if identity not in self.committed_ids:
+            return False
+        return all(other is op or other.type is Type.FAIL for other in self.by_identity.get(identity, ()))
 
     def committed(self, op: Operation) -> bool:
         """Whether the operation must have happened, whatever its client was told."""
@@ -103,6 +116,14 @@ class Index:
     def committed_send(self, op: Operation, send: Send) -> bool:
         """Whether a record must be there: that of a plain send without an answer is, if somebody has read it."""
         return self.committed(op) or (op.type is Type.INFO and self.read((send.key, send.value)))
+
+    def offset(self, send: Send) -> int | None:
+        """Where a record is, by its writer or by anybody who read it."""
+        if send.offset is not None:
+            return send.offset
+        order = self.orders.get(send.key)
+        number = order.first.get(send.value) if order is not None else None
+        return order.offsets[number] if order is not None and number is not None else None
 
     def read(self, place: Place) -> bool:
         """Whether a reader of committed records has polled the value in an ``ok`` operation."""

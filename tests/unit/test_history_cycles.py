@@ -1,0 +1,92 @@
+"""Cycles between committed operations (JEP-12), those that are allowed (JEP-13), and the time a big history takes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.helpers.histories import Story, poll, send
+from txnstore.testing.history import History, Operation, Poll, Send, Snapshot, Type, check
+from txnstore.testing.history.format import Bounds
+
+
+def test_jep_12_writes_in_opposite_orders_are_g0_which_is_allowed() -> None:
+    story = Story()
+    story.op("p", "txn", [send("a", 0), send("b", 1, "j")])
+    story.op("q", "txn", [send("c", 1), send("d", 2, "j")])
+    assert story.kinds(allowed=True) == set()
+    story.op("r", "txn", [send("e", 2), send("f", 0, "j")])
+    assert story.kinds(allowed=True) == {"G0"}
+    assert story.kinds() == set()
+
+
+@pytest.mark.parametrize(("second", "expected"), [("info", set()), ("ok", {"G1c"})])
+def test_jep_12_reading_from_each_other_is_g1c(second: str, expected: set[str]) -> None:
+    story = Story()
+    story.op("p", "txn", [send("a", 0), poll("j", (0, "b"))], at=1, until=9)
+    story.op("q", "txn", [send("b", 0, "j"), poll("k", (0, "a"))], kind=second, at=2, until=8)
+    assert story.kinds() == expected
+
+
+def test_jep_12_reading_what_is_written_after_one_has_ended() -> None:
+    """The dependency alone is no cycle; the order of real time, or of a process, makes it one."""
+    story = Story()
+    story.op("p", "poll", poll("k", (0, "a")))
+    story.op("q", "txn", send("a", 0))
+    assert story.kinds() == {"G1c-realtime"}
+    same = Story()
+    same.op("p", "poll", poll("k", (0, "a")))
+    same.op("p", "txn", send("a", 0))
+    assert same.kinds() == {"G1c-process", "G1c-realtime"}
+
+
+def test_jep_12_writes_against_real_time_are_g0_realtime() -> None:
+    story = Story()
+    story.op("p", "txn", send("a", 1))
+    story.op("q", "txn", send("b", 0))
+    assert story.kinds(allowed=True) == {"G0-realtime"}
+
+
+def test_jep_13_a_cycle_of_both_kinds_is_legal() -> None:
+    """An open transaction may read what another one wrote that goes on after it in another key."""
+    story = Story()
+    story.op("p", "txn", [send("a", 0), poll("j", (0, "b"))], at=1, until=9)
+    story.op("q", "txn", [send("b", 0, "j"), send("c", 1)], at=2, until=5)
+    assert story.kinds() == set()
+    assert story.kinds(allowed=True) == {"PL-2-cycle"}
+
+
+def big_history(count: int) -> History:
+    """Transactions of two sends, a reader after every ten, and a snapshot in the end."""
+    operations: list[Operation] = []
+    logs: dict[str, list[tuple[int, int | str]]] = {f"k-{number}": [] for number in range(8)}
+    positions = dict.fromkeys(logs, 0)
+    for number in range(count):
+        now = 2 * number
+        if number % 10 == 9:
+            news = {key: tuple(log[positions[key] :]) for key, log in logs.items()}
+            positions = {key: len(log) for key, log in logs.items()}
+            value: tuple[Send | Poll | Snapshot, ...] = (Poll(news),)
+        else:
+            sends = []
+            for place in (number % 8, (number + 3) % 8):
+                log = logs[f"k-{place}"]
+                sends.append(Send(f"k-{place}", number, 2 * len(log)))
+                log.append((2 * len(log), number))
+            value = tuple(sends)
+        f = "poll" if number % 10 == 9 else "txn"
+        process = "r" if f == "poll" else f"p{number % 5}"
+        operations.append(Operation(number, process, Type.OK, f, value, now, now + 1))
+    ends = {key: Bounds(0, 2 * len(log), 2 * len(log)) for key, log in logs.items()}
+    snapshot = Snapshot(ends, {key: tuple(log) for key, log in logs.items()})
+    operations.append(Operation(count, "f", Type.OK, "snapshot", (snapshot,), 2 * count, 2 * count + 1, final=True))
+    return History(tuple(operations))
+
+
+def test_a_hundred_thousand_operations_take_seconds() -> None:
+    """A tenth of them here, in a tenth of the time; it is linear."""
+    history = big_history(10_000)
+    begun = time.perf_counter()
+    assert check(history) == []
+    assert time.perf_counter() - begun < 5
