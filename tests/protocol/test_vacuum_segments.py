@@ -25,7 +25,7 @@ from tests.helpers.compaction import (
 )
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain import keys
-from txnstore.core.commands import ReplaceSegments
+from txnstore.core.commands import DropObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions import FORGET_AFTER_MS
 from txnstore.errors import InvalidConfigError, ReadOnlyError, UploadExpiredError
@@ -198,6 +198,15 @@ def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
     objects.after_list = register
     assert store.vacuum().deleted == ()
     assert values(store) == [b"a"]
+
+
+def test_the_chain_lets_nobody_delete_what_it_names(store: Store) -> None:
+    """RET-10: a segment that was registered after the vacuum has looked at the state stays, whatever it asks for."""
+    commit(store, [b"a"])
+    (key,) = named_keys(store)
+    assert store.submit(DropObjects((key, "topics/t/0/nobody.parquet"))) == ("topics/t/0/nobody.parquet",)
+    assert key not in store.state().dropped
+    assert store.verify(deep=True).ok
 
 
 def test_entries_and_foreign_objects_are_left_alone(store: Store, clock: ManualClock) -> None:

@@ -33,7 +33,7 @@ def test_a_thousand_seeds_show_no_anomaly() -> None:
     assert _anomalies(results) == []
     assert sum(result.operations.get("txn ok", 0) for result in results) > MANY
     assert sum(result.operations.get("txn info", 0) for result in results) > MANY / 20
-    for mishap in ("error", "lost", "late", "twice", "409", "412", "503", "slow", "pause", "crash"):
+    for mishap in ("error", "lost", "late", "twice", "409", "412", "503", "slow", "outage", "pause", "crash"):
         assert sum(result.mishaps.get(mishap, 0) for result in results) > MANY / 5, mishap
 
 

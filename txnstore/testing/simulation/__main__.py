@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import multiprocessing
 import os
 import sys
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--chains", type=int, help="the number of chains (default: the seed tells)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
+    logging.getLogger("txnstore").setLevel(logging.CRITICAL)
     if options.seed is None and options.settings is None:
         return int(many(options.first, options.seeds, options.chains, options.jobs) > 0)
     settings = options.settings or settings_of(options.seed, options.chains)

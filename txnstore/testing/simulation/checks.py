@@ -38,6 +38,35 @@ def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
             yield f"wrong-outcome: {operation.process} {operation.type} {operation.value}: committed {landed}"
 
 
+def fences(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """TV2-02: a commit that has happened is only answered with *fenced* if somebody took over in the meantime."""
+    operations = list(history)
+    names: dict[str, str] = {}
+    begun: dict[str, int] = {}
+    inits: list[tuple[str, str, int, int]] = []
+    for at, operation in enumerate(operations):
+        if operation.type == "invoke":
+            begun[operation.process] = at
+            if operation.f == "init":
+                names[operation.process] = operation.value["transactional_id"]
+        elif operation.f == "init":
+            inits.append((names[operation.process], operation.process, begun[operation.process], at))
+    places = journal.places()
+    for at, operation in enumerate(operations):
+        if operation.type == "invoke":
+            begun[operation.process] = at
+        if operation.f != "txn" or operation.type == "ok" or not (operation.error or "").startswith("ProducerFenced"):
+            continue
+        values = [micro[2] for micro in operation.value if micro[0] == "send"]
+        if not any(journal.committed(record) for value in values for record in places.get(value, ())):
+            continue
+        who, since = operation.process, begun[operation.process]
+        if not any(
+            name == names[who] and other != who and first < at and last > since for name, other, first, last in inits
+        ):
+            yield f"fenced-by-nobody: {who} was told {operation.error}, but {values} are committed"
+
+
 def polls(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
     """Consumers without a group read from the beginning: every record that they may see, once, in order."""
     positions: dict[tuple[str, str], int] = {}

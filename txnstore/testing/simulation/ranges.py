@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ class Result:
 
 
 def one(seed: int, chains: int | None) -> Result:
-    """Run a seed."""
+    """Run a seed; what the library logs of its troubles is no news here."""
+    logging.getLogger("txnstore").setLevel(logging.CRITICAL)
     run = simulate(settings_of(seed, chains))
     mishaps = Counter(step.mishap for step in run.trace if step.mishap)
     operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")

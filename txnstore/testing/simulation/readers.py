@@ -106,13 +106,20 @@ class Copy(TransactionalActor):
         sends = [("send", f"{TARGET}-{number}", value) for number, value in copies]
         history.invoke(process.name, "txn", [("poll",), *sends])
 
-        def body() -> None:
-            for number, value in copies:
-                producer.send(TARGET, b"%d" % value, partition=number)
-                if self.rng.random() < 0.2:
-                    self.insist(producer.flush)
+        def offsets() -> None:
             after = {tp: consumer.position(tp) for tp in {TopicPartition(r.topic, r.partition) for r in records}}
             producer.send_offsets(after, consumer.group_metadata())
+
+        def body() -> None:
+            early = self.rng.random() < 0.5
+            if early:
+                offsets()
+            for number, value in copies:
+                producer.send(TARGET, b"%d" % value, partition=number)
+                if self.rng.random() < 0.3:
+                    self.insist(producer.flush)
+            if not early:
+                offsets()
             if self.rng.random() < 0.1:
                 self.change_of_mind()
 

@@ -27,7 +27,7 @@ EVERYBODY = (
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
 _CHAINS = (1, 1, 2, 3, 8)
-_SOME = (Mishap.LOST, Mishap.LATE, Mishap.SLOW, Mishap.PAUSE, Mishap.CRASH)
+_SOME = (Mishap.LOST, Mishap.LATE, Mishap.OUTAGE, Mishap.PAUSE, Mishap.CRASH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def _look(world: World) -> Iterator[str]:
         yield from journal.anomalies
         history = world.history.operations
         yield from checks.outcomes(history, journal)
+        yield from checks.fences(history, journal)
         yield from checks.polls(history, journal)
         yield from checks.snapshots(history, journal)
         yield from checks.ends(history)

@@ -44,10 +44,16 @@ class Mishap(StrEnum):
     """Answered 503, nothing done."""
     SLOW = "slow"
     """It takes seconds, before or after its effect."""
+    OUTAGE = "outage"
+    """From now on everything fails for a while, or everything of one chain; this request may have been done."""
     PAUSE = "pause"
     """The process stops for longer than every time-out, before or after the effect, and goes on as if nothing was."""
     CRASH = "crash"
     """The process dies, before or after the effect."""
+
+
+_FAILED_WRITES = frozenset({Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY, Mishap.OUTAGE})
+_FAILED_READS = _FAILED_WRITES | {Mishap.LOST, Mishap.LATE, Mishap.TWICE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,8 @@ class SimulatedStorage:
     ) -> None:
         self.bucket = bucket
         self.dead = False
+        self._outage_until = 0
+        self._outage_prefix = ""
         self._scheduler = scheduler
         self._process = process
         self._rng = rng
@@ -134,7 +142,7 @@ class SimulatedStorage:
     def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
         step, mishap = self._begin(operation, key)
         self._before(mishap)
-        if mishap in (Mishap.ERROR, Mishap.LATE, Mishap.TWICE, Mishap.CONFLICT, Mishap.BUSY, Mishap.LOST):
+        if mishap in _FAILED_READS:
             self._end(step, mishap, "failed")
             raise StorageError(f"simulated {mishap.value} of {operation} {key}")
         try:
@@ -148,7 +156,7 @@ class SimulatedStorage:
     def _write(self, operation: str, key: str, call: Callable[[], T]) -> T:
         step, mishap = self._begin(operation, key)
         self._before(mishap)
-        if mishap in (Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY):
+        if mishap in _FAILED_WRITES:
             self._end(step, mishap, "failed")
             # Whoever creates an object cannot tell a lost request from a lost answer; the others just repeat it.
             kind = UnknownOutcomeError if operation == "put_if_absent" else StorageError
@@ -169,7 +177,21 @@ class SimulatedStorage:
 
     def _begin(self, operation: str, key: str) -> tuple[tuple[int, str, str], Mishap | None]:
         self._check_alive()
-        return (self._scheduler.now, operation, key), self._mishap(operation, key)
+        return (self._scheduler.now, operation, key), self._failing(operation, key)
+
+    def _failing(self, operation: str, key: str) -> Mishap | None:
+        """What goes wrong with this request: what was drawn for it, or an outage that is not over."""
+        if self._scheduler.now < self._outage_until and key.startswith(self._outage_prefix):
+            return Mishap.OUTAGE
+        mishap = self._mishap(operation, key)
+        if mishap is Mishap.OUTAGE:
+            if operation != "put_if_absent":
+                return None  # Else who opens a store of many chains would never get through.
+            self._outage_until = self._scheduler.now + self._rng.choice((1_000, 5_000, 40_000))
+            chain, _, _ = key.partition("/entries/")
+            self._outage_prefix = chain if chain != key and self._rng.random() < 0.5 else ""
+            return self._rng.choice((Mishap.LOST, Mishap.LATE, Mishap.OUTAGE))
+        return mishap
 
     def _before(self, mishap: Mishap | None) -> None:
         self._wait(mishap, first=True)

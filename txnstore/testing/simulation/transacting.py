@@ -8,6 +8,7 @@ from enum import Enum, auto
 from txnstore.errors import (
     ConcurrentTransactionsError,
     IllegalGenerationError,
+    InvalidTxnStateError,
     ProducerFencedError,
     StorageError,
     TxnStoreError,
@@ -76,7 +77,9 @@ class TransactionalActor(Actor):
             except UnknownOutcomeError as error:
                 unknown, reason = True, error
             except StorageError as error:
-                reason = error  # Nothing happened, so it may be repeated.
+                reason = error  # Nothing happened, so it may be repeated, or aborted.
+                if not unknown and self.rng.random() < 0.5:
+                    return self._abort(process, producer, error)
             except TxnStoreError as error:
                 if not unknown:
                     return self._refused(process, producer, "commit", error)
@@ -96,7 +99,9 @@ class TransactionalActor(Actor):
         raise _Changed
 
     def _refused(self, process: Process, producer: Producer, what: str, error: TxnStoreError) -> Verdict:
-        self.check_expected(process, what, error, REFUSALS)
+        failed = isinstance(error, InvalidTxnStateError) and isinstance(error.__cause__, StorageError)
+        if not failed:  # An upload that failed has ended the transaction before.
+            self.check_expected(process, what, error, REFUSALS)
         if error.fatal:
             self.usable = False
             return Known.ABORTED, error

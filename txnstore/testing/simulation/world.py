@@ -43,7 +43,6 @@ class World:
         self.trace: list[Step] = []
         self.history = Recorder(lambda: self.scheduler.now)
         self.bucket = Bucket(lambda: EPOCH_MS + self.scheduler.now)
-        self.faulty = True
         #: What the checks of the actors themselves found.
         self.anomalies: list[str] = []
         self.copied: dict[int, Copied] = {}
@@ -83,7 +82,7 @@ class World:
         name = self._incarnation(actor)
         rng = self.rng(name)
         storage = SimulatedStorage(
-            self.bucket, self.scheduler, name, rng, lambda op, key: self._mishap(rng), self.trace
+            self.bucket, self.scheduler, name, rng, lambda operation, _: self._mishap(operation, rng), self.trace
         )
         clock = WrongClock(self.scheduler, rng, skew_ms=self.settings.skew_ms, jumps=self.settings.jumps)
         runtime = simulated_runtime(self.scheduler, rng, clock)
@@ -101,8 +100,10 @@ class World:
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
         return f"{name}#{self._incarnations[name]}"
 
-    def _mishap(self, rng: random.Random) -> Mishap | None:
+    def _mishap(self, operation: str, rng: random.Random) -> Mishap | None:
         settings = self.settings
-        if not self.faulty or not settings.mishaps or rng.random() >= settings.rate:
+        # Most requests only read; what goes wrong with a write matters more.
+        rate = settings.rate * (2 if operation == "put_if_absent" else 0.5)
+        if not settings.mishaps or rng.random() >= rate:
             return None
         return rng.choice(settings.mishaps)

@@ -1,0 +1,414 @@
+"""The mutants: one line each says what a careless author might have written."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain import state_document
+from txnstore.chain.chains import Chains
+from txnstore.chain.log import Chain
+from txnstore.coordinating import recovery
+from txnstore.coordinating.coordinator import Coordinator
+from txnstore.core import appending, decide, evolve, groups, markers, transactions, visibility
+from txnstore.core.model import Partition, Transaction
+from txnstore.core.view import View
+from txnstore.producer import Producer
+from txnstore.producing.session import Session
+from txnstore.storage.claim import Claim
+from txnstore.testing.simulation import Mishap
+
+#: Faults that a store of one chain shows.
+ONE_CHAIN = (
+    Mutant(
+        "an append skips the check of the epoch",
+        transactions.append,
+        "if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):",
+        "if False:",
+    ),
+    Mutant(
+        "an end skips the check of the epoch",
+        transactions.end,
+        "or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch)",
+        "",
+    ),
+    Mutant(
+        "init leaves the transaction of its predecessor open",
+        transactions.init_producer,
+        "_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)",
+        "unfinished_of(txn)",
+    ),
+    Mutant(
+        "init commits the transaction of its predecessor",
+        transactions.init_producer,
+        "_end(draft, txn, Outcome.ABORT)",
+        "_end(draft, txn, Outcome.COMMIT)",
+    ),
+    Mutant(
+        "init grants the epoch of its predecessor again",
+        transactions.init_producer,
+        "return _grant(draft, command, txn.producer_id, txn.epoch + 1)",
+        "return _grant(draft, command, txn.producer_id, txn.epoch)",
+    ),
+    Mutant(
+        "an end does not bump the epoch",
+        transactions._end,
+        "next_epoch=0 if rotate else txn.epoch + 1",
+        "next_epoch=0 if rotate else txn.epoch",
+    ),
+    Mutant(
+        "the bump comes in an entry after the abort",
+        transactions.abort,
+        "return _end(draft, txn, Outcome.ABORT)",
+        "return None",
+        test="protocol/test_chains_steps.py::test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age",
+    ),
+    Mutant(
+        "a marker carries the epoch of its transaction",
+        markers.write_own_markers,
+        "epoch = decided.epoch + 1",
+        "epoch = decided.epoch",
+    ),
+    Mutant(
+        "one partition's marker is forgotten",
+        markers.write_own_markers,
+        "for tp in decided.partitions:",
+        "for tp in decided.partitions[:2]:",
+    ),
+    Mutant(
+        "the markers of groups are forgotten",
+        markers.write_own_markers,
+        "for group in decided.groups:",
+        "for group in ():",
+    ),
+    Mutant(
+        "a batch joins no transaction",
+        transactions._join,
+        "new = sorted_tps(joining - txn.partitions)",
+        "new = sorted_tps(set(list(joining)[:1]) - txn.partitions)",
+    ),
+    Mutant(
+        "a retried commit is answered with fenced",
+        transactions._repeated_end,
+        "if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):",
+        "if True:",
+        mishaps=(Mishap.OUTAGE,),
+    ),
+    Mutant(
+        "a retried commit is told that an abort was a commit",
+        transactions._repeated_end,
+        "if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):",
+        "if outcome is Outcome.ABORT:\n        outcome = command.outcome\n    if outcome is None:",
+        test="protocol/test_chains_steps.py::test_a_commit_after_somebody_aborted_is_fenced",
+    ),
+    Mutant(
+        "the epoch of a batch is not checked in its partition",
+        appending._check_sequence,
+        "elif producer.epoch < known.epoch:",
+        "elif False:",
+        chains=3,
+        mishaps=(Mishap.PAUSE,),
+    ),
+    Mutant(
+        "a gap in the sequences is accepted",
+        appending._check_sequence,
+        "if batch.base_sequence != expected:",
+        "if batch.base_sequence < expected:",
+        test="protocol/test_core_sequences.py::test_a_gap_is_refused",
+    ),
+    Mutant(
+        "a duplicate outside of the window is accepted",
+        appending._check_sequence,
+        "if batch.base_sequence != expected:",
+        "if batch.base_sequence > expected:",
+        test="protocol/test_core_sequences.py::test_a_batch_that_overlaps_the_window_is_refused",
+    ),
+    Mutant(
+        "a duplicate inside of the window is appended again",
+        appending._check_sequence,
+        "for seen in known.batches:",
+        "for seen in ():",
+        test="protocol/test_core_sequences.py::test_a_duplicate_of_the_last_five_gets_the_first_answer",
+    ),
+    Mutant(
+        "the window forgets at once",
+        evolve._remember,
+        "(*known, metadata)[-WINDOW:]",
+        "(metadata,)",
+        test="protocol/test_core_sequences.py::test_a_duplicate_of_the_last_five_gets_the_first_answer",
+    ),
+    Mutant(
+        "a new epoch keeps the window of the one before",
+        evolve._remember,
+        "if producer is not None and producer.epoch == batch.epoch else ()",
+        "if producer is not None else ()",
+        test="protocol/test_core_sequences.py::test_a_new_epoch_begins_at_0",
+    ),
+    Mutant(
+        "a vacuumed upload is registered",
+        appending._check_upload,
+        "if key in state.dropped:",
+        "if False:",
+        test="protocol/test_vacuum_segments.py::test_a_producer_whose_upload_was_vacuumed_is_refused_and_may_try_again",
+    ),
+    Mutant(
+        "the LSO is that of committed data only",
+        Partition.last_stable_offset,
+        "min(self.open_txns.values(), default=self.high_watermark)",
+        "max((batch.limit for batch in self.batches if batch.producer_id not in self.open_txns), default=0)",
+    ),
+    Mutant(
+        "the LSO is the start of the newest open transaction",
+        Partition.last_stable_offset,
+        "min(self.open_txns.values(), default=self.high_watermark)",
+        "max(self.open_txns.values(), default=self.high_watermark)",
+    ),
+    Mutant(
+        "a consumer reads past the LSO",
+        visibility.read_limit,
+        "partition.last_stable_offset if isolation is Isolation.READ_COMMITTED else partition.high_watermark",
+        "partition.high_watermark",
+    ),
+    Mutant(
+        "aborted data is read",
+        visibility.visible,
+        "if is_aborted is None or not is_aborted(batch)",
+        "",
+    ),
+    Mutant(
+        "an abort is looked up for all producers alike",
+        visibility.aborted_batches.__init__,
+        "self._firsts.setdefault(entry.producer_id, []).append(entry.first_offset)",
+        "self._firsts.setdefault(0, []).append(entry.first_offset)",
+    ),
+    Mutant(
+        "the aborted index has commits, too",
+        evolve._marker_written,
+        "if event.outcome is Outcome.ABORT and first_offset is not None:",
+        "if first_offset is not None:",
+    ),
+    Mutant(
+        "the aborted index forgets what other producers aborted",
+        evolve._marker_written,
+        "aborted = (*aborted, AbortedTxn(",
+        "aborted = (*(a for a in aborted if a.producer_id == event.producer_id), AbortedTxn(",
+    ),
+    Mutant(
+        "a second transaction of a producer opens at its first one",
+        evolve._marker_written,
+        "open_txns = partition.open_txns.discard(event.producer_id)",
+        "open_txns = partition.open_txns",
+    ),
+    Mutant(
+        "pending offsets take effect at once",
+        evolve._offsets_committed,
+        "pending = event.producer_id != NO_PRODUCER",
+        "pending = False",
+    ),
+    Mutant(
+        "pending offsets of an aborted transaction take effect",
+        evolve.decided_offsets,
+        "if outcome is Outcome.COMMIT:",
+        "if True:",
+    ),
+    Mutant(
+        "offsets ignore the order of the log",
+        evolve.decided_offsets,
+        "if current is None or current.position < value.position:",
+        "if True:",
+        test="protocol/test_core_offsets.py::test_the_later_place_in_the_log_wins",
+    ),
+    Mutant(
+        "an offset that is pending is not waited for",
+        groups.committed,
+        "if require_stable and any(",
+        "if False and any(",
+        test="protocol/test_core_offsets.py::test_a_stable_fetch_waits_for_the_partition_that_is_pending",
+    ),
+    Mutant(
+        "a checkpoint has no open transactions",
+        state_document._partition,
+        "open_txns=Map(item.open_txns)",
+        "open_txns=Map()",
+    ),
+    Mutant(
+        "a checkpoint has no sequences",
+        state_document._partition,
+        "producers=Map(item.producers)",
+        "producers=Map()",
+    ),
+    Mutant(
+        "an unknown outcome counts as success",
+        Claim.settle,
+        "except UnknownOutcomeError as error:",
+        "except UnknownOutcomeError as error:\n            return self.data",
+    ),
+    Mutant(
+        "an unknown outcome counts as failure",
+        Claim.settle,
+        "except UnknownOutcomeError as error:",
+        "except UnknownOutcomeError as error:\n            raise StorageError('failed') from error",
+    ),
+    Mutant(
+        "an entry of unknown outcome is not settled before the next one",
+        Chain._settle,
+        "if attempt is not None:",
+        "if False:",
+        test="protocol/test_chain_slots.py",
+    ),
+    Mutant(
+        "whoever finds its slot taken writes what it had decided before",
+        Chain._offer,
+        "if found != attempt.claim.data:",
+        "if False:",
+    ),
+    Mutant(
+        "the answer 412 to one's own entry means that it is lost",
+        Claim.settle,
+        "found = self._read(objects)",
+        "found = b''",
+    ),
+    Mutant(
+        "a commit whose outcome is unknown is forgotten",
+        Producer._not_ended,
+        "if self._pending is not None and isinstance(self._pending.command, EndTxn):",
+        "if False:",
+        test="protocol/test_producer_unknown.py",
+    ),
+    Mutant(
+        "sequences go on in the next transaction",
+        Session.numbered,
+        "sequence = following.get(upload.batch.tp, 0)",
+        "sequence = following.get(upload.batch.tp, 1)",
+    ),
+    Mutant(
+        "a transaction is never too old",
+        Transaction.expired,
+        "started + self.timeout_ms < now",
+        "False",
+    ),
+    Mutant(
+        "a compaction goes above the LSO",
+        decide._check_removed,
+        "if limit > partition.last_stable_offset:",
+        "if False:",
+        test="unit/test_compactor_replace.py::test_nothing_of_an_open_transaction_is_replaced",
+    ),
+    Mutant(
+        "a compaction takes aborted records along",
+        visibility.aborted_batches.__call__,
+        "return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]",
+        "return False",
+    ),
+    Mutant(
+        "a vacuum may delete what was registered while it ran",
+        decide._drop_objects,
+        "if key not in named",
+        "",
+        test="protocol/test_vacuum_segments.py::test_the_chain_lets_nobody_delete_what_it_names",
+    ),
+)
+
+#: Faults between chains.
+MANY_CHAINS = (
+    Mutant(
+        "batches go to other chains before their partitions are added",
+        Coordinator._add,
+        "command = Append(producer, own.batches, own.offsets, partitions, groups)",
+        "command = Append(producer, own.batches, own.offsets, partitions[:1], groups)",
+        chains=3,
+    ),
+    Mutant(
+        "the decision comes before the batches",
+        Coordinator._end,
+        "appended = self._send_ahead(command, home, others) if others else {}",
+        "appended = {number: () for number in others}",
+        chains=3,
+    ),
+    Mutant(
+        "a marker does not look at the epoch of its partition",
+        markers.write_own_markers,
+        "if known is None or known.epoch < epoch:",
+        "if True:",
+        chains=3,
+    ),
+    Mutant(
+        "a marker goes only where the producer has written",
+        markers.write_own_markers,
+        "if known is None or known.epoch < epoch:",
+        "if known is not None and known.epoch < epoch:",
+        chains=3,
+    ),
+    Mutant(
+        "it is complete before all markers are written",
+        Coordinator.finish,
+        "others = sorted(chains_of(decided, len(self._chains)) - {home})",
+        "others = sorted(chains_of(decided, len(self._chains)) - {home})[:1]",
+        chains=3,
+    ),
+    Mutant(
+        "it is complete although a chain could not be written",
+        Coordinator.finish,
+        "self._chains.at_once(",
+        "(lambda work: self._chains.try_at_once(work)[0])(",
+        chains=3,
+        mishaps=(Mishap.OUTAGE,),
+    ),
+    Mutant(
+        "a view is not closed under what its chains rest on",
+        Chains.view,
+        "while behind := _behind(states):",
+        "while behind := {}:",
+        chains=3,
+    ),
+    Mutant(
+        "a marker does not say what it rests on",
+        markers.observe,
+        "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
+        "if False:",
+        chains=3,
+    ),
+    Mutant(
+        "a view shows a decided transaction once its marker is there",
+        View.decided,
+        "if txn is None or txn.outcome is None:",
+        "if True:",
+        chains=3,
+    ),
+    Mutant(
+        "a recoverer decides again",
+        transactions.abort,
+        "if txn.state is not TxnState.ONGOING or (",
+        "if txn.state is TxnState.PREPARE_COMMIT:\n        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
+        test="protocol/test_chains_steps.py::test_stm_02_a_decision_is_never_taken_again",
+    ),
+    Mutant(
+        "a recoverer aborts what is not expired",
+        transactions.abort,
+        "(command.expired_only and not txn.expired(draft.state.timestamp))",
+        "False",
+        test="protocol/test_chains_steps.py::test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age",
+    ),
+    Mutant(
+        "a recoverer leaves what is decided",
+        recovery._is_left,
+        "return txn.outcome is not None or txn.expired(now)",
+        "return txn.expired(now)",
+        chains=3,
+    ),
+    Mutant(
+        "a transaction begins while the one before is being ended",
+        transactions._join,
+        "if txn.outcome is not None:",
+        "if False:",
+        test="protocol/test_chains_steps.py::test_add_05_the_next_transaction_waits_for_the_end_of_this_one",
+    ),
+    Mutant(
+        "offsets of a zombie are accepted in another chain",
+        groups.commit_offsets,
+        "if producer is not None and producer.epoch < group.fences.get(producer.producer_id, (NO_PRODUCER, 0))[0]:",
+        "if False:",
+        chains=3,
+        mishaps=(Mishap.PAUSE,),
+    ),
+)
+
+MUTANTS = (*ONE_CHAIN, *MANY_CHAINS)

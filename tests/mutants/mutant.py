@@ -1,0 +1,93 @@
+"""A mutant: one deliberate fault in the protocol, made of the real function by replacing a piece of its text."""
+
+from __future__ import annotations
+import __future__
+
+import inspect
+import io
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from txnstore.testing.simulation import Mishap, Settings, settings_of, simulate
+
+#: Seeds that are tried at most; nearly all mutants die in the first few.
+SEEDS = 40
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``old`` is replaced by ``new`` in the source of ``function`` (a property for its getter).
+
+    Killed by the simulation with so many ``chains``, or by ``test``, a test of another folder. ``mishaps``: only these,
+    where the fault shows too seldom among all of them.
+    """
+
+    name: str
+    function: Any
+    old: str
+    new: str
+    chains: int = 1
+    mishaps: tuple[Mishap, ...] | None = None
+    test: str | None = None
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Inside, the function is the mutated one, wherever it was imported."""
+        function = _plain(self.function)
+        before = function.__code__
+        function.__code__ = self._code(function)
+        try:
+            yield
+        finally:
+            function.__code__ = before
+
+    def _code(self, function: FunctionType) -> Any:
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.old) == 1, f"{self.name}: {self.old!r} is {source.count(self.old)} times in\n{source}"
+        # A decorator has done its work on the real function.
+        source = source[source.index("def ") :].replace(self.old, self.new)
+        names: dict[str, Any] = {}
+        flags = __future__.annotations.compiler_flag
+        exec(compile(source, function.__code__.co_filename, "exec", flags), function.__globals__, names)  # noqa: S102
+        mutated: FunctionType = names[function.__name__]
+        return mutated.__code__
+
+    def killed_by(self) -> str | None:
+        """What notices the mutant; None if nothing does."""
+        with self.alive():
+            if self.test is not None:
+                return None if passes([self.test]) else self.test
+            for seed in range(SEEDS):
+                anomalies = simulate(self._settings(seed)).anomalies
+                if anomalies:
+                    return f"seed {seed}, chains {self.chains}: {anomalies[0]}"
+        return None
+
+    def _settings(self, seed: int) -> Settings:
+        settings = settings_of(seed, self.chains)
+        return settings if self.mishaps is None else replace(settings, mishaps=self.mishaps, rate=0.1)
+
+
+def passes(tests: Iterable[str]) -> bool:
+    """A pytest inside of pytest: it sees the same functions, so the mutated ones."""
+    told = io.StringIO()
+    options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-o", "filterwarnings="]
+    with redirect_stdout(told), redirect_stderr(told):
+        code = pytest.main([*options, *(str(_ROOT / test) for test in tests)])
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), told.getvalue()
+    return code is pytest.ExitCode.OK
+
+
+def _plain(function: Any) -> FunctionType:
+    found = function.fget if isinstance(function, property) else function
+    assert isinstance(found, FunctionType)
+    return found
