@@ -8,6 +8,8 @@ from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
 from txnstore.coordinating import recovery
 from txnstore.coordinating.coordinator import Coordinator
+from txnstore.coordinating.coordinator import _has as has_all
+from txnstore.coordinating.endings import Endings
 from txnstore.core import appending, decide, evolve, groups, markers, transactions, visibility
 from txnstore.core.model import Partition, Transaction
 from txnstore.core.view import View
@@ -310,10 +312,10 @@ ONE_CHAIN = (
 #: Faults between chains.
 MANY_CHAINS = (
     Mutant(
-        "batches go to other chains before their partitions are added",
-        Coordinator._add,
-        "command = Append(producer, own.batches, own.offsets, partitions, groups)",
-        "command = Append(producer, own.batches, own.offsets, partitions[:1], groups)",
+        "a batch goes to another chain before its partition is added",
+        has_all,
+        "and txn.partitions.issuperset(partitions)",
+        "",
         chains=3,
     ),
     Mutant(
@@ -339,14 +341,14 @@ MANY_CHAINS = (
     ),
     Mutant(
         "it is complete before all markers are written",
-        Coordinator.finish,
+        Endings.finish,
         "others = sorted(chains_of(decided, len(self._chains)) - {home})",
         "others = sorted(chains_of(decided, len(self._chains)) - {home})[:1]",
         chains=3,
     ),
     Mutant(
         "it is complete although a chain could not be written",
-        Coordinator.finish,
+        Endings.finish,
         "self._chains.at_once(",
         "(lambda work: self._chains.try_at_once(work)[0])(",
         chains=3,

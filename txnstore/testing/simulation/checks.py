@@ -9,9 +9,9 @@ from typing import Any
 from txnstore.core.model import Outcome
 from txnstore.store import Store
 from txnstore.testing.simulation.journal import Journal, Written
-from txnstore.testing.simulation.readers import TOPICS, Copy, scanned
+from txnstore.testing.simulation.readers import TOPICS, Copy, Member, scanned
 from txnstore.testing.simulation.recorder import Operation
-from txnstore.testing.simulation.world import SOURCE, World
+from txnstore.testing.simulation.world import World
 
 Pairs = list[tuple[int, int]]
 
@@ -178,10 +178,14 @@ def copies(world: World, store: Store, journal: Journal) -> Iterator[str]:
     for value, source in world.copied.items():
         count.setdefault((source.key, source.offset), 0)
         count[source.key, source.offset] += sum(journal.committed(record) for record in places.get(value, ()))
-    group = store.state().groups.get(Copy.group)
-    positions = {str(tp): value.value.offset for tp, value in group.offsets.items()} if group is not None else {}
+    groups = store.state().groups
+    positions = {
+        str(tp): value.value.offset
+        for job in (Copy, Member)
+        for tp, value in (groups[job.group].offsets.items() if job.group in groups else ())
+    }
     for key, log in journal.logs.items():
-        for record in log if key.startswith(f"{SOURCE}-") else ():
+        for record in log if key.startswith((f"{Copy.source}-", f"{Member.source}-")) else ():
             wanted = journal.committed(record) and record.offset < positions.get(key, 0)
             copied = count.pop((key, record.offset), 0)
             if copied != wanted:

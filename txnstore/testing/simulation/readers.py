@@ -74,6 +74,7 @@ class Copy(TransactionalActor):
     Two instances share the transactional id, so only the newest one gets anything done.
     """
 
+    source = SOURCE
     group = "copy"
 
     def live(self, process: Process) -> None:
@@ -82,7 +83,7 @@ class Copy(TransactionalActor):
             if producer is None:
                 return None
             try:
-                consumer = self.insist(partial(process.store.consumer, [SOURCE], self.group))
+                consumer = self.insist(partial(process.store.consumer, [self.source], self.group))
             except StorageError:
                 return self.pause(1_000)
             while self.usable and self.next_operation():
@@ -138,6 +139,13 @@ class Copy(TransactionalActor):
         value = self.world.next_value()
         self.world.copied[value] = Copied(f"{record.topic}-{record.partition}", record.offset)
         return value
+
+
+class Member(Copy):
+    """A copy whose instances have a transactional id each: the generation of their group fences them (KIP-447)."""
+
+    source = SIDE
+    group = "members"
 
 
 class Scanner(Actor):

@@ -10,6 +10,7 @@ from typing import Any, Self
 from txnstore.testing.simulation.storage import Mishap
 
 #: Everybody who may take part, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
+#: The members of a group share nothing but that.
 EVERYBODY = (
     "producer:a/1",
     "producer:b/1",
@@ -17,6 +18,8 @@ EVERYBODY = (
     "plain:p/1",
     "copy:c/1",
     "copy:c/2",
+    "member:m/1",
+    "member:n/1",
     "committed:r/1",
     "uncommitted:u/1",
     "scan:s/1",

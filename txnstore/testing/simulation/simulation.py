@@ -13,7 +13,7 @@ from txnstore.testing.simulation.journal import read_journal
 from txnstore.testing.simulation.locks import simulated_locks
 from txnstore.testing.simulation.maintenance import Recoverer, Tidy
 from txnstore.testing.simulation.producers import PlainProducer, TransactionalProducer
-from txnstore.testing.simulation.readers import Copy, Reader, Scanner, UncommittedReader
+from txnstore.testing.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader
 from txnstore.testing.simulation.recorder import Operation
 from txnstore.testing.simulation.settings import Settings
 from txnstore.testing.simulation.storage import Step, hash_of
@@ -23,6 +23,7 @@ _KINDS: dict[str, type[Actor]] = {
     "producer": TransactionalProducer,
     "plain": PlainProducer,
     "copy": Copy,
+    "member": Member,
     "committed": Reader,
     "uncommitted": UncommittedReader,
     "scan": Scanner,

@@ -12,6 +12,7 @@ from txnstore.errors import (
     ProducerFencedError,
     StorageError,
     TxnStoreError,
+    UnknownMemberError,
     UnknownOutcomeError,
     UploadExpiredError,
 )
@@ -20,7 +21,13 @@ from txnstore.testing.simulation.actor import PATIENCE, Actor
 from txnstore.testing.simulation.world import Process
 
 #: What a transaction may be refused with although its client did everything right.
-REFUSALS = (ProducerFencedError, UploadExpiredError, ConcurrentTransactionsError, IllegalGenerationError)
+REFUSALS = (
+    ProducerFencedError,
+    UploadExpiredError,
+    ConcurrentTransactionsError,
+    IllegalGenerationError,
+    UnknownMemberError,
+)
 TIMEOUT_S = 60.0
 
 
