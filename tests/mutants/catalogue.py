@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.of_groups import GROUPS
 from txnstore.chain import state_document
 from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
@@ -413,4 +414,4 @@ MANY_CHAINS = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *MANY_CHAINS)
+MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *GROUPS)

@@ -1,0 +1,126 @@
+"""Mutants of the rules of groups: members, leases, hand-over, fencing, topics that come again."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.core import group_evolve, groups, membership
+from txnstore.reading.membership import GroupMembership
+from txnstore.reading.positions import Positions
+
+_MEMBERSHIP = "protocol/test_group_membership.py::"
+_CONSUMERS = "protocol/test_group_consumers.py::"
+
+GROUPS = (
+    Mutant(
+        "an offset commit skips the generation",
+        membership.check_commit,
+        "instance_id)\n    if offsets.generation != group.generation:",
+        "instance_id)\n    if False:",
+        test=_MEMBERSHIP + "test_off_06_a_change_of_members_fences_those_that_do_not_know",
+    ),
+    Mutant(
+        "an offset commit of a member that was put out is accepted",
+        membership.check_commit,
+        "    known_member(group, name, offsets.member_id, offsets.instance_id)\n",
+        "",
+        test=_MEMBERSHIP + "test_a_member_that_is_silent_is_replaced_after_its_time_out",
+    ),
+    Mutant(
+        "a member commits for a partition of another one",
+        membership.check_commit,
+        "wanted.intersection(other.held)",
+        "wanted.intersection(())",
+        test=_MEMBERSHIP + "test_a_member_cannot_commit_for_a_partition_of_another",
+    ),
+    Mutant(
+        "anybody commits while a group has members",
+        membership.check_commit,
+        "if not transactional and not empty(draft, name):",
+        "if False:",
+        test=_MEMBERSHIP + "test_off_08_without_a_membership",
+    ),
+    Mutant(
+        "a static name has two holders",
+        membership.known_member,
+        "if static is not None and static.member_id != member_id:",
+        "if False:",
+        test=_MEMBERSHIP + "test_a_static_member_comes_back_to_its_partitions",
+    ),
+    Mutant(
+        "a partition moves before its owner has given it back",
+        membership._emit,
+        "or tp in owned.get(member.member_id, member.held)",
+        "",
+        test=_MEMBERSHIP + "test_a_partition_moves_when_its_owner_has_given_it_back",
+    ),
+    Mutant(
+        "leases never run out",
+        membership.expire,
+        "if member.expired(draft.state.timestamp) and member.member_id != spared",
+        "if False",
+        test=_MEMBERSHIP + "test_a_member_that_is_silent_is_replaced_after_its_time_out",
+    ),
+    Mutant(
+        "a commit does not renew the lease",
+        group_evolve.with_lease,
+        "replace(member, seen_at=now)",
+        "member",
+        test=_MEMBERSHIP + "test_an_offset_commit_renews_the_lease",
+    ),
+    Mutant(
+        "the generation of a group stays",
+        membership._rebalance,
+        "max(group.generation, 0) + 1",
+        "max(group.generation, 1)",
+        test=_MEMBERSHIP + "test_con_17_the_generation_only_grows",
+    ),
+    Mutant(
+        "the generation of a group begins anew with its members",
+        membership._rebalance,
+        "max(group.generation, 0) + 1",
+        "max(group.generation if len(members) > 1 else 0, 0) + 1",
+        test=_MEMBERSHIP + "test_con_17_the_generation_only_grows",
+    ),
+    Mutant(
+        "an offset of a topic that was created again is committed",
+        groups.with_topic_id,
+        "if item.topic_id is not None and item.topic_id != topic.topic_id:",
+        "if False:",
+        test=_MEMBERSHIP + "test_off_18_an_offset_of_a_topic_that_was_created_again_is_refused",
+    ),
+    Mutant(
+        "a group with live members is reset",
+        groups._check_empty,
+        "if not empty(draft, name):",
+        "if False:",
+        test=_MEMBERSHIP + "test_offsets_are_reset_while_nobody_is_a_member",
+    ),
+    Mutant(
+        "offsets expire while a transaction holds them",
+        groups.expired_offsets,
+        "and tp not in pending",
+        "",
+        test="unit/test_groups.py::test_off_16_nothing_expires_that_a_transaction_holds",
+    ),
+    Mutant(
+        "a position that was found before joining is kept",
+        Positions.begin_sharing,
+        "if not part.sought:",
+        "if False:",
+        test=_CONSUMERS + "test_a_position_that_was_looked_at_before_the_first_poll_does_not",
+    ),
+    Mutant(
+        "a consumer sends no heartbeats",
+        GroupMembership._due,
+        "not 0 <= passed < self._timeout_ms / _BEATS",
+        "False",
+        test=_CONSUMERS + "test_heartbeats_come_with_polls_three_in_a_session",
+    ),
+    Mutant(
+        "partitions are taken and the application is not told",
+        GroupMembership._give_up,
+        "self._tell(self._options.on_revoked, gone)",
+        "pass",
+        test=_CONSUMERS + "test_offsets_can_be_committed_when_partitions_are_taken",
+    ),
+)
