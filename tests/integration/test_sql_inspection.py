@@ -127,6 +127,24 @@ def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store
         producer.abort_transaction()
 
 
+def test_members_follow_the_state(store: Store) -> None:
+    """Who reads what: a member waits for what it is to read, and another one has not given back yet."""
+    store.create_topic("orders", partitions=2)
+    with (
+        store.consumer(["orders"], group="g", group_instance_id="one") as first,
+        store.consumer(["orders"], group="g", assignor="range") as second,
+    ):
+        first.poll()
+        second.poll()
+        with store.duckdb() as con:
+            one, two = rows(con, "SELECT * FROM txn.members ORDER BY instance_id NULLS LAST")
+            assert (one["group_id"], one["generation"], one["instance_id"]) == ("g", 2, "one")
+            assert (two["assignor"], two["session_timeout_ms"]) == ("range", 45_000)
+            assert two["seen_at"] >= one["seen_at"]
+            numbers = [[tp["partition"] for tp in member["assigned"]] for member in (one, two)]
+            assert (numbers[0], numbers[1], len(two["target"])) == ([tp["partition"] for tp in one["target"]], [], 1)
+
+
 @ONE_CHAIN
 def test_entries_are_those_of_the_chain_up_to_the_snapshot(store: Store) -> None:
     store.create_topic("orders")

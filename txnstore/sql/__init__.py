@@ -4,7 +4,8 @@
 of a scan; topics whose names differ in case only, which DuckDB cannot tell apart, are ``"name#1"``, ``"name#2"`` in the
 order of their creation (``txn.topics.view`` tells). The schema ``txn`` shows how the store came to be what it is:
 
-    topics, partitions, segments, batches, transactions, producers, groups, aborted    of the snapshot's state
+    topics, partitions, segments, batches, transactions, producers, aborted, groups, members
+                                  of the snapshot's state
     entries, compactions          of the newest 1,000 entries of the chains: one GET an entry, when first queried
     snapshot                      what the connection shows: ``heads``, the last entry of each chain, and their sum
 

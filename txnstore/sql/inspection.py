@@ -128,6 +128,19 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("producer_id", pa.int64()),
         ],
     ),
+    "members": pa.schema(
+        [
+            ("group_id", pa.string()),
+            ("generation", pa.int64()),
+            ("member_id", pa.string()),
+            ("instance_id", pa.string()),
+            ("assignor", pa.string()),
+            ("session_timeout_ms", pa.int64()),
+            ("seen_at", TIMESTAMP),
+            ("assigned", _TP_LIST),
+            ("target", _TP_LIST),
+        ],
+    ),
     "aborted": pa.schema(
         [
             *_TP,
@@ -255,6 +268,16 @@ def _group_rows(state: View) -> Iterator[Row]:
                 )  # fmt: skip
 
 
+def _member_rows(state: View) -> Iterator[Row]:
+    for group_id, group in sorted(state.groups.items()):
+        for member_id, member in sorted(group.members.items()):
+            assigned, target = ([tp._asdict() for tp in tps] for tps in (member.assigned, member.target))
+            yield (
+                group_id, group.generation, member_id, member.instance_id, member.assignor, member.session_timeout_ms,
+                member.seen_at, assigned, target,
+            )  # fmt: skip
+
+
 def _aborted_rows(state: View) -> Iterator[Row]:
     for tp, partition in _partitions(state):
         for txn in partition.aborted:
@@ -269,5 +292,6 @@ _ROWS: dict[str, Callable[[View], Iterator[Row]]] = {
     "transactions": _transaction_rows,
     "producers": _producer_rows,
     "groups": _group_rows,
+    "members": _member_rows,
     "aborted": _aborted_rows,
 }
