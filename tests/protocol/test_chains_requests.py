@@ -6,14 +6,16 @@ markers, one entry in each other chain, and the completion. No GET, no LIST.
 
 from __future__ import annotations
 
+import random
 import threading
 
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
-from tests.helpers.shell import GatedStore, runtime
+from tests.helpers.shell import GatedStore
 from txnstore.core.model import TopicPartition, TxnState
 from txnstore.errors import StorageError
+from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -141,7 +143,7 @@ def test_batches_and_markers_are_written_in_parallel() -> None:
     clock = ManualClock()
     gated = GatedStore(MemoryStore(clock=clock))
     process(gated, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
-    with open_on(CountingStore(gated), runtime=runtime(clock)) as store:
+    with open_on(CountingStore(gated), runtime=Runtime(clock, lambda _: None, random.Random(0))) as store:
         producer = store.producer(ids_of(store, HOME))
         producer.begin_transaction()
         write_everywhere(producer, b"value", partitions=PARTITIONS)
@@ -166,7 +168,7 @@ def test_partitions_are_added_while_their_segments_are_on_their_way() -> None:
     clock = ManualClock()
     gated = GatedStore(MemoryStore(clock=clock))
     process(gated, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
-    with open_on(CountingStore(gated), runtime=runtime(clock)) as store:
+    with open_on(CountingStore(gated), runtime=Runtime(clock, lambda _: None, random.Random(0))) as store:
         producer = store.producer(ids_of(store, HOME))
         producer.begin_transaction()
         write_everywhere(producer, b"value", partitions=PARTITIONS)

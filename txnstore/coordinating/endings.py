@@ -81,8 +81,9 @@ class Endings:
     def in_background(self, transactional_id: str | None, work: Callable[[], object]) -> None:
         """Go on with a transaction while nobody waits; an error is left to whoever needs the result."""
         self.wait_for(transactional_id)
+        running = self._background().submit(_quietly, transactional_id, work)
         with self._lock:
-            self._running[transactional_id or ""] = self._background().submit(_quietly, transactional_id, work)
+            self._running[transactional_id or ""] = running
 
     def wait_for(self, transactional_id: str | None) -> None:
         """Wait for what this process does in the background for a transactional id, if there is anything."""
