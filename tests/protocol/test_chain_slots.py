@@ -200,7 +200,7 @@ class Refusing(MemoryStore):
 
 
 def test_s11_a_definite_error_before_any_doubt_means_that_nothing_happened() -> None:
-    """[a] -> StorageRefusedError -> [a]; the next commit does not bring the refused one back."""
+    """STM-05, REC-08: [a] -> StorageRefusedError -> [a]; the next commit does not bring the refused one back."""
     inner = Refusing()
     with a_chain(inner) as chain:
         chain.submit(CreateTopic(topic("a")))
@@ -215,7 +215,7 @@ def test_s11_a_definite_error_before_any_doubt_means_that_nothing_happened() -> 
 
 
 def test_s12_a_definite_error_after_a_doubtful_offer_is_still_unknown() -> None:
-    """[a] -> unknown, then refused for good -> UnknownOutcomeError: the first offer may have been accepted."""
+    """REC-08: [a] -> unknown, then refused for good -> UnknownOutcomeError: the first offer may have been accepted."""
     inner = Refusing(unknown_first=1)
     with a_chain(inner) as chain:
         chain.submit(CreateTopic(topic("a")))
@@ -242,7 +242,7 @@ def undecided(world: World, fault: Fault = Fault.LATE) -> None:
 
 
 def test_s13_an_undecided_entry_that_was_applied_is_settled_by_the_next_call(world: World) -> None:
-    """[a] -> unknown -> [a, ours] -> next call -> [a, ours, next]: read back, not offered to another slot."""
+    """STM-05: [a] -> unknown -> [a, ours] -> next call -> [a, ours, next]: read back, not offered to another slot."""
     undecided(world, Fault.LOST_RESPONSE)
     assert world.bucket == ["a", "ours"]
     assert world.ours.state.sequence == 1

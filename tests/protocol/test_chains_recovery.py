@@ -139,7 +139,9 @@ def recover_by_reading(store: Store, clock: ManualClock) -> None:
 def test_rec_01_a_producer_that_dies_at_any_request(
     bucket: MemoryStore, clock: ManualClock, recover: Callable[[Store, ManualClock], None], *, after: bool
 ) -> None:
-    """REC-01, REC-02, END-01, INIT-03: before the decision it is aborted, from the decision on it is committed."""
+    """OBJ-12, REC-01, REC-02, END-01, INIT-03: before the decision it is aborted, from the decision on it is
+    committed.
+    """
     outcomes = []
     for number in range(1, requests_of(run, copy(bucket, clock), clock) + 1):
         trial = copy(bucket, clock)
@@ -156,7 +158,7 @@ def test_rec_01_a_producer_that_dies_at_any_request(
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_rec_02_a_recoverer_that_dies_at_any_request(bucket: MemoryStore, clock: ManualClock, *, after: bool) -> None:
-    """REC-02, INIT-05: whatever a recoverer has done, the next one only goes on."""
+    """OBJ-12, REC-02, INIT-05: whatever a recoverer has done, the next one only goes on."""
     left = {}
     total = requests_of(run, copy(bucket, clock), clock)
     for number in range(total - 8, total + 1):
@@ -191,7 +193,7 @@ def at_commit(bucket: MemoryStore, clock: ManualClock, key_contains: str, skip: 
 
 
 def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
-    """REC-02 (S003): nothing is decided; the next instance rolls it back before it begins."""
+    """REC-01, REC-02 (S003): nothing is decided; the next instance rolls it back before it begins."""
     store = at_commit(bucket, clock, "chains/0001/")
     assert seen(store) == {}
     assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
@@ -202,7 +204,9 @@ def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> No
 
 
 def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, clock: ManualClock) -> None:
-    """REC-02, END-11 (S003): the decision stands, and is seen at once; the markers are written by the next one."""
+    """END-06, REC-02, END-11 (S003): the decision stands, and is seen at once; the markers are written by
+    the next one.
+    """
     store = at_commit(bucket, clock, "chains/", skip=2)
     name, _ = name_and_group(store)
     view = store.state()
@@ -217,7 +221,9 @@ def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, 
 
 
 def test_a_failure_after_complete_before_the_answer(bucket: MemoryStore, clock: ManualClock) -> None:
-    """REC-02, END-03 (S003): the answer was lost; the same call gets the same one, and the records are there once."""
+    """REC-03, REC-02, END-03 (S003): the answer was lost; the same call gets the same one, and the records are there
+    once.
+    """
     faults = FaultStore(bucket, no_faults)
     store = process(faults, clock)
     producer = store.producer(name_and_group(store)[0])
@@ -258,7 +264,7 @@ def ended_with(store: Store, value: bytes) -> bool:
 
 
 def test_rec_two_recoverers_at_once_are_harmless(bucket: MemoryStore, clock: ManualClock) -> None:
-    """REC-01: one stands in front of each of its requests while the other one does everything."""
+    """REC-13, REC-01: one stands in front of each of its requests while the other one does everything."""
     left = copy(bucket, clock)
     die_at(requests_of(run, copy(bucket, clock), clock) - 2, run, left, clock, after=True)
     clock.advance(61_000)
@@ -315,7 +321,7 @@ def ended_clean(store: Store) -> bool:
 
 
 def test_the_next_transaction_finishes_the_one_before_it(bucket: MemoryStore, clock: ManualClock) -> None:
-    """ADD-05: what the background has not done yet is done first."""
+    """BUG-13, ADD-05: what the background has not done yet is done first."""
     background = DeferredExecutor()
     store = process(bucket, clock, background=lambda: background)
     producer = store.producer(ids_of(store, 1))

@@ -97,7 +97,9 @@ def test_the_decision_is_one_entry_and_markers_follow(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_transaction_is_seen_whole_at_each_step(cluster: Cluster, outcome: Outcome) -> None:
-    """JEP-16: its records and its group's offsets are visible, or not, together: from the decision on (OFF-21)."""
+    """OBJ-12, JEP-16: its records and its group's offsets are visible, or not, together: from the decision
+    on (OFF-21).
+    """
     pid = cluster.identity.producer_id
 
     def state_of_it() -> set[tuple[bool, ...]]:
@@ -121,7 +123,7 @@ def test_a_transaction_is_seen_whole_at_each_step(cluster: Cluster, outcome: Out
 
 
 def test_end_08_markers_may_be_written_again_at_any_time(cluster: Cluster) -> None:
-    """END-08, BUG: a late recoverer repeats the markers when the next transaction is already open there."""
+    """BUG-24, END-08, BUG: a late recoverer repeats the markers when the next transaction is already open there."""
     cluster.prepare()
     cluster.finish()
     late, done = cluster.decided, cluster.states[1]
@@ -175,6 +177,7 @@ def test_add_05_the_next_transaction_waits_for_the_end_of_this_one(cluster: Clus
 
 
 def test_a_completion_that_comes_late_does_nothing(cluster: Cluster) -> None:
+    """END-12."""
     cluster.prepare()
     cluster.finish()
     assert cluster.decided is not None
@@ -234,7 +237,7 @@ def test_fen_02_a_late_batch_meets_the_marker_where_nothing_had_arrived() -> Non
 
 
 def test_fen_02_a_zombie_cannot_add_a_chain_that_it_never_touched(cluster: Cluster) -> None:
-    """FEN-02: a new instance has fenced it in the coordinator's chain, which it has to ask first."""
+    """FEN-03, FEN-02: a new instance has fenced it in the coordinator's chain, which it has to ask first."""
     answer = cluster.do(0, InitProducer(cluster.name))
     assert isinstance(answer, Unfinished)
     cluster.decided = answer

@@ -50,7 +50,7 @@ def test_an_outcome_never_changes(world: World) -> None:
 
 
 def test_who_may_end_a_transaction(world: World) -> None:
-    """END-02: first the mapping, then the epoch, which must be equal: smaller and larger are fenced."""
+    """TST-08, END-02: first the mapping, then the epoch, which must be equal: smaller and larger are fenced."""
     client, other = world.client("a"), world.client("b")
     client.send()
     client.commit()
@@ -66,7 +66,7 @@ def test_who_may_end_a_transaction(world: World) -> None:
 
 
 def test_a_late_end_never_ends_the_next_transaction(world: World) -> None:
-    """END-04, KAFKA-17754: the commit of transaction 1, replayed while transaction 2 is open, is refused."""
+    """BUG-01, END-04, KAFKA-17754: the commit of transaction 1, replayed while transaction 2 is open, is refused."""
     client = world.client("a")
     client.send()
     late = client.end(COMMIT)
@@ -112,7 +112,7 @@ def test_a_deleted_topic_is_skipped(world: World) -> None:
 
 
 def test_a_repeated_end_writes_no_second_marker(world: World) -> None:
-    """END-08: the answer is the same, and the logs are as they were."""
+    """BUG-14, REC-07, END-08: the answer is the same, and the logs are as they were."""
     client = world.client("a")
     command = client.end(COMMIT, client.numbered(3))
     first = world.do(command)
@@ -221,7 +221,7 @@ def test_a_version_without_records_is_remembered(world: World) -> None:
 
 
 def test_every_end_bumps_the_epoch(world: World) -> None:
-    """TV2-01: e, e+1, e+2, whether it commits or aborts, and sequences begin at 0 each time."""
+    """TST-04, TV2-01: e, e+1, e+2, whether it commits or aborts, and sequences begin at 0 each time."""
     client = world.client("a")
     epochs = []
     for end in (client.commit, client.abort, client.commit):
@@ -287,7 +287,9 @@ def test_the_table_of_ends(
     epoch: str,
     expected: type[TxnStoreError] | str,
 ) -> None:
-    """TV2-02 (with KAFKA-20785), TV2-08: every cell; the rows PREPARE_* cannot be seen, as one entry does it all."""
+    """TST-08, TV2-02 (with KAFKA-20785), TV2-08: every cell; the rows PREPARE_* cannot be seen, as one entry does it
+    all.
+    """
     client = world.client("a")
     arrange(client)
     current = client.identity
@@ -317,7 +319,7 @@ def test_a_lost_answer_is_found_again(world: World, outcome: Outcome) -> None:
 
 
 def test_the_epoch_overflows_at_an_end(world: World) -> None:
-    """TV2-04: five transactions over the edge; the markers are of the id and the epoch that they end."""
+    """TST-04, TV2-04: five transactions over the edge; the markers are of the id and the epoch that they end."""
     client = world.at_epoch("a", MAX_EPOCH - 1)
     old = client.producer_id
     identities = []

@@ -66,7 +66,7 @@ def test_an_init_never_undoes_a_commit(world: World) -> None:
 
 
 def test_an_open_transaction_is_fenced_by_the_epoch_of_its_abort(world: World) -> None:
-    """INIT-04, TV2-09: ongoing at e, marker at e+1, grant e+2; the fence epoch is given to nobody."""
+    """TST-08, INIT-04, TV2-09: ongoing at e, marker at e+1, grant e+2; the fence epoch is given to nobody."""
     old = world.client("a")
     for _ in range(3):
         old.send()
@@ -97,7 +97,7 @@ def test_two_sessions_without_id_know_nothing_of_each_other(world: World) -> Non
 
 
 def test_an_exhausted_epoch_rotates_the_producer_id(world: World) -> None:
-    """INIT-07: 32766 is the last epoch that a client holds; the next one is 0 of a new id."""
+    """TST-08, INIT-07: 32766 is the last epoch that a client holds; the next one is 0 of a new id."""
     start = world.at_epoch("a", MAX_EPOCH - 1)
     last, rotated, after = world.client("a"), world.client("a"), world.client("a")
     assert (last.producer_id, last.epoch) == (start.producer_id, 32766)
@@ -134,7 +134,9 @@ def test_a_rotated_id_is_forgotten_with_the_next_transaction(world: World) -> No
 
 
 def test_a_bump_that_its_holder_asked_for_may_be_retried(world: World) -> None:
-    """INIT-08: current is bumped; last is a retry and gets the same answer without a bump; anything else is fenced."""
+    """TST-08, INIT-08: current is bumped; last is a retry and gets the same answer without a bump; anything else is
+    fenced.
+    """
     client = world.client("a")
     bumped = world.client("a", (client.producer_id, 0))
     assert bumped.epoch == 1

@@ -22,7 +22,7 @@ def _clients(world: World, count: int) -> list[Client]:
 
 
 def test_the_lso_is_the_first_offset_of_the_earliest_open_transaction(world: World) -> None:
-    """LSO-01, LSO-02: Kafka's ``testFetchUpToLastStableOffset``: 26 records and 2 markers."""
+    """TST-14, LSO-01, LSO-02: Kafka's ``testFetchUpToLastStableOffset``: 26 records and 2 markers."""
     p1, p2 = _clients(world, 2)
     p1.send(5)
     world.plain(3)
@@ -40,7 +40,7 @@ def test_the_lso_is_the_first_offset_of_the_earliest_open_transaction(world: Wor
 
 
 def test_the_aborted_index_of_kafkas_vector(world: World) -> None:
-    """LSO-03, LSO-06: ``testTransactionIndexUpdated``, and the same from a replay of all events."""
+    """LSO-10, TST-14, LSO-03, LSO-06: ``testTransactionIndexUpdated``, and the same from a replay of all events."""
     p1, p2, p3, p4 = _clients(world, 4)
     ends: list[int] = []
 

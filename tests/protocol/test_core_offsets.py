@@ -63,7 +63,7 @@ def test_offsets_and_records_end_together(world: World, outcome: str, position: 
 
 
 def test_late_offsets_of_an_ended_transaction_are_refused(world: World) -> None:
-    """OFF-05: pending are those of the second transaction only."""
+    """BUG-01, TST-17, OFF-05: pending are those of the second transaction only."""
     client = world.client("a")
     late = client.append(offsets=offsets({T0: 5}))
     client.send()
@@ -94,7 +94,7 @@ def test_generations(world: World, group: str) -> None:
 
 
 def test_a_stable_fetch_waits_for_the_partition_that_is_pending(world: World) -> None:
-    """OFF-09 (D3: by partition): the other partition is answered; afterwards the outcome shows."""
+    """TST-17, OFF-09 (D3: by partition): the other partition is answered; afterwards the outcome shows."""
     client = world.client("a")
     world.commit_offset(10)
     world.commit_offset(11, T1)
@@ -117,7 +117,7 @@ def test_an_unknown_group_has_no_offset(world: World) -> None:
 
 
 def test_the_later_place_in_the_log_wins(world: World) -> None:
-    """OFF-11: a plain commit after the transaction's write stays, though the transaction commits after it."""
+    """TST-17, OFF-11: a plain commit after the transaction's write stays, though the transaction commits after it."""
     client = world.client("a")
     client.send_offsets({T0: 100})
     world.commit_offset(90)
@@ -146,7 +146,7 @@ def test_in_one_transaction_the_last_offset_of_a_partition_wins(world: World) ->
 
 
 def test_producers_hold_pending_offsets_apart(world: World) -> None:
-    """OFF-13: one commits, the other aborts; the partition is stable when both have ended."""
+    """TST-17, OFF-13: one commits, the other aborts; the partition is stable when both have ended."""
     one, two = world.client("a"), world.client("b")
     one.send_offsets({T0: 10})
     two.send_offsets({T0: 20})

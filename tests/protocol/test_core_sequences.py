@@ -60,7 +60,7 @@ def test_a_gap_is_refused(world: World) -> None:
 
 
 def test_a_duplicate_of_the_last_five_gets_the_first_answer(world: World) -> None:
-    """SEQ-03, SEQ-04: Kafka's ``testDuplicateAppends``, with the offsets and the time of the first append."""
+    """TST-14, SEQ-03, SEQ-04: Kafka's ``testDuplicateAppends``, with the offsets and the time of the first append."""
     client = world.client()
     first = [client.send(sequence=sequence) for sequence in range(6)]
     last = client.send(3, sequence=6)
@@ -84,7 +84,7 @@ def test_a_batch_that_overlaps_the_window_is_refused(world: World) -> None:
 
 
 def test_sequences_wrap(world: World) -> None:
-    """SEQ-05: after 2^31-1 comes 0."""
+    """TST-13, SEQ-05: after 2^31-1 comes 0."""
     client = world.client()
     _at_sequence(world, client, MAX_SEQUENCE)
     world.refuse(OutOfOrderSequenceError, client.append(client.numbered(sequence=1)))
@@ -92,7 +92,7 @@ def test_sequences_wrap(world: World) -> None:
 
 
 def test_a_batch_may_lie_on_both_sides_of_the_wrap(world: World) -> None:
-    """SEQ-05: 21 records from MAX-10 end at 9; the next sequence is 10, and the duplicate is found."""
+    """TST-13, SEQ-05: 21 records from MAX-10 end at 9; the next sequence is 10, and the duplicate is found."""
     client = world.client()
     _at_sequence(world, client, MAX_SEQUENCE - 11)
     first = client.send(21, sequence=MAX_SEQUENCE - 10)
@@ -102,7 +102,7 @@ def test_a_batch_may_lie_on_both_sides_of_the_wrap(world: World) -> None:
 
 
 def test_a_new_epoch_begins_at_0(world: World) -> None:
-    """SEQ-06, SEQ-07: it replaces the window; what comes late from the old one is fenced, not a duplicate."""
+    """TST-13, SEQ-06, SEQ-07: it replaces the window; what comes late from the old one is fenced, not a duplicate."""
     client = world.client()
     client.send(10)
     bumped = Client(world, replace(client.identity, epoch=1))
@@ -123,7 +123,7 @@ def test_the_first_batch_of_an_unknown_producer(world: World) -> None:
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_marker_clears_the_window(world: World, outcome: Outcome) -> None:
-    """SEQ-09: e0 has 0-4; after the marker of e1 only e1 with sequence 0 is accepted."""
+    """TST-13, SEQ-09: e0 has 0-4; after the marker of e1 only e1 with sequence 0 is accepted."""
     client = world.client("a")
     client.send(5)
     client.commit() if outcome is Outcome.COMMIT else client.abort()
@@ -246,7 +246,7 @@ def test_partitions_count_for_themselves(world: World) -> None:
 
 
 def test_compaction_does_not_touch_sequences(world: World) -> None:
-    """SEQ-19, PST-10: the window is not made of the batches that are left, so it survives their merge."""
+    """BUG-05, SEQ-19, PST-10: the window is not made of the batches that are left, so it survives their merge."""
     client = world.client()
     client.send(4)
     second = client.send(2)

@@ -119,7 +119,7 @@ def test_offsets_start_the_clock_too(world: World) -> None:
 
 
 def test_what_is_checked_when_a_transaction_grows(world: World) -> None:
-    """ADD-03: mapping before epoch; a partition that is in it already is no write to the transaction."""
+    """TST-08, ADD-03: mapping before epoch; a partition that is in it already is no write to the transaction."""
     client, other = world.client("a"), world.client("b")
     pid = client.producer_id
     batch = client.numbered()
@@ -145,7 +145,7 @@ def test_one_unknown_topic_fails_the_whole_add(world: World) -> None:
 
 @pytest.mark.parametrize("then", ["nothing", "open", "committed"])
 def test_a_delayed_batch_starts_no_transaction(world: World, then: str) -> None:
-    """ADD-07: neither one of its own, nor does it join the next one; and it is in no read."""
+    """BUG-01, BUG-07, ADD-07: neither one of its own, nor does it join the next one; and it is in no read."""
     client = world.client("a")
     client.send(2)
     delayed = client.append(client.numbered(), client.numbered(1, T1))
@@ -177,7 +177,7 @@ def test_the_epoch_of_a_batch_is_that_of_the_open_transaction(world: World) -> N
 
 
 def test_a_partition_that_comes_late_has_its_marker_or_is_refused() -> None:
-    """ADD-12: a send to a new partition and the end, in both orders; nothing is ever left open."""
+    """BUG-12, ADD-12: a send to a new partition and the end, in both orders; nothing is ever left open."""
     for order in permutations(["send", "end"]):
         world = World(partitions=2)
         client = world.client("a")

@@ -84,7 +84,7 @@ def test_a_compaction_writes_the_markers_that_are_missing_first(
 
 
 def test_a_compaction_ends_what_is_open_past_its_timeout(store: Store, clock: ManualClock) -> None:
-    """TMO-01: nobody else might come by, and everything above it would stay as it is."""
+    """LSO-14, TMO-01: nobody else might come by, and everything above it would stay as it is."""
     producer = _everywhere(store, b"left")
     for number in range(3):
         commit(store, [b"%d" % number])

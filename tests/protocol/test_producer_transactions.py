@@ -164,7 +164,7 @@ def test_more_than_five_batches_of_a_partition_are_registered_in_rounds(bench: B
 
 
 def test_every_transaction_has_an_epoch_of_its_own(bench: Bench) -> None:
-    """KIP-890: the epoch goes up with each commit and each abort, the producer id stays."""
+    """TV2-01: KIP-890: the epoch goes up with each commit and each abort, the producer id stays."""
     producer = bench.store.producer("id")
     seen = []
     for end in ("commit_transaction", "abort_transaction", "commit_transaction"):
@@ -184,6 +184,7 @@ def test_a_new_instance_bumps_the_epoch(bench: Bench) -> None:
 
 
 def test_sequences_begin_at_zero_in_each_transaction(bench: Bench) -> None:
+    """TV2-01."""
     with bench.store.producer("id") as producer:
         for _ in range(2):
             with producer.transaction() as txn:
@@ -255,7 +256,9 @@ def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
 
 @pytest.mark.parametrize("call", ["flush", "commit_transaction", "abort_transaction", "result"])
 def test_a_zombie_is_fenced_in_every_call_that_reaches_the_chain(bench: Bench, call: str) -> None:
-    """FEN: the successor has aborted what the zombie left; whatever that does next, nothing of it counts."""
+    """FEN-01, TST-02: FEN: the successor has aborted what the zombie left; whatever that does next, nothing of it
+    counts.
+    """
     zombie = begin(bench, "id", b"zombie")
     future = zombie.send("t", b"zombie again", partition=0)
     with another_process(bench.store, bench.inner) as other, other.producer("id") as successor:
@@ -359,7 +362,7 @@ def test_a_scope_cannot_be_entered_inside_another(bench: Bench) -> None:
 
 
 def test_one_failed_upload_of_a_hundred_sends_fails_the_commit(bench: Bench) -> None:
-    """API-05, with the failed batch known before the commit."""
+    """END-10, API-05, with the failed batch known before the commit."""
     producer = bench.store.producer("id", batch_bytes=1)
     producer.begin_transaction()
     with bench.away("topics/t/2/"):

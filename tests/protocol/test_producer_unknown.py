@@ -49,6 +49,7 @@ def begun(bench: Bench, *written: bytes) -> Producer:
 
 @APPLIED
 def test_a_commit_without_an_answer_is_repeated_and_done_once(bench: Bench, *, applied: bool) -> None:
+    """API-08, OBJ-02, REC-07."""
     producer = begun(bench, b"a")
     future = producer.send("t", b"b", partition=0)
     producer.send_offsets({T0: 7}, "group")
@@ -66,7 +67,9 @@ def test_a_commit_without_an_answer_is_repeated_and_done_once(bench: Bench, *, a
 
 @APPLIED
 def test_after_an_unknown_commit_an_abort_is_refused(bench: Bench, *, applied: bool) -> None:
-    """An abort after a commit that timed out is how Kafka's clients lost or doubled data (KAFKA-17754)."""
+    """API-08, BUG-01: An abort after a commit that timed out is how Kafka's clients lost or doubled data
+    (KAFKA-17754).
+    """
     producer = begun(bench, b"a")
     with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
         producer.commit_transaction()
@@ -80,6 +83,7 @@ def test_after_an_unknown_commit_an_abort_is_refused(bench: Bench, *, applied: b
 
 @APPLIED
 def test_after_an_unknown_abort_a_commit_is_refused(bench: Bench, *, applied: bool) -> None:
+    """API-08."""
     producer = begun(bench, b"a")
     with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
         producer.abort_transaction()
@@ -130,7 +134,7 @@ def test_a_commit_that_was_applied_is_found_also_by_a_store_that_was_opened_agai
 
 
 def test_a_late_commit_cannot_arrive_after_its_producer_was_fenced(bench: Bench) -> None:
-    """The PUT of the commit sleeps; a new instance takes over; the PUT finds its slot taken."""
+    """OBJ-03, FEN-02: The PUT of the commit sleeps; a new instance takes over; the PUT finds its slot taken."""
     producer = begun(bench, b"a")
     with bench.silent(applied=False), pytest.raises(UnknownOutcomeError):
         producer.commit_transaction()
@@ -184,6 +188,7 @@ def test_a_scope_does_not_abort_after_an_unknown_commit(bench: Bench) -> None:
 
 
 def test_a_commit_that_certainly_did_not_happen_may_be_repeated(bench: Bench) -> None:
+    """STM-05, REC-01, REC-08."""
     producer = begun(bench, b"a")
     future = producer.send("t", b"b", partition=0)
     with bench.away(), pytest.raises(StorageRefusedError, match="403"):
@@ -262,7 +267,7 @@ def test_a_commit_after_a_flush_without_an_answer_has_everything_once(bench: Ben
 
 @APPLIED
 def test_an_abort_after_a_flush_without_an_answer_takes_it_away(bench: Bench, *, applied: bool) -> None:
-    """API-17: the append may be applied, or may still be; after the abort neither copy counts."""
+    """BUG-10, API-17: the append may be applied, or may still be; after the abort neither copy counts."""
     producer = begun(bench)
     future = producer.send("t", b"a", partition=0)
     with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
@@ -364,7 +369,9 @@ def test_a_close_whose_abort_fails_says_so_and_is_closed_all_the_same(bench: Ben
 
 
 def test_an_upload_without_an_answer_is_no_unknown_commit(bench: Bench) -> None:
-    """No entry names the object, so nothing has happened: the transaction is to be aborted, and the scope does it."""
+    """REC-08: No entry names the object, so nothing has happened: the transaction is to be aborted, and the scope does
+    it.
+    """
     producer = bench.store.producer("id")
     scope = producer.transaction()
     scope.__enter__().send("t", b"a", partition=0)

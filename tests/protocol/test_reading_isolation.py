@@ -49,7 +49,9 @@ def _numbers(first: int, count: int) -> list[str]:
 
 
 def test_read_committed_shows_only_what_is_decided(store: Store) -> None:
-    """TST-01 ``testBasicTransactions``, CON-02, CON-05, CON-07: two aborted, two committed; markers in neither."""
+    """BUG-16, TST-19, TST-01 ``testBasicTransactions``, CON-02, CON-05, CON-07: two aborted, two committed; markers in
+    neither.
+    """
     with begin(store, "p") as producer:
         send(producer, "2", tp=T1)
         send(producer, "4", tp=T0)
@@ -95,7 +97,9 @@ def test_undecided_data_holds_back_what_is_behind_it(store: Store) -> None:
 
 
 def test_a_waiting_reader_sees_the_abort_with_the_data(store: Store) -> None:
-    """LSO-08: ``testDelayedFetchIncludesAbortedTransaction``: x1 at 0 and x2 at 3, never y1 or y2."""
+    """BUG-06, BUG-15, TST-01, LSO-08: ``testDelayedFetchIncludesAbortedTransaction``: x1 at 0 and x2 at 3, never y1 or
+    y2.
+    """
     two = begin(store, "p2", "x1")
     one = begin(store, "p1", "y1", "y2")
     send(two, "x2")
@@ -133,7 +137,9 @@ def test_a_producers_own_open_transaction_is_hidden_too(store: Store) -> None:
 
 
 def test_one_producer_may_abort_commit_and_abort_again(store: Store) -> None:
-    """CON-03, CON-04: a commit ends no aborted range, an abort no committed one; also from the middle of one."""
+    """TST-19, CON-03, CON-04: a commit ends no aborted range, an abort no committed one; also from the
+    middle of one.
+    """
     with begin(store, "p", "a1", "a2") as producer:
         other = begin(store, "q", "b1")
         producer.abort_transaction()
@@ -165,7 +171,7 @@ def test_aborts_are_looked_up_by_absolute_offsets(store: Store) -> None:
 
 
 def test_an_abort_without_data_hides_nothing(store: Store) -> None:
-    """CON-16: a transaction that sent offsets only, and aborted data that a compaction has removed."""
+    """TST-19, CON-16: a transaction that sent offsets only, and aborted data that a compaction has removed."""
     append(store, "a")
     abort(store, "x")
     commit(store, "b")

@@ -136,7 +136,7 @@ def test_only_the_partition_that_is_undecided_waits(store: Store, clock: ManualC
 
 
 def test_a_crashed_owner_is_recovered_by_its_successor(store: Store, clock: ManualClock) -> None:
-    """OFF-10: the init of the same transactional id aborts what it left, and the group is stable again.
+    """REC-02, OFF-10: the init of the same transactional id aborts what it left, and the group is stable again.
 
     Its partitions are free when its session is over.
     """

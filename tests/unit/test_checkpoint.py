@@ -145,6 +145,7 @@ def chain_warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 def test_without_a_hint_the_newest_checkpoint_is_found_by_listing(bucket: MemoryStore) -> None:
+    """REC-05."""
     bucket.delete([keys.latest(0)])
     asked = requests_of_opening(bucket)
     assert ("list", keys.checkpoints(0)) in asked
@@ -160,6 +161,7 @@ def test_a_short_chain_without_a_hint_costs_no_listing() -> None:
 
 
 def test_a_stale_hint_costs_entries_and_nothing_else(bucket: MemoryStore) -> None:
+    """REC-05."""
     bucket.put(keys.latest(0), encode(LatestDocument(sequence=4)))
     assert state_of(bucket) == folded(bucket)
 
@@ -182,6 +184,7 @@ def test_a_hint_to_a_checkpoint_that_is_not_there_is_ignored(bucket: MemoryStore
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(
     bucket: MemoryStore, part: Callable[[int, int], str], damage: str, chain_warnings: Callable[[], list[str]]
 ) -> None:
+    """PST-04."""
     key = part(0, 8)
     data = bucket.get(key)
     if damage == "missing":
@@ -210,6 +213,7 @@ def test_a_whole_checkpoint_in_the_place_of_another_is_ignored(bucket: MemorySto
 
 
 def test_without_any_good_checkpoint_the_chain_is_folded_from_its_first_entry(bucket: MemoryStore) -> None:
+    """PST-04, REC-05."""
     for sequence in (4, 8):
         bucket.put(keys.checkpoint_head(0, sequence), b"garbage")
     assert state_of(bucket) == folded(bucket)
@@ -265,6 +269,7 @@ def full_store() -> Store:
 
 
 def test_everything_that_a_state_can_hold_comes_back() -> None:
+    """PST-02."""
     store = full_store()
     state = store.chain.state
     objects = MemoryStore()

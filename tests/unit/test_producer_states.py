@@ -141,7 +141,9 @@ def test_the_table_names_every_pair() -> None:
 
 @pytest.mark.parametrize(("state", "call"), TABLE, ids=lambda value: getattr(value, "__name__", value))
 def test_every_call_in_every_state(state: Callable[[Bench], Producer], call: str) -> None:
-    """Either the call is allowed and leads to the state in the table, or it is refused and nothing at all changes."""
+    """API-01: Either the call is allowed and leads to the state in the table, or it is refused and nothing at all
+    changes.
+    """
     bench = Bench()
     producer = state(bench)
     assert f", {NAMES[state]}>" in repr(producer)
@@ -227,7 +229,7 @@ def test_an_idempotent_producer_has_no_transactions() -> None:
 
 
 def test_an_abortable_error_names_its_cause_and_a_new_transaction_works_after_the_abort() -> None:
-    """API-09, KIP-1050."""
+    """ERR-05, API-09, KIP-1050."""
     bench = Bench()
     producer = abortable(bench)
     for call in ("send", "flush", "commit"):
@@ -241,6 +243,7 @@ def test_an_abortable_error_names_its_cause_and_a_new_transaction_works_after_th
 
 
 def test_a_fatal_error_is_raised_again_by_every_call() -> None:
+    """API-09, ERR-08, FEN-10."""
     bench = Bench()
     producer = fatal(bench)
     with pytest.raises(ProducerFencedError, match="epoch") as first:
