@@ -23,6 +23,7 @@ PUBLIC_NAMES = [
     "Isolation",
     "OffsetAndMetadata",
     "PartitionOffsets",
+    "PreparedTxn",
     "Producer",
     "Record",
     "RecordMetadata",
