@@ -68,6 +68,16 @@ FIRST ?= 0
 simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, all processors; shrink what fails
 	'$(BIN)/python' -m txnstore.testing.simulation --seeds $(SEEDS) --first $(FIRST)
 
+# DURATION: seconds. STORE: local, s3 (ministack) or moto. A run is not replayed by its seed, but its faults are drawn by it.
+DURATION ?= 60
+STORE ?= local
+CHAINS ?= 1
+SEED ?= 0
+
+.PHONY: torture
+torture: $(STAMP) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
+	'$(BIN)/python' -m txnstore.testing.torture --duration '$(DURATION)' --store '$(STORE)' --chains '$(CHAINS)' --seed '$(SEED)'
+
 .PHONY: bench
 bench: $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks

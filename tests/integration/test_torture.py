@@ -1,0 +1,18 @@
+"""A short torture run: processes of one store are killed and paused at random (26.6: a smoke test of half a minute)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from txnstore.testing.torture.run import Settings, torture
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chains", [1, 4])
+def test_jep_25_real_processes_leave_no_anomaly(tmp_path: Path, chains: int) -> None:
+    report = torture(Settings(tmp_path / "run", 10.0, chains=chains, seed=chains, jobs=1, consumers=1))
+    assert report.ok, "\n".join(report.lines())
+    assert report.operations["txn ok"] > 20
+    assert sum(report.faults.values()) > 5
