@@ -8,30 +8,27 @@ sequences, the futures.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from txnstore.core.commands import Ended, EndTxn, HoldTxn, InitProducer, ProducerIdentity
+from txnstore.core.commands import EndTxn, HoldTxn, InitProducer, ProducerIdentity
 from txnstore.core.model import NO_PRODUCER, OffsetAndMetadata, Outcome, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.errors import (
     InvalidConfigError,
     ProducerClosedError,
-    StorageError,
     TransactionAbortedError,
-    TxnStoreError,
     UnknownOutcomeError,
 )
 from txnstore.producing.accumulator import Accumulator
-from txnstore.producing.batching import RecordFuture, TableFuture, TablePart, fail_all, resolve_all
+from txnstore.producing.batching import RecordFuture, TableFuture, TablePart, fail_all
 from txnstore.producing.linger import Lingerer, linger_seconds
 from txnstore.producing.prepared import PreparedTxn
+from txnstore.producing.registrar import Registrar
 from txnstore.producing.scope import TransactionScope
 from txnstore.producing.session import GroupMetadata, Pending, Session, rounds, txn_offsets
 from txnstore.producing.states import Lifecycle, Phase
-from txnstore.producing.uploads import Upload
 
 if TYPE_CHECKING:
     from txnstore.store import Store
@@ -64,13 +61,11 @@ class Producer:
             transactional_id = check_id("transactional_id", transactional_id)
         seconds = linger_seconds(linger, transactional_id)
         self._store = store
-        self._lock = threading.RLock()
-        self._sending = threading.RLock()
-        self._pending: Pending | None = None
         self._prepared: PreparedTxn | None = None
         self._accumulator = Accumulator(store, batch_bytes, buffer_bytes, self._flush_on_demand)
-        self._session = Session(self._init(transactional_id, transaction_timeout, keep_prepared=keep_prepared))
         self._life = Lifecycle(transactional_id)
+        identity = self._init(transactional_id, transaction_timeout, keep_prepared=keep_prepared)
+        self._registrar = Registrar(store, identity, self._life, self._accumulator)
         if keep_prepared:
             self._take_over()
         self._lingerer = Lingerer(seconds, self._flush_on_demand) if seconds is not None else None
@@ -94,6 +89,10 @@ class Producer:
             self._life.phase = Phase.PREPARED
             self._prepared = PreparedTxn(txn.producer_id, txn.held)
             self._session.started = True
+
+    @property
+    def _session(self) -> Session:
+        return self._registrar.session
 
     # What it is -------------------------------------------------------------------------------------------------------
 
@@ -132,13 +131,13 @@ class Producer:
         it as in Kafka's Java client. ``timestamp`` in ms; now by default.
         """
         self._make_room()
-        with self._lock:
+        with self._registrar.lock:
             if not self._life.takes_records:
                 self._check_send()
             try:
                 future = self._accumulator.send(topic, value, key, partition, headers, timestamp)
             except BaseException as error:
-                self._check_interrupt(error)
+                self._registrar.check_interrupt(error)
                 raise
         self._wake_lingerer()
         return future
@@ -151,22 +150,22 @@ class Producer:
         one :class:`RecordMetadata` a row, in the order of the rows.
         """
         parts: list[TablePart] = []
-        with self._lock:
+        with self._registrar.lock:
             self._check_send()
             pieces = self._accumulator.pieces(topic, data, partition)
         try:
             for piece in pieces:
                 self._make_room()
-                with self._lock:
+                with self._registrar.lock:
                     self._check_send()
                     try:
                         parts += self._accumulator.send_table(piece, partition)
                     except BaseException as error:
-                        self._check_interrupt(error)
+                        self._registrar.check_interrupt(error)
                         raise
         except BaseException as error:
             if parts:
-                self._fail(error)
+                self._registrar.fail(error)
             raise
         finally:
             self._wake_lingerer()
@@ -176,7 +175,7 @@ class Producer:
         """Block while the buffer is full. An error is raised before the record is taken in, so nothing is half done."""
         if self._accumulator.crowded:
             self._life.check_usable()
-            self._flush(crowd_only=True)
+            self._registrar.flush(crowd_only=True)
 
     def _wake_lingerer(self) -> None:
         if self._lingerer is not None and self._accumulator.waiting:
@@ -186,7 +185,7 @@ class Producer:
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
     ) -> None:
         """Commit consumed positions (the *next* offsets to read) of a group with the transaction."""
-        with self._lock:
+        with self._registrar.lock:
             self._check_in_transaction("send offsets")
             if offsets:
                 self._session.offsets.append(txn_offsets(offsets, group))
@@ -205,7 +204,7 @@ class Producer:
         The futures tell which records failed.
         """
         self._life.check_usable()
-        self._flush()
+        self._registrar.flush()
         if self._life.phase is Phase.ABORTABLE_ERROR:
             self._check_in_transaction("flush")
         if self._unknown_end is not None:
@@ -216,154 +215,10 @@ class Producer:
         if self._life.forked:
             return ProducerClosedError("this producer belongs to the process that this one was forked from")
         try:
-            self._flush()
+            self._registrar.flush()
         except Exception as error:  # noqa: BLE001 - it is handed to whoever waits
             return error
         return UnknownOutcomeError(_END_UNKNOWN) if self._life.phase is Phase.ENDING else None
-
-    def _flush(self, *, crowd_only: bool = False) -> None:
-        """Register what is uploaded: everything sent so far, or only as much as makes room for more."""
-        with self._sending:
-            with self._lock:
-                if self._life.phase not in (Phase.READY, Phase.IN_TRANSACTION):
-                    return
-                self._seal(crowd_only=crowd_only)
-            self._announce()
-            self._settle()
-            self._register(self._uploaded(crowd_only=crowd_only))
-            if not crowd_only:
-                self._register_offsets()
-
-    def _seal(self, *, crowd_only: bool = False) -> None:
-        try:
-            if crowd_only:
-                self._accumulator.make_room()
-            else:
-                self._accumulator.seal()
-        except BaseException as error:
-            self._check_interrupt(error)
-            raise
-
-    def _announce(self) -> None:
-        """What lies in other chains joins the transaction while its segments are on their way (ADD-01)."""
-        session = self._session
-        groups = [offsets.group for offsets in session.offsets]
-        if self.transactional_id is not None and self._store.coordinator.announce(
-            session.identity, self._accumulator.sealed, groups
-        ):
-            session.started = True
-
-    def _check_interrupt(self, error: BaseException) -> None:
-        """An interrupt may have left the buffers half changed: what they hold is failed, so that nothing gets lost.
-
-        A command without an answer stays, because its sequences may be taken.
-        """
-        if isinstance(error, Exception):
-            return
-        self._fail(error)
-        if self._life.phase is Phase.READY:
-            self._accumulator.drop(error, self._pending.uploads if self._pending is not None else ())
-
-    def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
-        """The batches that are uploaded and not registered, in the order of their sends; waits for the uploads.
-
-        A failed upload ends its batch, and with it the transaction. Without one, the good batches go on alone.
-        """
-        good, errors = [], []
-        for upload in self._accumulator.wait(crowd_only=crowd_only):
-            error = upload.future.exception()
-            if error is None:
-                good.append(upload)
-                continue
-            errors.append(error)
-            fail_all([upload.batch], error)
-            self._forget([upload])
-        if errors:
-            self._fail(errors[0])
-            if self.transactional_id is None:
-                self._register(good)
-            raise errors[0]
-        return good
-
-    def _forget(self, uploads: list[Upload]) -> None:
-        with self._lock:
-            self._accumulator.forget(uploads)
-
-    def _register(self, uploads: list[Upload]) -> None:
-        """Give batches their offsets, with one entry a round, inside the open transaction if there is one."""
-        for part in rounds(uploads):
-            # A done callback that waits for another record has flushed the later rounds already.
-            waiting = [upload for upload in part if not upload.batch.settled]
-            if waiting:
-                self._submit(Pending(self._session.append(waiting), waiting))
-
-    def _register_offsets(self) -> None:
-        """Offsets that came without records: once flushed, no reader of the group may begin before them (OFF-10)."""
-        if self._life.phase is Phase.IN_TRANSACTION and self._session.offsets:
-            self._submit(Pending(self._session.append([]), []))
-
-    def _settle(self) -> None:
-        """Repeat the command whose outcome is unknown; its sequences make that harmless (SEQ-14)."""
-        if self._pending is not None:
-            self._submit(self._pending)
-
-    def _submit(self, pending: Pending) -> Ended | None:
-        """Submit a command and settle its batches. An unknown outcome keeps the command for the next call.
-
-        So does an interrupt, wherever it comes: as after a time-out, nobody knows (API-08).
-        """
-        repeated, self._pending = self._pending is pending, pending
-        try:
-            answer = self._store.submit(pending.command)
-        except UnknownOutcomeError:
-            self._session.started = True
-            raise
-        except StorageError:
-            if not repeated:
-                self._pending = None  # Nothing happened: the batches stay uploaded, the same call may be repeated.
-            raise
-        except Exception as error:
-            self._refused(pending, error)
-            raise
-        except BaseException:
-            self._session.started = True
-            raise
-        batches = [upload.batch for upload in pending.uploads]
-        if isinstance(answer, Ended):
-            pending.unknown = False
-            self._forget(pending.uploads)
-            resolve_all(batches, answer.appended)
-            return answer
-        self._session.advance(pending.command)
-        for batch, landed in zip(batches, answer, strict=True):
-            batch.resolve(landed)
-        self._forget(pending.uploads)
-        self._pending = None
-        resolve_all(batches, answer)
-        return None
-
-    def _refused(self, pending: Pending, error: Exception) -> None:
-        """A refused command ends its batches, and with them the transaction.
-
-        Without one, each batch is tried alone: those of other partitions may be fine, and if an earlier attempt had an
-        unknown outcome, they may even be in the log (SEQ-15, SEQ-18).
-        """
-        self._pending = None
-        fatal = isinstance(error, TxnStoreError) and error.fatal
-        if self.transactional_id is None and len(pending.uploads) > 1 and not fatal:
-            for upload in pending.uploads:
-                try:
-                    self._submit(Pending(self._session.append([upload]), [upload]))
-                except StorageError:
-                    raise
-                except Exception:  # noqa: BLE001, S112 - its future tells; the caller gets the first error
-                    continue
-            return
-        # With several chains a part of it may be written, or its partitions added: there is something to abort.
-        self._session.started = self._session.started or len(self._store.chains) > 1
-        self._forget(pending.uploads)
-        fail_all([upload.batch for upload in pending.uploads], error)
-        self._fail(error)
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
@@ -373,7 +228,7 @@ class Producer:
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first record (API-02)."""
-        with self._lock:
+        with self._registrar.lock:
             self._life.check_begin()
             self._life.phase = Phase.IN_TRANSACTION
 
@@ -395,11 +250,11 @@ class Producer:
         From now on the transaction takes no more records and has no time-out: it stays open until somebody commits,
         aborts or completes it, also another process (``keep_prepared``). Store the answer with what decides.
         """
-        with self._sending:
-            with self._lock:
+        with self._registrar.sending:
+            with self._registrar.lock:
                 self._check_in_transaction("prepare")
             self.flush()
-            with self._lock:
+            with self._registrar.lock:
                 self._check_in_transaction("prepare")
                 identity = self._session.identity
                 if self._session.started:
@@ -415,7 +270,7 @@ class Producer:
         happens: what it means was completed, or aborted, before.
         """
         decided = PreparedTxn.parse(prepared)
-        with self._sending:
+        with self._registrar.sending:
             self._life.check_usable()
             if self._life.phase is Phase.READY:
                 return False
@@ -424,16 +279,16 @@ class Producer:
             return ours
 
     def _end(self, outcome: Outcome) -> None:
-        with self._sending:
+        with self._registrar.sending:
             before = self._life.phase
             try:
-                with self._lock:
+                with self._registrar.lock:
                     self._life.check_end(outcome, self._unknown_end)
                     # From here on no record is taken in, so that each belongs to this transaction or to the next
                     # (API-19).
                     self._life.phase = Phase.ENDING
-                pending = self._pending if before is Phase.ENDING else self._last_command(outcome)
-                ended = self._submit(pending) if pending is not None else None
+                pending = self._registrar.pending if before is Phase.ENDING else self._last_command(outcome)
+                ended = self._registrar.submit(pending) if pending is not None else None
                 self._begin_session(ended.producer if ended is not None else self._session.identity)
             except BaseException as error:
                 self._not_ended(outcome, before, error)
@@ -441,9 +296,9 @@ class Producer:
 
     def _not_ended(self, outcome: Outcome, before: Phase, error: BaseException) -> None:
         """Back to where the end was asked for, unless nobody knows whether it happened, or the error says otherwise."""
-        with self._lock:
-            if self._pending is not None and isinstance(self._pending.command, EndTxn):
-                self._pending.unknown = True  # The same call repeats it, and gets the same answer.
+        with self._registrar.lock:
+            if self._registrar.pending is not None and isinstance(self._registrar.pending.command, EndTxn):
+                self._registrar.pending.unknown = True  # The same call repeats it, and gets the same answer.
                 return
             if self._life.phase is not Phase.ENDING:
                 return
@@ -455,7 +310,7 @@ class Producer:
     @property
     def _unknown_end(self) -> Outcome | None:
         """The end that was asked for, and whose outcome nobody could tell."""
-        pending = self._pending
+        pending = self._registrar.pending
         if pending is None or not pending.unknown or not isinstance(pending.command, EndTxn):
             return None
         return pending.command.outcome
@@ -469,16 +324,16 @@ class Producer:
     def _last_command(self, outcome: Outcome) -> Pending | None:
         """The end of the transaction with all that is not registered yet; None if there is nothing to end (API-07)."""
         if outcome is Outcome.ABORT:
-            begun = self._session.started or self._pending is not None
+            begun = self._session.started or self._registrar.pending is not None
             self._drop_unsent()
             return Pending(EndTxn(self._session.identity, outcome), []) if begun else None
-        with self._lock:
-            self._seal()
-        self._announce()
-        self._settle()
-        parts = rounds(self._uploaded())
+        with self._registrar.lock:
+            self._registrar.seal()
+        self._registrar.announce()
+        self._registrar.settle()
+        parts = rounds(self._registrar.uploaded())
         for uploads in parts[:-1]:
-            self._register(uploads)
+            self._registrar.register(uploads)
         uploads = parts[-1] if parts else []
         session = self._session
         if not (session.started or uploads or session.offsets):
@@ -488,23 +343,17 @@ class Producer:
     def _drop_unsent(self) -> None:
         """Records that are not registered are gone with the transaction (API-06); uploads become garbage."""
         msg = f"the transaction of {self.transactional_id!r} was aborted before this record was written"
-        with self._lock:
+        with self._registrar.lock:
             self._accumulator.drop(TransactionAbortedError(msg))
             self._session.offsets = []
-            self._pending = None
+            self._registrar.pending = None
 
     def _begin_session(self, identity: ProducerIdentity) -> None:
-        with self._lock:
-            self._session = Session(identity)
-            self._pending = self._life.error = self._prepared = None
+        with self._registrar.lock:
+            self._registrar.session = Session(identity)
+            self._registrar.pending = self._life.error = self._prepared = None
             if self._life.phase is not Phase.CLOSED:  # A done callback may have closed it.
                 self._life.phase = Phase.READY
-
-    def _fail(self, error: BaseException) -> None:
-        """An error ends the producer if it is fatal, and the transaction otherwise (API-09, ERR-05)."""
-        with self._lock:
-            if self._life.fail(error):
-                self._accumulator.drop(error)
 
     # Life -------------------------------------------------------------------------------------------------------------
 
@@ -514,23 +363,23 @@ class Producer:
             return
         if self._lingerer is not None:
             self._lingerer.stop()
-        with self._sending:
+        with self._registrar.sending:
             try:
                 if self.transactional_id is None:
-                    self._flush()
+                    self._registrar.flush()
                 elif self._life.phase in (Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR):
                     self._end(Outcome.ABORT)
             finally:
-                with self._lock:
+                with self._registrar.lock:
                     self._life.phase = Phase.CLOSED
                     self._give_up()
 
     def _give_up(self) -> None:
         """Fail what still waits; of the records of a command without an answer nobody can say that they failed."""
-        if self._pending is not None:
-            uploads, self._pending = self._pending.uploads, None
+        if self._registrar.pending is not None:
+            uploads, self._registrar.pending = self._registrar.pending.uploads, None
             error = UnknownOutcomeError("the producer was closed before the storage told whether this was written")
-            self._forget(uploads)
+            self._registrar.forget(uploads)
             fail_all([upload.batch for upload in uploads], error)
         self._accumulator.drop(ProducerClosedError("the producer was closed before this record was written"))
 

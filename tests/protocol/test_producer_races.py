@@ -299,7 +299,7 @@ def test_a_fork_while_another_thread_flushes_does_not_block_the_child(local: Sto
     producer = local.producer("id")
     producer.begin_transaction()
     future = producer.send("t", b"x", partition=0)
-    with producer._sending, producer._lock:
+    with producer._registrar.sending, producer._registrar.lock:
 
         def child() -> None:
             def use() -> None:
