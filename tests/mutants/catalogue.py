@@ -339,6 +339,7 @@ MANY_CHAINS = (
         "if known is None or known.epoch < epoch:",
         "if known is not None and known.epoch < epoch:",
         chains=3,
+        mishaps=(Mishap.PAUSE,),
     ),
     Mutant(
         "it is complete before all markers are written",
