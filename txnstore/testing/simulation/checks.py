@@ -13,6 +13,8 @@ from txnstore.testing.simulation.readers import TOPICS, Copy, Member, scanned
 from txnstore.testing.simulation.recorder import Operation
 from txnstore.testing.simulation.world import World
 
+#: How often a record is there that an operation of each type has sent.
+_WANTED = {"ok": {1}, "fail": {0}, "info": {0, 1}}
 Pairs = list[tuple[int, int]]
 
 
@@ -20,7 +22,7 @@ def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
     """JEP-22: ok is there whole, fail is not there, info is there whole or not at all; and nothing is there twice."""
     places = journal.places()
     for operation in history:
-        if operation.f not in ("txn", "send") or operation.type == "invoke":
+        if operation.f not in ("txn", "send") or operation.type not in _WANTED:
             continue
         landed = []
         for micro in operation.value:
@@ -33,7 +35,7 @@ def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
                 yield f"duplicate: {value} is committed at {[(r.key, r.offset) for r in found]}"
             if found and (found[0].key != micro[1] or offset not in (None, found[0].offset)):
                 yield f"wrong-offset: {operation.process} was told {micro}, it is at {found[0]}"
-        wanted = {"ok": {1}, "fail": {0}, "info": {0, 1}}[operation.type]
+        wanted = _WANTED[operation.type]
         if landed and (len(set(landed)) > 1 or not set(landed) <= wanted):
             yield f"wrong-outcome: {operation.process} {operation.type} {operation.value}: committed {landed}"
 
@@ -49,13 +51,17 @@ def fences(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
             begun[operation.process] = at
             if operation.f == "init":
                 names[operation.process] = operation.value["transactional_id"]
-        elif operation.f == "init":
+        elif operation.f == "init" and operation.type != "committing":
             inits.append((names[operation.process], operation.process, begun[operation.process], at))
     places = journal.places()
     for at, operation in enumerate(operations):
         if operation.type == "invoke":
             begun[operation.process] = at
-        if operation.f != "txn" or operation.type == "ok" or not (operation.error or "").startswith("ProducerFenced"):
+        if (
+            operation.f != "txn"
+            or operation.type not in ("fail", "info")
+            or not (operation.error or "").startswith("ProducerFenced")
+        ):
             continue
         values = [micro[2] for micro in operation.value if micro[0] == "send"]
         if not any(journal.committed(record) for value in values for record in places.get(value, ())):

@@ -14,6 +14,7 @@ from txnstore.chain.codec import Entry, decode
 from txnstore.core.events import BatchAppended, MarkerWritten, ProducerInitialized, TxnPrepared
 from txnstore.core.model import Outcome
 from txnstore.segment import codec
+from txnstore.testing.history import Decision
 from txnstore.testing.simulation.storage import Bucket
 
 #: (producer id, epoch): one transaction, as KIP-890 gives each its own epoch.
@@ -37,6 +38,7 @@ class Journal:
     logs: dict[str, list[Written]] = field(default_factory=dict)
     outcomes: dict[TxnId, Outcome] = field(default_factory=dict)
     markers: dict[tuple[str, TxnId], Outcome] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
     anomalies: list[str] = field(default_factory=list)
 
     def committed(self, record: Written) -> bool:
@@ -66,6 +68,8 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
                 case MarkerWritten():
                     _marker(journal, ends, event)
                 case ProducerInitialized(transactional_id=str(name)):
+                    place = len(journal.decisions)
+                    journal.decisions.append(Decision("init", name, event.producer_id, event.epoch, place))
                     _newer(journal, newest, name, (event.producer_id, event.epoch), "init")
                 case TxnPrepared():
                     _decided(journal, newest, event)
@@ -122,6 +126,8 @@ def _decided(journal: Journal, newest: dict[str, TxnId], event: TxnPrepared) -> 
             f"zombie-end: {event.transactional_id} {txn}, current {newest.get(event.transactional_id)}"
         )
     journal.outcomes[txn] = event.outcome
+    what = "commit" if event.outcome is Outcome.COMMIT else "abort"
+    journal.decisions.append(Decision(what, event.transactional_id, *txn, len(journal.decisions)))
     _newer(journal, newest, event.transactional_id, (event.next_producer_id, event.next_epoch), "end")
 
 

@@ -30,7 +30,8 @@ class TransactionalProducer(TransactionalActor):
         plan = self._plan()
         futures: list[RecordFuture] = []
         history = self.world.history
-        history.invoke(process.name, "txn", [("send", f"{topic}-{number}", value) for topic, number, value in plan])
+        sends = [("send", f"{topic}-{number}", value) for topic, number, value in plan]
+        history.invoke(process.name, "txn", sends, self.identity(producer))
         known, why = self.transact(process, producer, lambda: self._send(producer, plan, futures))
         if known is Known.COMMITTED:
             landed = zip(plan, (future.result().offset for future in futures), strict=True)

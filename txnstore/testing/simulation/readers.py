@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError, TxnStoreError, UnstableOffsetCommitError
 from txnstore.producer import Producer
 from txnstore.reading.record import Record
+from txnstore.store import Store
 from txnstore.testing.simulation.actor import Actor
 from txnstore.testing.simulation.transacting import Known, TransactionalActor
 from txnstore.testing.simulation.world import SIDE, SOURCE, TARGET, Copied, Process
@@ -86,6 +88,9 @@ class Copy(TransactionalActor):
                 consumer = self.insist(partial(process.store.consumer, [self.source], self.group))
             except StorageError:
                 return self.pause(1_000)
+            history = self.world.history
+            history.invoke(process.name, "subscribe", self.world.partitions)
+            history.ok(process.name)
             while self.usable and self.next_operation():
                 self._copy(process, producer, consumer)
                 self.breathe()
@@ -105,10 +110,11 @@ class Copy(TransactionalActor):
         plan = [(record, self.rng.randrange(self.world.settings.partitions)) for record in records]
         copies = [(number, self._copied(record)) for record, number in plan]
         sends = [("send", f"{TARGET}-{number}", value) for number, value in copies]
-        history.invoke(process.name, "txn", [("poll",), *sends])
+        after = {tp: consumer.position(tp) for tp in {TopicPartition(r.topic, r.partition) for r in records}}
+        moved = ("offsets", self.group, {str(tp): offset for tp, offset in sorted(after.items())})
+        history.invoke(process.name, "txn", [("poll", polled(records)), moved, *sends], self.identity(producer))
 
         def offsets() -> None:
-            after = {tp: consumer.position(tp) for tp in {TopicPartition(r.topic, r.partition) for r in records}}
             producer.send_offsets(after, consumer.group_metadata())
 
         def body() -> None:
@@ -126,7 +132,7 @@ class Copy(TransactionalActor):
 
         known, why = self.transact(process, producer, body)
         if known is Known.COMMITTED:
-            history.ok(process.name, [("poll", polled(records)), *(("send", key, (None, v)) for _, key, v in sends)])
+            history.ok(process.name)
             return None
         if known is Known.ABORTED:
             history.fail(process.name, why)
@@ -160,26 +166,34 @@ class Scanner(Actor):
         history, store = self.world.history, process.store
         history.invoke(process.name, "snapshot")
         try:
-            snapshot = store.snapshot()
-            found = {
-                isolation: {
-                    key: pairs
-                    for topic in TOPICS
-                    for key, pairs in scanned(store.scan(topic, isolation, snapshot=snapshot).to_table()).items()
-                }
-                for isolation in ("read_committed", "read_uncommitted")
-            }
+            found = look(store)
         except (StorageError, CorruptionError) as error:
             # A vacuum may have taken what a scan reads if that lasted longer than the grace period.
             if isinstance(error, CorruptionError) and "missing" not in str(error):
                 self.unexpected(process, "scan", error)
             history.fail(process.name, error)
             return
-        ends = {
-            str(tp): (log.last_stable_offset, log.high_watermark, dict(log.open_txns.items()))
-            for tp, log in sorted(snapshot.state.partitions.items())
-        }
-        history.ok(process.name, {"ends": ends, **found})
+        history.ok(process.name, found)
+
+
+def look(store: Store) -> dict[str, Any]:
+    """Everything, of one snapshot: the records under both isolation levels, the ends of the logs, the groups."""
+    snapshot = store.snapshot()
+    found: dict[str, Any] = {}
+    for isolation in ("read_committed", "read_uncommitted"):
+        tables = (store.scan(topic, isolation, snapshot=snapshot).to_table() for topic in TOPICS)
+        found[isolation] = {key: pairs for table in tables for key, pairs in scanned(table).items()}
+    state = snapshot.state
+    found["ends"] = {
+        str(tp): (log.last_stable_offset, log.high_watermark, dict(log.open_txns.items()))
+        for tp, log in sorted(state.partitions.items())
+    }
+    found["groups"] = {
+        name: {str(tp): value.value.offset for tp, value in sorted(group.offsets.items())}
+        for name, group in sorted(state.groups.items())
+    }
+    found["unstable"] = sorted(name for name, group in state.groups.items() if any(map(len, group.pending.values())))
+    return found
 
 
 def polled(records: Iterable[Record]) -> Polled:

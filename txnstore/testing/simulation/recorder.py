@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+#: Transactional id, producer id and epoch of a transaction.
+Txn = tuple[str, int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One line of a history. ``time`` is in milliseconds of the true clock."""
+    """One line of a history. ``time`` is in milliseconds of the true clock; ``txn`` tells which transaction it is."""
 
     index: int
     time: int
@@ -23,6 +26,7 @@ class Operation:
     f: str
     value: Any
     error: str | None = None
+    txn: Txn | None = None
 
 
 class Recorder:
@@ -31,28 +35,33 @@ class Recorder:
     def __init__(self, clock: Callable[[], int]) -> None:
         self.operations: list[Operation] = []
         self._clock = clock
-        self._open: dict[str, tuple[str, Any]] = {}
+        self._open: dict[str, tuple[str, Any, Txn | None]] = {}
 
-    def invoke(self, process: str, f: str, value: Any = None) -> None:
+    def invoke(self, process: str, f: str, value: Any = None, txn: Txn | None = None) -> None:
         """The process begins an operation."""
         assert process not in self._open, f"{process} does two things at once"
-        self._open[process] = (f, value)
-        self._add(process, "invoke", f, value)
+        self._open[process] = (f, value, txn)
+        self._add(process, "invoke", f, value, txn=txn)
+
+    def committing(self, process: str) -> None:
+        """From here on its transaction may be committed."""
+        f, value, txn = self._open[process]
+        self._add(process, "committing", f, value, txn=txn)
 
     def ok(self, process: str, value: Any = None) -> None:
         """It has happened; ``value`` with what was learnt, or as invoked."""
-        f, invoked = self._open.pop(process)
-        self._add(process, "ok", f, invoked if value is None else value)
+        f, invoked, txn = self._open.pop(process)
+        self._add(process, "ok", f, invoked if value is None else value, txn=txn)
 
     def fail(self, process: str, error: object) -> None:
         """It has not happened, and never will."""
-        f, value = self._open.pop(process)
-        self._add(process, "fail", f, value, error)
+        f, value, txn = self._open.pop(process)
+        self._add(process, "fail", f, value, error, txn)
 
     def info(self, process: str, error: object) -> None:
         """Nobody can tell."""
-        f, value = self._open.pop(process)
-        self._add(process, "info", f, value, error)
+        f, value, txn = self._open.pop(process)
+        self._add(process, "info", f, value, error, txn)
 
     def crashed(self, process: str) -> None:
         """The process is gone, whatever it was doing."""
@@ -60,12 +69,7 @@ class Recorder:
             self.info(process, "crashed")
         self._add(process, "info", "crash", None)
 
-    def _add(self, process: str, kind: str, f: str, value: Any, error: object = None) -> None:
-        text = (
-            None
-            if error is None
-            else f"{type(error).__name__}: {error}"
-            if isinstance(error, Exception)
-            else str(error)
-        )
-        self.operations.append(Operation(len(self.operations), self._clock(), process, kind, f, value, text))
+    def _add(self, process: str, kind: str, f: str, value: Any, error: object = None, txn: Txn | None = None) -> None:
+        text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error or "") or None
+        at = len(self.operations)
+        self.operations.append(Operation(at, self._clock(), process, kind, f, value, text, txn))

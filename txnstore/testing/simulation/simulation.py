@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from txnstore.errors import TxnStoreError
 from txnstore.testing.simulation import checks
 from txnstore.testing.simulation.actor import Actor
+from txnstore.testing.simulation.jepsen import found_by_checker
 from txnstore.testing.simulation.journal import read_journal
 from txnstore.testing.simulation.locks import simulated_locks
 from txnstore.testing.simulation.maintenance import Recoverer, Tidy
 from txnstore.testing.simulation.producers import PlainProducer, TransactionalProducer
-from txnstore.testing.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader
+from txnstore.testing.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
 from txnstore.testing.simulation.recorder import Operation
 from txnstore.testing.simulation.settings import Settings
 from txnstore.testing.simulation.storage import Step, hash_of
@@ -84,6 +85,7 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.ends(history)
         yield from checks.settled(world, store, journal)
         yield from checks.copies(world, store, journal)
+        yield from found_by_checker(history, world.copied, journal, look(store))
         yield from checks.verified(store)
     except TxnStoreError as error:
         yield f"broken: {type(error).__name__}: {error}"

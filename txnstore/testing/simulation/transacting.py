@@ -18,6 +18,7 @@ from txnstore.errors import (
 )
 from txnstore.producer import Producer
 from txnstore.testing.simulation.actor import PATIENCE, Actor
+from txnstore.testing.simulation.recorder import Txn
 from txnstore.testing.simulation.world import Process
 
 #: What a transaction may be refused with although its client did everything right.
@@ -77,6 +78,7 @@ class TransactionalActor(Actor):
         except TxnStoreError as error:
             return self._refused(process, producer, "send", error)
         unknown = False
+        self.world.history.committing(process.name)
         reason: TxnStoreError | None = None
         for _ in range(PATIENCE):
             try:
@@ -100,6 +102,10 @@ class TransactionalActor(Actor):
             self.usable = False
             return Known.NOTHING, reason
         return self._abort(process, producer, reason)
+
+    def identity(self, producer: Producer) -> Txn:
+        """Which transaction the next one is."""
+        return str(producer.transactional_id), producer.producer_id, producer.epoch
 
     def change_of_mind(self) -> None:
         """The body of a transaction decides to abort it."""
