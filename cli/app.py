@@ -21,10 +21,13 @@ from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
 from txnstore.cli.topic import topic
 from txnstore.cli.txn import txn
-from txnstore.errors import StoreExistsError, TxnStoreError
+from txnstore.errors import StoreExistsError, TransactionalIdNotFoundError, TxnStoreError
 
 #: What to do next, where the command line has another answer than the library.
-_ADVICE: dict[type[Exception], str] = {StoreExistsError: "Use it as it is, or add --exist-ok."}
+_ADVICE: dict[type[Exception], str] = {
+    StoreExistsError: "Use it as it is, or add --exist-ok.",
+    TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
+}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,39 +1,46 @@
-"""``txn``: the transactions of a store."""
+"""``txn``: the transactions of a store, and what to do about those that nobody ends."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.view import View
 
 if TYPE_CHECKING:
-    from txnstore.core.model import (
-        Transaction,
-    )
+    from collections.abc import Iterable
+
+    from txnstore.core.history import TransactionStep
+    from txnstore.core.model import TopicPartition, Transaction
 
 _COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "groups", "started_at", "updated_at"]
+_STEP_COLUMNS = ["timestamp", "step", "producer_id", "epoch", "chain", "entry", "partitions", "groups"]
+_HANGING_COLUMNS = ["partition", "producer_id", "epoch", "first_offset", "last_timestamp", "transactional_id", "reason"]
 
 
 @click.group()
 def txn() -> None:
-    """Show transactions."""
+    """Show transactions, abort those that nobody ends, fence producers."""
 
 
 @txn.command("list")
 @click.option("--state", metavar="STATE", help="Only those in this state, such as ONGOING or COMPLETE_COMMIT.")
 @click.option("--older-than", type=Duration(), help="Only open ones that began so long ago: 90s, 30m, 24h.")
+@click.option("--producer-id", type=int, help="Only those of this producer id.")
+@click.option("--pattern", metavar="REGEX", help="Only ids that match this regular expression as a whole.")
 @shared_options()
 @pass_app
-def list_transactions(app: App, state: str | None, older_than: float | None) -> None:
+def list_transactions(
+    app: App, state: str | None, older_than: float | None, producer_id: int | None, pattern: str | None
+) -> None:
     """List the transactional ids with the state of each one's last transaction."""
     with app.open(read_only=True) as store:
-        found = store.transactions(state=state, older_than=older_than)
+        found = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
     app.out.rows(map(_described, found), _COLUMNS, empty="No such transaction")
 
 
@@ -44,19 +51,97 @@ def list_transactions(app: App, state: str | None, older_than: float | None) -> 
 def show(app: App, transactional_id: str) -> None:
     """Show the transaction of TRANSACTIONAL_ID, and what it holds open in each partition."""
     with app.open(read_only=True) as store:
-        state = store.state(refresh=False)
-    found = state.transactions.get(transactional_id)
-    if found is None:
-        msg = f"there is no transactional id {transactional_id!r}"
-        raise CommandError(msg, "`txnstore txn list` shows all.")
+        found = store.transaction(transactional_id)
     app.out.record(
         {
-            **_described(found),
-            "timeout_ms": found.timeout_ms,
-            "versions": dict(sorted(found.versions.items())),
-            "open": _open(state, found),
+            **asdict(found),
+            "state": found.state.name,
+            "partitions": _names(found.partitions),
+            "started_at": instant(found.started_at),
+            "updated_at": instant(found.updated_at),
+            "open": [_without_tp(asdict(item), item.tp) for item in found.open],
         }
     )
+
+
+@txn.command()
+@click.argument("transactional_id")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="How many entries to read."
+)
+@click.option("--since", type=Duration(), help="Only what happened in the last 90s, 30m, 24h.")
+@shared_options()
+@pass_app
+def history(app: App, transactional_id: str, limit: int, since: float | None) -> None:
+    """Show the steps of the transactions of TRANSACTIONAL_ID, in the order in which they happened, with their entries.
+
+    The newest entries of all chains are read, one request each.
+    """
+    with app.open(read_only=True) as store:
+        start = None if since is None else store.runtime.clock() - int(since * 1000)
+        found = store.transaction_history(transactional_id, limit, start)
+    app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No step in these entries")
+    if not found.complete and since is None:
+        app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")
+
+
+@txn.command()
+@click.argument("transactional_id", required=False)
+@click.option("--partition", metavar="TOPIC-N", help="The partition of open data that no transactional id has.")
+@click.option("--producer-id", type=int, help="The producer of that data.")
+@shared_options()
+@pass_app
+def abort(app: App, transactional_id: str | None, partition: str | None, producer_id: int | None) -> None:
+    """Abort the open transaction of TRANSACTIONAL_ID, and fence its owner.
+
+    Data that `find-hanging` shows without an id is aborted by --partition and --producer-id instead. A transaction that
+    is decided already is carried out as decided.
+    """
+    by_partition = partition is not None and producer_id is not None
+    if (transactional_id is None) is not by_partition or (partition is None) is not (producer_id is None):
+        msg = "give a TRANSACTIONAL_ID, or --partition and --producer-id"
+        raise click.UsageError(msg)
+    topic, number = _partition(partition) if partition is not None else ("", 0)
+    with app.open() as store:
+        if transactional_id is not None:
+            ended = store.abort_transaction(transactional_id)
+        else:
+            assert producer_id is not None
+            ended = store.abort_hanging(topic, number, producer_id)
+    what = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
+    app.out.result(f"Ended {what}" if ended else f"Nothing of {what} is open", ended=ended)
+
+
+@txn.command("find-hanging")
+@click.option("--topic", help="Only in the partitions of this topic.")
+@click.option(
+    "--late", type=Duration(), default="5m", show_default=True, help="How long past its time-out is too long."
+)
+@shared_options()
+@pass_app
+def find_hanging(app: App, topic: str | None, late: float) -> None:
+    """Show open data that nobody is about to end: no coordinator knows it, or it is long past its time-out.
+
+    `recover` ends what is late; `txn abort` ends the rest.
+    """
+    with app.open(read_only=True) as store:
+        found = store.find_hanging(topic, late)
+    rows = [{**_without_tp(asdict(item), item.tp), "last_timestamp": instant(item.last_timestamp)} for item in found]
+    app.out.rows(rows, _HANGING_COLUMNS, empty="Nothing hangs")
+
+
+@txn.command()
+@click.argument("transactional_ids", nargs=-1, required=True)
+@shared_options()
+@pass_app
+def fence(app: App, transactional_ids: tuple[str, ...]) -> None:
+    """Fence the producers that have these ids, and abort what they left open.
+
+    They fail with their next call. A new producer with such an id goes on.
+    """
+    with app.open() as store:
+        found = store.fence_producers(transactional_ids)
+    app.out.rows([asdict(item) for item in found.values()], ["transactional_id", "producer_id", "epoch"])
 
 
 def _described(found: Transaction) -> dict[str, Any]:
@@ -66,22 +151,29 @@ def _described(found: Transaction) -> dict[str, Any]:
         "producer_id": found.producer_id,
         "epoch": found.epoch,
         "chain": chain_of_producer(found.producer_id),
-        "partitions": [str(tp) for tp in sorted(found.partitions)],
+        "partitions": _names(sorted(found.partitions)),
         "groups": sorted(found.groups),
         "started_at": instant(found.started_at),
         "updated_at": instant(found.updated_at),
     }
 
 
-def _open(state: View, found: Transaction) -> list[dict[str, Any]]:
-    """Where the transaction holds the last stable offset back, and since which offset."""
-    return [
-        {
-            "partition": str(tp),
-            "first_offset": partition.open_txns[found.producer_id],
-            "last_stable": partition.last_stable_offset,
-            "high_watermark": partition.high_watermark,
-        }
-        for tp, partition in sorted(state.partitions.items())
-        if found.producer_id in partition.open_txns
-    ]
+def _step(step: TransactionStep) -> dict[str, Any]:
+    return {**asdict(step), "timestamp": instant(step.timestamp), "partitions": _names(step.partitions)}
+
+
+def _names(partitions: Iterable[TopicPartition]) -> list[str]:
+    return [str(tp) for tp in partitions]
+
+
+def _without_tp(values: dict[str, Any], tp: TopicPartition) -> dict[str, Any]:
+    del values["tp"]
+    return {"partition": str(tp), **values}
+
+
+def _partition(text: str) -> tuple[str, int]:
+    topic, separator, number = text.rpartition("-")
+    if not separator or not number.isdigit():
+        msg = f"--partition takes TOPIC-N, such as orders-0, not {text!r}"
+        raise click.UsageError(msg)
+    return topic, int(number)

@@ -3,6 +3,7 @@
     TxnStoreError
     ├── ProducerError
     │   ├── ProducerFencedError            fatal      a newer instance took over (Kafka: PRODUCER_FENCED)
+    │   ├── TransactionalIdNotFoundError   caller     nothing is known of this transactional id (any more)
     │   ├── InvalidPidMappingError         fatal      the id and the producer id do not belong together
     │   ├── OutOfOrderSequenceError        abortable  a gap or an old, forgotten sequence
     │   ├── DuplicateSequenceError         internal   a duplicate that answers with the first offsets
@@ -85,6 +86,10 @@ class InvalidPidMappingError(ProducerError):
 
     fatal = True
     advice = "Close this producer and create a new one."
+
+
+class TransactionalIdNotFoundError(ProducerError):
+    """There is no such transactional id: no producer ever had it, or it has expired."""
 
 
 class OutOfOrderSequenceError(ProducerError):

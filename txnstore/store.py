@@ -14,11 +14,18 @@ from txnstore.chain import keys
 from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.codec import StoreDocument, decode, encode
 from txnstore.chain.log import Chain
+from txnstore.coordinating import administration
+from txnstore.coordinating.administration import (
+    HangingTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionHistory,
+)
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.expiring import ExpiryReport, expire
 from txnstore.coordinating.recovery import RecoveryReport, recover, unblock
-from txnstore.core.commands import Command
-from txnstore.core.model import Topic, TopicPartition, Transaction, TxnState
+from txnstore.core.commands import Command, ProducerIdentity
+from txnstore.core.model import Topic, TopicPartition, Transaction
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
 from txnstore.errors import (
@@ -364,17 +371,54 @@ class Store:
 
         return partition_offsets(self.state(), topic, partition)
 
-    def transactions(self, state: str | None = None, older_than: float | None = None) -> list[Transaction]:
-        """The transactions by id: those in ``state`` (such as ``"ONGOING"``), begun over ``older_than`` seconds ago."""
-        wanted = _txn_state(state)
-        limit = None if older_than is None else self.runtime.clock() - int(older_than * 1000)
-        found = (txn for _, txn in sorted(self.state().transactions.items()))
-        return [
-            txn
-            for txn in found
-            if (wanted is None or txn.state is wanted)
-            and (limit is None or (txn.started_at is not None and txn.started_at <= limit))
-        ]
+    # Transactions -----------------------------------------------------------------------------------------------------
+
+    def transactions(
+        self,
+        state: str | None = None,
+        older_than: float | None = None,
+        *,
+        producer_id: int | None = None,
+        pattern: str | None = None,
+    ) -> list[Transaction]:
+        """The transactions by id: those in ``state`` (such as ``"ONGOING"``), begun over ``older_than`` seconds ago.
+
+        ``producer_id``: of this producer. ``pattern``: a regular expression that the whole id matches.
+        """
+        view, now = self.state(), self.runtime.clock()
+        return administration.list_transactions(view, now, state, older_than, producer_id, pattern)
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """The last transaction of an id. Raises :class:`TransactionalIdNotFoundError`."""
+        return administration.describe_transaction(self.state(), transactional_id)
+
+    def transaction_history(
+        self, transactional_id: str, limit: int = administration.HISTORY_ENTRIES, since: int | None = None
+    ) -> TransactionHistory:
+        """The steps of an id's transactions, in the newest ``limit`` entries of all chains, from ``since`` (ms) on."""
+        view = self.state()
+        return administration.transaction_history(view, self.objects, self.pool, transactional_id, limit, since)
+
+    def producers(self, topic: str, partition: int) -> list[ProducerDescription]:
+        """What a partition knows of producers: epoch, last sequence, open transaction."""
+        return administration.describe_producers(self.state(), TopicPartition(topic, partition))
+
+    def find_hanging(self, topic: str | None = None, late: float = administration.LATE) -> list[HangingTransaction]:
+        """Open data whose coordinator knows no such open transaction, or one ``late`` seconds past its time-out."""
+        return administration.find_hanging(self.state(), self.runtime.clock(), topic, late)
+
+    def abort_transaction(self, transactional_id: str) -> bool:
+        """Abort the open transaction of an id and fence its owner; whether there was something to end."""
+        return administration.abort_transaction(self.coordinator, self.state(), transactional_id)
+
+    def abort_hanging(self, topic: str, partition: int, producer_id: int) -> bool:
+        """End what a producer holds open in a partition, also if no coordinator knows it; whether there was such."""
+        tp, view = TopicPartition(topic, partition), self.state()
+        return administration.abort_open_data(self.chains, self.coordinator, view, tp, producer_id)
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity]:
+        """Fence the owners of these ids and abort what they left open; the identities that come after."""
+        return administration.fence_producers(self.coordinator, self.state(), transactional_ids)
 
     # Groups -----------------------------------------------------------------------------------------------------------
 
@@ -492,14 +536,3 @@ class Store:
 
 def _unpickle(objects: ObjectStore, read_only: bool) -> Store:
     return Store(objects, read_only=read_only)
-
-
-def _txn_state(name: str | None) -> TxnState | None:
-    if name is None:
-        return None
-    try:
-        return TxnState[str(name).upper()]
-    except KeyError:
-        known = ", ".join(state.name for state in TxnState)
-        msg = f"there is no transaction state {name!r}; there are {known}"
-        raise InvalidConfigError(msg) from None

@@ -140,3 +140,72 @@ def test_expire_forgets_in_all_chains(cli: Cli) -> None:
     assert (refused.status, "producer.id.expiration.ms" in refused.err) == (1, True)
     assert cli.ok("txn", "list", "--json").lines == []
     assert cli.ok("compact", "--no-expire", "--json").lines == []
+
+
+def test_a_transaction_is_shown_told_and_aborted(cli: Cli) -> None:
+    """ADM-01, ADM-02, ADM-05: list, show, history, abort; what is asked twice is done once."""
+    store, identity = _open_everywhere(cli.url)
+    (listed,) = cli.ok(
+        "txn", "list", "--producer-id", str(identity.producer_id), "--pattern", "every.*", "--json"
+    ).lines
+    (shown,) = cli.ok("txn", "show", "everywhere", "--json").lines
+    assert shown.items() >= {"state": "ONGOING", "chain": listed["chain"], "prepared": False, "versions": {}}.items()
+    assert [item["partition"] for item in shown["open"]] == ["orders-0", "orders-1", "orders-2"]
+    assert cli.ok("txn", "abort", "everywhere", "--json").lines == [{"ended": True}]
+    assert cli.ok("txn", "abort", "everywhere").out == "Nothing of 'everywhere' is open\n"
+    steps = cli.ok("txn", "history", "everywhere", "--json").lines
+    names = [step["step"] for step in steps if step["step"] != "ADD_PARTITIONS"]
+    assert names == ["INIT", "BEGIN", "PREPARE_ABORT", *["ABORT(PID)"] * 3, "ABORTED"]
+    marked = [step for step in steps if step["step"] == "ABORT(PID)"]
+    assert sorted(step["chain"] for step in marked) == [0, 1, 2]
+    assert sorted(name for step in marked for name in step["partitions"]) == ["orders-0", "orders-1", "orders-2"]
+    table = cli.ok("txn", "history", "everywhere", "--since", "1h").out
+    assert "PREPARE_ABORT" in table
+    bounded = cli("txn", "history", "everywhere", "--limit", "3")
+    assert (bounded.status, "newest 3 entries" in bounded.err) == (0, True)
+    store.close()
+
+
+def test_producers_are_fenced_by_their_ids(cli: Cli) -> None:
+    """INIT-17."""
+    (before,) = cli.ok("txn", "show", "job", "--json").lines
+    rows = cli.ok("txn", "fence", "job", "other", "--json").lines
+    assert [(row["transactional_id"], row["epoch"]) for row in rows] == [("job", before["epoch"] + 1), ("other", 0)]
+    assert [step["step"] for step in cli.ok("txn", "history", "job", "--json").lines][-2:] == ["FENCED", "INIT"]
+
+
+def test_what_hangs_is_found(cli: Cli) -> None:
+    """ADM-04."""
+    assert cli.ok("txn", "find-hanging", "--json").lines == []
+    store = txnstore.open(cli.url)
+    producer = store.producer("late", transaction_timeout=0.001)
+    producer.begin_transaction()
+    producer.send("orders", b"x", partition=1)
+    producer.flush()
+    (row,) = cli.ok("txn", "find-hanging", "--topic", "orders", "--late", "0s", "--json").lines
+    assert row.items() >= {"partition": "orders-1", "transactional_id": "late", "reason": "late"}.items()
+    arguments = ["txn", "abort", "--partition", row["partition"], "--producer-id", str(row["producer_id"])]
+    assert cli.ok(*arguments).out == f"Ended producer id {row['producer_id']} in orders-1\n"
+    assert cli.ok(*arguments, "--json").lines == [{"ended": False}]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["abort"], 2, "TRANSACTIONAL_ID"),
+        (["abort", "x", "--partition", "orders-0", "--producer-id", "1"], 2, "TRANSACTIONAL_ID"),
+        (["abort", "--partition", "orders-0"], 2, "TRANSACTIONAL_ID"),
+        (["abort", "--partition", "orders", "--producer-id", "1"], 2, "TOPIC-N"),
+        (["abort", "--partition", "orders-9", "--producer-id", "1"], 1, "orders-9"),
+        (["abort", "nothing"], 1, "txn list"),
+        (["history", "nothing"], 1, "txn list"),
+        (["find-hanging", "--topic", "nothing"], 1, "nothing"),
+        (["list", "--pattern", "("], 1, "regular expression"),
+        (["fence", ""], 1, "must not be empty"),
+        (["fence"], 2, "TRANSACTIONAL_IDS"),
+    ],
+)
+def test_what_cannot_be_done_to_a_transaction_is_told(cli: Cli, arguments: list[str], status: int, words: str) -> None:
+    refused = cli("txn", *arguments)
+    assert (refused.status, words in refused.err, refused.out) == (status, True, ""), refused

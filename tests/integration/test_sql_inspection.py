@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.sqlstore import abort, fill, rows, values
+from txnstore.chain.entries import newest
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import StorageError
@@ -167,12 +168,12 @@ def test_no_more_than_the_newest_entries_are_read(store: Store) -> None:
 
 def test_the_newest_entries_are_shared_out_among_the_chains() -> None:
     """A chain that has less than its share leaves the rest to the others."""
-    assert history.newest([6], 4) == [range(3, 7)]
-    assert history.newest([100, 0, 100], 10) == [range(96, 101), range(1, 1), range(96, 101)]
-    assert history.newest([100, 2, 100], 12) == [range(96, 101), range(1, 3), range(96, 101)]
-    assert history.newest([3, 2, 1], 1000) == [range(1, 4), range(1, 3), range(1, 2)]
-    assert sum(map(len, history.newest([50] * 7, 100))) == 100
-    assert sum(map(len, history.newest([50] * 256, 100))) == 100
+    assert newest([6], 4) == [range(3, 7)]
+    assert newest([100, 0, 100], 10) == [range(96, 101), range(1, 1), range(96, 101)]
+    assert newest([100, 2, 100], 12) == [range(96, 101), range(1, 3), range(96, 101)]
+    assert newest([3, 2, 1], 1000) == [range(1, 4), range(1, 3), range(1, 2)]
+    assert sum(map(len, newest([50] * 7, 100))) == 100
+    assert sum(map(len, newest([50] * 256, 100))) == 100
 
 
 def test_entries_and_compactions_say_their_chain(memory_store_url: str) -> None:

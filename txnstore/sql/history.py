@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from txnstore.chain import keys
-from txnstore.chain.codec import Entry, decode
+from txnstore.chain.codec import Entry
+from txnstore.chain.entries import newest, read_entry
 from txnstore.core.events import SegmentsReplaced
-from txnstore.errors import ObjectNotFoundError
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
 from txnstore.storage.base import ObjectStore
@@ -65,17 +64,6 @@ class _Found:
     size: int
 
 
-def newest(heads: Sequence[int], count: int) -> list[range]:
-    """Of each chain a range of entries up to its head, ``count`` together: an equal share, or all that there are."""
-    lengths = [0] * len(heads)
-    left = count
-    # Those that have less than their share come first, and leave the rest to the others.
-    for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number])):
-        lengths[chain] = min(heads[chain], left // (len(heads) - done))
-        left -= lengths[chain]
-    return [range(head - length + 1, head + 1) for head, length in zip(heads, lengths, strict=True)]
-
-
 class History:
     """The newest entries up to ``heads``, one a chain, read once and when they are first needed."""
 
@@ -106,12 +94,8 @@ class History:
 
     def _entry(self, place: tuple[int, int]) -> _Found | None:
         """An entry; None if it is below the boundary of the chain and gone."""
-        key = keys.entry(*place)
-        try:
-            data = self._objects.get(key)
-        except ObjectNotFoundError:
-            return None
-        return _Found(place[0], decode(Entry, key, data), len(data))
+        found = read_entry(self._objects, *place)
+        return _Found(place[0], *found) if found is not None else None
 
     def _entry_rows(self) -> Iterator[Row]:
         for found in self._read():

@@ -1,0 +1,438 @@
+"""KIP-664 and ``fenceProducers`` on a store, of one chain and of several: looking, and ending what nobody ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.shell import in_threads
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, encode
+from txnstore.coordinating.administration import HangingTransaction
+from txnstore.core.commands import EndTxn, ProducerIdentity
+from txnstore.core.events import BatchAppended
+from txnstore.core.groups import committed
+from txnstore.core.history import TransactionStep
+from txnstore.core.invariants import check_view
+from txnstore.core.model import Batch, Outcome, Segment, TopicPartition, TxnState
+from txnstore.core.routing import chain_of_partition
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidPidMappingError,
+    ProducerFencedError,
+    ReadOnlyError,
+    TransactionalIdNotFoundError,
+    UnknownTopicOrPartitionError,
+)
+from txnstore.producer import Producer
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+from txnstore.testing import ManualClock
+from txnstore.testing.executors import DeferredExecutor
+
+DAY_MS = 86_400_000
+PARTITIONS = 6
+T0 = TopicPartition("t", 0)
+ALL = tuple(TopicPartition("t", number) for number in range(PARTITIONS))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=[1, 3])
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]:
+    """A topic whose partitions the chains share."""
+    store = process(MemoryStore(clock=clock), clock, chains=request.param)
+    store.create_topic("t", partitions=PARTITIONS)
+    yield store
+    assert check_view(store.state()) == []
+
+
+def name_of(store: Store) -> str:
+    """A transactional id of the last chain."""
+    return ids_of(store, len(store.chains) - 1)
+
+
+def open_everywhere(store: Store, name: str, **options: Any) -> Producer:
+    """A producer with an open transaction over all partitions."""
+    producer = store.producer(name, **options)
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.flush()
+    return producer
+
+
+def decided(store: Store, clock: ManualClock, outcome: Outcome = Outcome.COMMIT) -> None:
+    """A transaction that is decided by a process that dies before it has told the other chains."""
+    dying = process(store.objects.inner, clock, background=DeferredExecutor)
+    producer = open_everywhere(dying, name_of(store))
+    producer.send_offsets({T0: 5}, groups_of(store, 0))
+    producer.flush()
+    identity = ProducerIdentity(producer.producer_id, producer.epoch, producer.transactional_id)
+    dying.submit(EndTxn(identity, outcome))
+
+
+# List and describe ----------------------------------------------------------------------------------------------------
+
+
+def test_adm_01_transactions_are_filtered(store: Store) -> None:
+    """ADM-01: by state, producer id, and a pattern that the whole id matches; a wrong pattern or state is refused."""
+    first, second = store.producer("loader-1"), open_everywhere(store, "loader-2")
+    assert [txn.transactional_id for txn in store.transactions()] == ["loader-1", "loader-2"]
+    assert [txn.transactional_id for txn in store.transactions("ongoing")] == ["loader-2"]
+    assert [txn.producer_id for txn in store.transactions(producer_id=first.producer_id)] == [first.producer_id]
+    assert [txn.transactional_id for txn in store.transactions(pattern=r"loader-\d")] == ["loader-1", "loader-2"]
+    assert store.transactions(pattern="loader") == []
+    with pytest.raises(InvalidConfigError):
+        store.transactions(pattern="(")
+    with pytest.raises(InvalidConfigError):
+        store.transactions("nothing")
+    second.abort_transaction()
+
+
+def test_adm_02_a_transaction_is_described_in_each_state(store: Store, clock: ManualClock) -> None:
+    """ADM-02: its chain, identity, time-out, start, partitions, and what it holds open."""
+    name, producer = name_of(store), store.producer(name_of(store), transaction_timeout=30.0)
+    found = store.transaction(name)
+    assert (found.state, found.chain, found.timeout_ms) == (TxnState.EMPTY, len(store.chains) - 1, 30_000)
+    clock.advance(7)
+    started = clock()
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.send_offsets({T0: 1}, "g")
+    producer.flush()
+    found = store.transaction(name)
+    assert (found.state, found.producer_id, found.epoch) == (TxnState.ONGOING, producer.producer_id, producer.epoch)
+    assert (found.partitions, found.groups, found.started_at) == (ALL, ("g",), started)
+    assert [(item.tp, item.first_offset, item.last_stable, item.high_watermark) for item in found.open] == [
+        (tp, 0, 0, 1) for tp in ALL
+    ]
+    producer.commit_transaction()
+    found = store.transaction(name)
+    assert (found.state, found.partitions, found.open) == (TxnState.COMPLETE_COMMIT, (), ())
+
+
+def test_adm_02_what_is_decided_lists_what_lacks_its_marker(clock: ManualClock) -> None:
+    """ADM-02: after PREPARE only partitions and groups of other chains than the coordinator's are left."""
+    store = process(MemoryStore(clock=clock), clock, chains=3)
+    store.create_topic("t", partitions=PARTITIONS)
+    decided(store, clock)
+    name, group = name_of(store), groups_of(store, 0)
+    found = store.transaction(name)
+    assert (found.state, found.groups) == (TxnState.PREPARE_COMMIT, (group,))
+    assert set(found.partitions) == set(ALL) - {TopicPartition("t", number) for number in partitions_of(store, 2)}
+    store.recover()
+    assert store.transaction(name).state is TxnState.COMPLETE_COMMIT
+
+
+def test_adm_02_an_id_that_nobody_has_is_not_found(store: Store) -> None:
+    """ADM-02: and an empty one is refused."""
+    for call in (store.transaction, store.abort_transaction, store.transaction_history):
+        with pytest.raises(TransactionalIdNotFoundError):
+            call("nobody")
+        with pytest.raises(InvalidConfigError):
+            call("")
+
+
+def test_adm_03_producers_of_a_partition_are_described(store: Store, clock: ManualClock) -> None:
+    """ADM-03, PST-16: an open one, one that ended, an idempotent one; no last sequence is -1."""
+    open_one, ended, plain = store.producer("open"), store.producer("ended"), store.producer()
+    for producer in (ended, open_one):
+        producer.begin_transaction()
+        producer.send("t", b"1", partition=0)
+        producer.send("t", b"2", partition=0)
+        producer.flush()
+        if producer is ended:
+            producer.commit_transaction()
+    clock.advance(1)
+    plain.send("t", b"3", partition=0)
+    plain.flush()
+    found = {item.producer_id: item for item in store.producers("t", 0)}
+    first = found[open_one.producer_id]
+    assert (first.epoch, first.last_sequence, first.first_offset) == (open_one.epoch, 1, 3)
+    assert first.transactional_id == "open"
+    marked = found[ended.producer_id]
+    assert (marked.epoch, marked.last_sequence, marked.first_offset) == (ended.epoch, -1, None)
+    own = found[plain.producer_id]
+    assert (own.last_sequence, own.last_timestamp, own.transactional_id) == (0, clock(), None)
+    assert store.producers("t", 1) == []
+    with pytest.raises(UnknownTopicOrPartitionError):
+        store.producers("t", PARTITIONS)
+
+
+# Hanging transactions -------------------------------------------------------------------------------------------------
+
+
+def forge(store: Store, tp: TopicPartition, producer_id: int) -> None:
+    """An entry with open data of a transaction that its coordinator does not know: damage that no command makes."""
+    number = chain_of_partition(tp, len(store.chains))
+    state = store.chains[number].refresh()
+    at, now = state.partitions[tp].high_watermark, store.runtime.clock()
+    segment = Segment("topics/forged.parquet", "parquet", 1, "0" * 64, 1)
+    batch = Batch(at, at + 1, 1, segment, 7, 8, 0, producer_id, 0, 0, transactional=True, appended_at=now)
+    forged = Entry(
+        sequence=state.sequence + 1,
+        entry_id="forged",
+        writer_id="forged",
+        timestamp=now,
+        previous=state.entry_hash,
+        events=[BatchAppended(topic=tp.topic, partition=tp.partition, batch=batch)],
+    )
+    assert store.objects.put_if_absent(keys.entry(number, forged.sequence), encode(forged))
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
+    store: Store, clock: ManualClock, *, expired: bool
+) -> None:
+    """ADM-04, ADM-05: its readers go on, the entry of the aborted transaction is there; whether its id is known or not.
+
+    A long transaction that its coordinator knows is not reported.
+    """
+    name = name_of(store)
+    with store.producer(name) as gone:
+        gone.begin_transaction()
+        write_everywhere(gone, b"value")
+        gone.commit_transaction()
+    if expired:
+        clock.advance(7 * DAY_MS)
+        store.expire()
+    healthy = open_everywhere(store, "healthy", transaction_timeout=900.0)
+    assert store.find_hanging() == []
+    healthy.commit_transaction()
+    forge(store, T0, gone.producer_id)
+    (found,) = store.find_hanging()
+    known = None if expired else name
+    assert found == HangingTransaction(T0, gone.producer_id, 0, 4, clock(), known, "unknown")
+    assert [store.offsets("t", 0).last_stable, *store.find_hanging("t")] == [4, found]
+    assert store.recover().aborted == (), "nobody else can tell what became of it"
+    assert not store.abort_hanging("t", 1, gone.producer_id)
+    assert store.abort_hanging("t", 0, gone.producer_id)
+    assert not store.abort_hanging("t", 0, gone.producer_id)
+    assert (store.find_hanging(), store.offsets("t", 0).last_stable) == ([], 6)
+    log = store.state().log(T0)
+    assert log is not None
+    assert [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in log.aborted] == [
+        (gone.producer_id, 4, 5)
+    ]
+    assert seen(store) == {b"value": 2 * PARTITIONS}
+
+
+def test_adm_04_a_transaction_long_past_its_time_out_is_found(store: Store, clock: ManualClock) -> None:
+    """ADM-04, TMO-12: past the time-out by the margin, in each of its partitions; ``recover`` ends it."""
+    producer = open_everywhere(store, name_of(store), transaction_timeout=60.0)
+    clock.advance(60_000 + 300_000)
+    assert store.find_hanging() == []
+    assert len(store.find_hanging(late=299.0)) == PARTITIONS
+    clock.advance(1)
+    assert [(item.tp, item.reason) for item in store.find_hanging("t")] == [(tp, "late") for tp in ALL]
+    store.recover()
+    assert store.find_hanging() == []
+    with pytest.raises(ProducerFencedError):
+        producer.commit_transaction()
+
+
+def test_adm_04_what_is_decided_does_not_hang(store: Store, clock: ManualClock) -> None:
+    """Its markers are written by whoever comes next, and no reader waits for them."""
+    decided(store, clock)
+    clock.advance(DAY_MS)
+    assert store.find_hanging() == []
+    store.recover()
+
+
+@pytest.mark.parametrize("wrong", [{"topic": "nothing"}, {"late": -1.0}, {"late": float("inf")}])
+def test_find_hanging_refuses_what_makes_no_sense(store: Store, wrong: dict[str, Any]) -> None:
+    with pytest.raises((InvalidConfigError, UnknownTopicOrPartitionError)):
+        store.find_hanging(**wrong)
+
+
+# Aborting and fencing -------------------------------------------------------------------------------------------------
+
+
+def test_adm_05_an_open_transaction_is_aborted_and_its_owner_fenced(store: Store) -> None:
+    """ADM-05: before its time-out, in all partitions; the second time there is nothing to do."""
+    name = name_of(store)
+    producer = open_everywhere(store, name)
+    producer.send_offsets({T0: 5}, "g")
+    producer.flush()
+    assert store.abort_transaction(name)
+    assert not store.abort_transaction(name)
+    assert (seen(store), seen(store, isolation="read_uncommitted")) == ({}, {b"value": PARTITIONS})
+    assert committed(store.state(), "g", T0) is None
+    with pytest.raises(ProducerFencedError):
+        producer.commit_transaction()
+
+
+def test_adm_05_by_partition_and_producer_the_whole_transaction_is_aborted(store: Store) -> None:
+    """ADM-05: where the coordinator knows it, nothing of it is left open elsewhere."""
+    producer = open_everywhere(store, name_of(store))
+    assert store.abort_hanging("t", 3, producer.producer_id)
+    assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT
+    assert seen(store) == {}
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_end_01_what_is_decided_is_carried_out_as_decided(store: Store, clock: ManualClock, outcome: Outcome) -> None:
+    """END-01: an operator cannot abort it any more."""
+    decided(store, clock, outcome)
+    several = len(store.chains) > 1  # In one chain the decision is the end.
+    assert store.abort_transaction(name_of(store)) is several
+    committing = outcome is Outcome.COMMIT
+    assert seen(store) == ({b"value": PARTITIONS} if committing else {})
+    assert store.transaction(name_of(store)).state.name == f"COMPLETE_{outcome.value}"
+
+
+def test_adm_07_two_operators_abort_it_once(clock: ManualClock) -> None:
+    """ADM-07: one entry of the coordinator's chain decides; the other one finds nothing to do."""
+    store = process(MemoryStore(clock=clock), clock, chains=3)
+    store.create_topic("t", partitions=PARTITIONS)
+    name = name_of(store)
+    producer = open_everywhere(store, name)
+    others = [process(store.objects.inner, clock) for _ in range(4)]
+    assert all(result in (True, False) for result in in_threads(4, lambda n: others[n].abort_transaction(name)))
+    assert store.transaction(name).epoch == producer.epoch + 1
+    assert [step.step for step in store.transaction_history(name).steps].count("PREPARE_ABORT") == 1
+    assert check_view(store.state()) == []
+
+
+def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
+    """INIT-17: what they left open is aborted; they stop with their next call; their successors go on."""
+    names = [ids_of(store, chain) for chain in range(len(store.chains))]
+    producers = [open_everywhere(store, name, transaction_timeout=17.0) for name in names]
+    found = store.fence_producers([*names, "unknown"])
+    assert list(found) == [*names, "unknown"]
+    for name, producer in zip(names, producers, strict=True):
+        assert found[name].epoch > producer.epoch
+        assert store.transaction(name).timeout_ms == 17_000
+        with pytest.raises(ProducerFencedError):
+            producer.commit_transaction()
+    assert found["unknown"].epoch == 0
+    assert seen(store) == {}
+    open_everywhere(store, names[0]).commit_transaction()
+    assert seen(store) == {b"value": PARTITIONS}
+
+
+def test_a_store_that_is_only_read_can_be_looked_at_alone(store: Store) -> None:
+    name = name_of(store)
+    open_everywhere(store, name)
+    reader = open_on(store.objects, read_only=True, runtime=store.runtime)
+    assert reader.transaction(name).state is TxnState.ONGOING
+    assert reader.find_hanging() == []
+    assert len(reader.transaction_history(name).steps) >= 3
+    for call in (reader.abort_transaction, lambda name: reader.fence_producers([name])):
+        with pytest.raises(ReadOnlyError):
+            call(name)
+
+
+# History --------------------------------------------------------------------------------------------------------------
+
+
+def told(store: Store, name: str) -> list[str]:
+    return [step.step for step in store.transaction_history(name).steps]
+
+
+def test_history_tells_the_steps_in_their_names(store: Store, clock: ManualClock) -> None:
+    """The seeds' steps: a commit with offsets, then an abort by a successor, which fences."""
+    name, group = name_of(store), groups_of(store, 0)
+    started = clock()
+    producer = open_everywhere(store, name)
+    producer.send_offsets({T0: 1}, group)
+    producer.commit_transaction()
+    open_everywhere(store, name).close()
+    found = store.transaction_history(name)
+    assert found.complete
+    assert [step.timestamp for step in found.steps] == [started] * len(found.steps)
+    numbers = sorted({step.chain for step in found.steps})
+    assert numbers == list(range(len(store.chains)))
+    markers = len(store.chains)
+    names = [step.step for step in found.steps if step.step != "ADD_PARTITIONS"]
+    commit = ["PREPARE_COMMIT", *["COMMIT(PID)"] * markers, "COMMITTED"]
+    abort = ["PREPARE_ABORT", *["ABORT(PID)"] * markers, "ABORTED"]
+    assert names == ["INIT", "BEGIN", "ADD_OFFSETS", *commit, "FENCED", "INIT", "BEGIN", *abort]
+    added = [tp for step in found.steps if step.step == "ADD_PARTITIONS" for tp in step.partitions]
+    assert sorted(added) == sorted(2 * ALL)
+    marked = [step for step in found.steps if step.step == "COMMIT(PID)"]
+    assert sorted(tp for step in marked for tp in step.partitions) == list(ALL)
+    assert [step.groups for step in marked if step.groups] == [(group,)]
+    assert {(step.producer_id, step.epoch) for step in marked} == {(producer.producer_id, 0)}
+    (fenced,) = [step for step in found.steps if step.step == "FENCED"]
+    assert (fenced.producer_id, fenced.epoch) == (producer.producer_id, 1)
+
+
+def test_history_tells_the_entries_of_each_step(store: Store) -> None:
+    """Each step is in the entry that it names."""
+    name = name_of(store)
+    open_everywhere(store, name).commit_transaction()
+    types = {"INIT": "ProducerInitialized", "PREPARE_COMMIT": "TxnPrepared", "COMMIT(PID)": "MarkerWritten"}
+    for step in store.transaction_history(name).steps:
+        data = store.objects.get(keys.entry(step.chain, step.entry))
+        assert types.get(step.step, "").encode() in data
+        assert step.writer_id.encode() in data
+
+
+def test_history_of_others_is_not_told(store: Store) -> None:
+    """Two ids in the same chains, and a producer without an id: each has its own steps."""
+    name = name_of(store)
+    plain, other = store.producer(), open_everywhere(store, "other")
+    producer = open_everywhere(store, name)
+    write_everywhere(plain, b"plain")
+    plain.flush()
+    producer.abort_transaction()
+    other.commit_transaction()
+    assert "COMMITTED" not in told(store, name)
+    assert "ABORTED" not in told(store, "other")
+
+
+def test_history_goes_on_after_an_id_expired(store: Store, clock: ManualClock) -> None:
+    """TMO-07: the entries still tell what was; a new producer begins with another producer id."""
+    name = name_of(store)
+    old = store.producer(name)
+    clock.advance(7 * DAY_MS)
+    store.expire()
+    assert told(store, name) == ["INIT", "EXPIRED"]
+    new = store.producer(name)
+    steps = store.transaction_history(name).steps
+    assert [(step.step, step.producer_id) for step in steps] == [
+        ("INIT", old.producer_id),
+        ("EXPIRED", old.producer_id),
+        ("INIT", new.producer_id),
+    ]
+    old.begin_transaction()
+    old.send("t", b"x")
+    with pytest.raises(InvalidPidMappingError):
+        old.commit_transaction()
+
+
+def test_history_is_bounded_by_entries_and_by_time(store: Store, clock: ManualClock) -> None:
+    """What is cut off is not guessed: no BEGIN for a transaction whose beginning was not read."""
+    name = name_of(store)
+    producer = open_everywhere(store, name)
+    clock.advance(1_000)
+    producer.commit_transaction()
+    late = store.transaction_history(name, since=clock())
+    assert not late.complete
+    assert not {"INIT", "BEGIN"} & {step.step for step in late.steps}
+    assert late.steps[0].step == "PREPARE_COMMIT"
+    short = store.transaction_history(name, limit=len(store.chains))
+    assert not short.complete
+    assert {(step.chain, step.entry) for step in short.steps} <= {
+        (state.chain, state.sequence) for state in store.state().states
+    }
+    for limit in (0, True):
+        with pytest.raises(InvalidConfigError):
+            store.transaction_history(name, limit=limit)
+
+
+def test_history_orders_what_clocks_do_not(store: Store, clock: ManualClock) -> None:
+    """A chain whose clock is behind: its markers still come after the decision that they carry out."""
+    decided(store, clock)
+    behind = process(store.objects.inner, lambda: clock() - 3_600_000)
+    assert behind.recover().failed == ()
+    steps: tuple[TransactionStep, ...] = store.transaction_history(name_of(store)).steps
+    names = [step.step for step in steps if step.step not in ("INIT", "BEGIN", "ADD_PARTITIONS", "ADD_OFFSETS")]
+    assert names == ["PREPARE_COMMIT", *["COMMIT(PID)"] * len(store.chains), "COMMITTED"]

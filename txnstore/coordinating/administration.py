@@ -1,0 +1,359 @@
+"""Transactions and producers as an operator sees them, and what an operator may do about them (KIP-664).
+
+Looking takes one consistent view. Each change is a command like any other one: it is decided at the head of a chain, by
+what is true there, so two operators who do the same at once do it once (ADM-07).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from txnstore.chain.chains import Chains
+from txnstore.chain.entries import newest, read_entry
+from txnstore.coordinating.coordinator import Coordinator
+from txnstore.core.commands import AbortTxn, InitProducer, ProducerIdentity, Unfinished, WriteMarkers
+from txnstore.core.history import Happened, TransactionStep, steps_of
+from txnstore.core.model import NO_PRODUCER, Group, Outcome, Partition, TopicPartition, Transaction, TxnState
+from txnstore.core.names import check_id
+from txnstore.core.routing import (
+    chain_of_group,
+    chain_of_partition,
+    chain_of_producer,
+    chain_of_transactional_id,
+)
+from txnstore.core.view import View
+from txnstore.errors import InvalidConfigError, TransactionalIdNotFoundError, UnknownTopicOrPartitionError
+from txnstore.storage.base import ObjectStore
+
+#: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: past its time-out by this, nobody is about to end a transaction.
+LATE = 300.0
+#: How many entries back a history looks, in all chains together.
+HISTORY_ENTRIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenData:
+    """What a transaction holds open in a partition, from ``first_offset`` on."""
+
+    tp: TopicPartition
+    first_offset: int
+    last_stable: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """The last transaction of a transactional id, as its coordinator in chain ``chain`` knows it (ADM-02).
+
+    ``partitions`` and ``groups``: those that take part; once the outcome is decided, those that lack the marker still.
+    ``prepared``: an outside coordinator decides it, so it has no time-out (KIP-939). Times in milliseconds.
+    """
+
+    transactional_id: str
+    chain: int
+    state: TxnState
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    started_at: int | None
+    updated_at: int
+    prepared: bool
+    partitions: tuple[TopicPartition, ...]
+    groups: tuple[str, ...]
+    versions: dict[str, int]
+    open: tuple[OpenData, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """What a partition knows of a producer (ADM-03, PST-16).
+
+    ``last_sequence`` is -1 if there is none in this epoch. ``first_offset``: where its open transaction begins, or
+    None. ``transactional_id``: None for an idempotent producer, and for one whose id is not known any more.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    first_offset: int | None
+    transactional_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """Open data that nobody is about to end (ADM-04). ``reason`` says why.
+
+    ``unknown``: no coordinator knows an open transaction of this producer with this partition. ``late``: it is long
+    past its time-out.
+    """
+
+    tp: TopicPartition
+    producer_id: int
+    epoch: int
+    first_offset: int
+    last_timestamp: int
+    transactional_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionHistory:
+    """The steps of an id's transactions. ``complete``: the entries were read from the first one on."""
+
+    transactional_id: str
+    steps: tuple[TransactionStep, ...]
+    complete: bool
+
+
+# Looking --------------------------------------------------------------------------------------------------------------
+
+
+def list_transactions(
+    view: View,
+    now: int,
+    state: str | None = None,
+    older_than: float | None = None,
+    producer_id: int | None = None,
+    pattern: str | None = None,
+) -> list[Transaction]:
+    """The transactions by id that pass all filters (ADM-01)."""
+    wanted, expression = _state(state), _expression(pattern)
+    limit = None if older_than is None else now - int(older_than * 1000)
+    return [
+        txn
+        for name, txn in sorted(view.transactions.items())
+        if (wanted is None or txn.state is wanted)
+        and (limit is None or (txn.started_at is not None and txn.started_at <= limit))
+        and producer_id in (None, txn.producer_id)
+        and (expression is None or expression.fullmatch(name))
+    ]
+
+
+def describe_transaction(view: View, transactional_id: str) -> TransactionDescription:
+    """The last transaction of an id. Raises :class:`TransactionalIdNotFoundError`."""
+    txn = _find(view, transactional_id)
+    partitions, groups = sorted(txn.partitions), sorted(txn.groups)
+    if txn.outcome is not None:
+        partitions = [tp for tp in partitions if _lacks_marker(view.log(tp), txn)]
+        groups = [name for name in groups if _group_lacks_marker(view, name, txn)]
+    return TransactionDescription(
+        transactional_id=txn.transactional_id,
+        chain=chain_of_transactional_id(txn.transactional_id, view.chains),
+        state=txn.state,
+        producer_id=txn.producer_id,
+        epoch=txn.epoch,
+        timeout_ms=txn.timeout_ms,
+        started_at=txn.started_at,
+        updated_at=txn.updated_at,
+        prepared=txn.held != NO_PRODUCER,
+        partitions=tuple(partitions),
+        groups=tuple(groups),
+        versions=dict(sorted(txn.versions.items())),
+        open=tuple(_open_data(view, txn.producer_id)),
+    )
+
+
+def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescription]:
+    """The producers that a partition knows, by id."""
+    log = _log(view, tp)
+    return [
+        ProducerDescription(
+            producer_id=producer_id,
+            epoch=producer.epoch,
+            last_sequence=producer.last_sequence,
+            last_timestamp=producer.last_timestamp,
+            first_offset=log.open_txns.get(producer_id),
+            transactional_id=view.transactional_ids.get(producer_id),
+        )
+        for producer_id, producer in sorted(log.producers.items(), key=lambda item: item[0])
+    ]
+
+
+def find_hanging(view: View, now: int, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
+    """The open data in all partitions, or in those of a topic, that nobody is about to end at the time ``now``."""
+    if topic is not None and topic not in view.topics:
+        msg = f"there is no topic {topic!r}"
+        raise UnknownTopicOrPartitionError(msg)
+    found, limit = [], now - _milliseconds("late", late)
+    for tp in sorted(view.partitions):
+        log = view.log(tp)
+        if log is None or (topic is not None and tp.topic != topic):
+            continue
+        for producer_id, first_offset in sorted(log.open_txns.items(), key=lambda item: item[0]):
+            reason = _hanging(view, tp, producer_id, limit)
+            if reason is not None:
+                producer = log.producers[producer_id]
+                name = view.transactional_ids.get(producer_id)
+                found.append(
+                    HangingTransaction(
+                        tp, producer_id, producer.epoch, first_offset, producer.last_timestamp, name, reason
+                    )
+                )
+    return found
+
+
+def _hanging(view: View, tp: TopicPartition, producer_id: int, limit: int) -> str | None:
+    txn = view.owner(producer_id)
+    if txn is None or tp not in txn.partitions:
+        return "unknown"
+    return "late" if txn.expired(limit) else None
+
+
+def transaction_history(
+    view: View,
+    objects: ObjectStore,
+    pool: Executor,
+    transactional_id: str,
+    limit: int = HISTORY_ENTRIES,
+    since: int | None = None,
+) -> TransactionHistory:
+    """The steps of an id in the newest ``limit`` entries of all chains, from the time ``since`` (in ms) on.
+
+    One GET an entry. Raises :class:`TransactionalIdNotFoundError` if nothing is known of the id, nor was in these
+    entries.
+    """
+    check_id("transactional.id", transactional_id)
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        msg = f"limit must be a number of entries, at least 1, not {limit!r}"
+        raise InvalidConfigError(msg)
+    ranges = newest([state.sequence for state in view.states], limit)
+    wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
+    chains: dict[int, list[Happened]] = {}
+    complete = all(numbers.start <= 1 for numbers in ranges)
+    for place, found in zip(wanted, pool.map(lambda place: read_entry(objects, *place), wanted), strict=True):
+        if found is None or (since is not None and found[0].timestamp < since):
+            complete = False
+            continue
+        entry = found[0]
+        happened = Happened(place[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events)
+        chains.setdefault(place[0], []).append(happened)
+    steps = steps_of(transactional_id, chains)
+    if not steps:
+        _find(view, transactional_id)
+    return TransactionHistory(transactional_id, tuple(steps), complete)
+
+
+# Changing -------------------------------------------------------------------------------------------------------------
+
+
+def abort_transaction(coordinator: Coordinator, view: View, transactional_id: str) -> bool:
+    """Abort the open transaction of an id and fence its owner; whether there was something to end.
+
+    One that is decided already is carried out as decided (END-01); one that an outside coordinator is to decide is
+    aborted, too.
+    """
+    return _abort(coordinator, _find(view, transactional_id))
+
+
+def abort_open_data(chains: Chains, coordinator: Coordinator, view: View, tp: TopicPartition, producer_id: int) -> bool:
+    """End what a producer holds open in a partition; whether there was something (ADM-05).
+
+    If its coordinator knows the transaction, all of it is ended. Else an abort marker is written here alone: its
+    transaction has ended, so nothing else will come.
+    """
+    log = _log(view, tp)
+    if producer_id not in log.open_txns:
+        return False
+    txn = view.owner(producer_id)
+    if txn is not None and tp in txn.partitions:
+        return _abort(coordinator, txn)
+    name, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
+    orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
+    number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
+    known = home if 0 <= home < len(chains) else number
+    chains[number].submit(WriteMarkers(orphan, (known, view.states[known].sequence)))
+    return True
+
+
+def fence_producers(coordinator: Coordinator, view: View, ids: Iterable[str]) -> dict[str, ProducerIdentity]:
+    """Fence the owners of these ids, and abort what they left open (INIT-17); the identities that follow.
+
+    As Kafka's ``fenceProducers`` does, by an init in their place; an id that nobody had is granted, too.
+    """
+    names = [check_id("transactional.id", name) for name in ids]
+    found: dict[str, ProducerIdentity] = {}
+    for name in names:
+        txn = view.transactions.get(name)
+        command = InitProducer(name) if txn is None else InitProducer(name, txn.timeout_ms)
+        found[name] = coordinator.submit(command)
+    return found
+
+
+def _abort(coordinator: Coordinator, txn: Transaction) -> bool:
+    """One that is decided is carried out by the same command."""
+    if txn.state is not TxnState.ONGOING and txn.outcome is None:
+        return False
+    coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch)))
+    return True
+
+
+# Shared ---------------------------------------------------------------------------------------------------------------
+
+
+def _find(view: View, transactional_id: str) -> Transaction:
+    txn = view.transactions.get(check_id("transactional.id", transactional_id))
+    if txn is None:
+        msg = f"there is no transactional id {transactional_id!r}"
+        raise TransactionalIdNotFoundError(msg)
+    return txn
+
+
+def _log(view: View, tp: TopicPartition) -> Partition:
+    log = view.log(tp)
+    if log is None:
+        msg = f"there is no partition {tp}"
+        raise UnknownTopicOrPartitionError(msg)
+    return log
+
+
+def _open_data(view: View, producer_id: int) -> Iterator[OpenData]:
+    for tp in sorted(view.partitions):
+        log = view.partitions[tp]
+        if producer_id in log.open_txns:
+            yield OpenData(tp, log.open_txns[producer_id], log.last_stable_offset, log.high_watermark)
+
+
+def _lacks_marker(log: Partition | None, txn: Transaction) -> bool:
+    known = log.producers.get(txn.producer_id) if log is not None else None
+    return log is not None and (known is None or known.epoch <= txn.epoch)
+
+
+def _group_lacks_marker(view: View, name: str, txn: Transaction) -> bool:
+    """In the coordinator's own chain the markers are in the entry of the decision."""
+    number = chain_of_group(name, view.chains)
+    if number == chain_of_producer(txn.producer_id):
+        return False
+    return view.states[number].groups.get(name, Group()).fences.get(txn.producer_id, (-1, 0))[0] <= txn.epoch
+
+
+def _milliseconds(name: str, seconds: float) -> int:
+    """A number of seconds from a caller in milliseconds."""
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or seconds < 0:
+        msg = f"{name} must be a number of seconds, 0 or more, not {seconds!r}"
+        raise InvalidConfigError(msg)
+    return math.ceil(seconds * 1000)
+
+
+def _state(name: str | None) -> TxnState | None:
+    if name is None:
+        return None
+    try:
+        return TxnState[str(name).upper()]
+    except KeyError:
+        known = ", ".join(state.name for state in TxnState)
+        msg = f"there is no transaction state {name!r}; there are {known}"
+        raise InvalidConfigError(msg) from None
+
+
+def _expression(pattern: str | None) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern) if pattern is not None else None
+    except re.error as error:
+        msg = f"{pattern!r} is not a regular expression: {error}"
+        raise InvalidConfigError(msg) from None
