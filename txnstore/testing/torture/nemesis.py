@@ -19,6 +19,9 @@ from txnstore.testing.torture.worker import ENDED
 #: Seconds that a process lives without harm.
 _SHORTEST_LIFE = 2.0
 _START_TIMEOUT = 180.0
+_LONGEST_WAIT = 120.0
+#: Bytes of a history: a few operations.
+_SOME_WORK = 600
 
 
 @dataclass
@@ -31,10 +34,10 @@ class _Running:
     paused_until: float | None = None
 
 
-def _has_begun(item: _Running) -> bool:
-    """Whether it has a line in its history: it is past its imports and has opened the store."""
+def _has_begun(item: _Running, size: int = 1) -> bool:
+    """Whether it has so many bytes in its history; if any, it is past its imports and has opened the store."""
     history = item.task.history
-    return history.exists() and history.stat().st_size > 0
+    return history.exists() and history.stat().st_size >= size
 
 
 class Nemesis:
@@ -48,16 +51,20 @@ class Nemesis:
         self._tasks = tasks
         self._running: list[_Running] = []
 
-    def run(self, duration: float) -> None:
-        """Start everything, and as soon as all work, do harm for so many seconds; then tell all to end."""
+    def run(self, duration: float, least: int) -> None:
+        """Start everything, and as soon as all work, do harm for so many seconds; then tell all to end.
+
+        On a busy machine it goes on until ``least`` transactions are committed, but not for minutes longer.
+        """
         for task in self._tasks:
             self._start(task)
         deadline = time.monotonic() + _START_TIMEOUT
         while not all(_has_begun(item) for item in self._running) and time.monotonic() < deadline:
             time.sleep(0.05)
         until = time.monotonic() + duration
+        latest = until + _LONGEST_WAIT
         next_fault = time.monotonic()
-        while time.monotonic() < until:
+        while time.monotonic() < until or (time.monotonic() < latest and self._transactions() < least):
             time.sleep(0.05)
             self._look_after()
             if time.monotonic() > next_fault:
@@ -65,6 +72,11 @@ class Nemesis:
                 next_fault = time.monotonic() + self._rng.uniform(0.2, 1.0)
         for task in self._tasks[:1]:
             (Path(task.folder) / STOP).touch()
+
+    def _transactions(self) -> int:
+        """How many transactions have been committed so far, by the histories."""
+        folder = Path(self._tasks[0].folder)
+        return sum(path.read_bytes().count(b'"type":"ok","f":"txn"') for path in folder.glob("*.jsonl"))
 
     def finish(self, timeout: float) -> None:
         """Wake all, wait until they end by themselves, and kill those that do not."""
@@ -137,9 +149,14 @@ class Nemesis:
             item.process.stdin.close()
 
     def _harm(self) -> None:
-        """Harm one that has begun its work, unless half of them sleep: a store that nobody uses shows nothing."""
+        """Harm one that has done some work, seldom a younger one; at most half of them sleep at a time."""
         awake = [item for item in self._running if item.paused_until is None and item.process.poll() is None]
-        victims = [item for item in awake if time.monotonic() - item.started > _SHORTEST_LIFE and _has_begun(item)]
+        early = self._rng.random() < 0.2
+        victims = [
+            item
+            for item in awake
+            if time.monotonic() - item.started > _SHORTEST_LIFE and (early or _has_begun(item, _SOME_WORK))
+        ]
         if not victims or 2 * len(awake) <= len(self._running):
             return
         victim = self._rng.choice(victims)

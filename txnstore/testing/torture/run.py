@@ -44,6 +44,7 @@ class Settings:
     jobs: int = 2
     consumers: int = 2
     partitions: int = 4
+    least: int = 0
 
 
 @dataclass
@@ -88,7 +89,7 @@ def torture(settings: Settings) -> Report:
         tasks = _tasks(settings, url, options)
         nemesis = Nemesis(tasks, settings.seed)
         try:
-            nemesis.run(settings.duration)
+            nemesis.run(settings.duration, settings.least)
             nemesis.finish(60.0)
             violations = _last_phase(settings, store, nemesis, tasks)
         finally:
