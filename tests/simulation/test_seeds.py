@@ -39,7 +39,7 @@ def test_a_thousand_seeds_show_no_anomaly() -> None:
 
 @pytest.mark.parametrize("seed", [3, 12])
 def test_a_seed_is_one_run(seed: int) -> None:
-    """The same requests at the same times with the same answers, and the same history, each time."""
+    """CFG-03: every duration is virtual: the same requests at the same times, with the same answers, each time."""
     first, second = simulate(settings_of(seed)), simulate(settings_of(seed))
     assert first.trace == second.trace
     assert first.history == second.history
