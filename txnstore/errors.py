@@ -62,12 +62,14 @@ class TxnStoreError(Exception):
     ``retriable``: the same call may succeed later.  ``abortable``: the transaction must be aborted, then the
     producer goes on.  ``fatal``: the object that raised it cannot be used any more.
     ``advice``: one sentence that says what to do.
+    ``kafka_code``: the number of its counterpart in Kafka's protocol (``Errors``), if it has one.
     """
 
     retriable: ClassVar[bool] = False
     abortable: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
     advice: ClassVar[str] = ""
+    kafka_code: ClassVar[int | None] = None
 
 
 class ProducerError(TxnStoreError):
@@ -77,6 +79,7 @@ class ProducerError(TxnStoreError):
 class ProducerFencedError(ProducerError):
     """A newer instance with the same transactional id has taken over, or the transaction was aborted for this one."""
 
+    kafka_code = 90
     fatal = True
     advice = "Close this producer. If it should be the active instance, create a new one."
 
@@ -84,6 +87,7 @@ class ProducerFencedError(ProducerError):
 class InvalidPidMappingError(ProducerError):
     """The transactional id does not map to this producer id (any more)."""
 
+    kafka_code = 49
     fatal = True
     advice = "Close this producer and create a new one."
 
@@ -95,6 +99,7 @@ class TransactionalIdNotFoundError(ProducerError):
 class OutOfOrderSequenceError(ProducerError):
     """A batch came with a sequence number that does not follow the last one."""
 
+    kafka_code = 45
     abortable = True
     advice = "Abort the transaction and send its records again."
 
@@ -102,16 +107,20 @@ class OutOfOrderSequenceError(ProducerError):
 class DuplicateSequenceError(ProducerError):
     """The batch is already in the log. Never surfaces: a duplicate append is answered with the first offsets."""
 
+    kafka_code = 46
+
 
 class InvalidTxnStateError(ProducerError):
     """The call does not fit the state that the producer or its transaction is in."""
 
+    kafka_code = 48
     advice = "Check the order of begin, send, commit and abort."
 
 
 class InvalidTxnTimeoutError(ProducerError):
     """The transaction time-out is not between 1 ms and the store's ``transaction.max.timeout.ms``."""
 
+    kafka_code = 50
     fatal = True
     advice = "Choose a smaller transaction_timeout."
 
@@ -125,6 +134,7 @@ class TransactionAbortedError(ProducerError):
 class ConcurrentTransactionsError(ProducerError):
     """The previous transaction of this id is still being completed."""
 
+    kafka_code = 51
     retriable = True
     advice = "Try again in a moment."
 
@@ -132,12 +142,14 @@ class ConcurrentTransactionsError(ProducerError):
 class NotCoordinatorError(ProducerError):
     """Another chain coordinates this transactional id or group."""
 
+    kafka_code = 16
     retriable = True
 
 
 class CoordinatorNotAvailableError(ProducerError):
     """The coordinating chain cannot be reached at the moment."""
 
+    kafka_code = 15
     retriable = True
 
 
@@ -151,6 +163,7 @@ class ProducerClosedError(ProducerError):
 class RecordTooLargeError(ProducerError):
     """The record exceeds ``max.message.bytes`` of its topic."""
 
+    kafka_code = 10
     advice = "Send a smaller record or raise the topic's max.message.bytes."
 
 
@@ -168,6 +181,7 @@ class GroupError(TxnStoreError):
 class UnstableOffsetCommitError(GroupError):
     """An open transaction has pending offsets for this partition, so no stable offset can be told (KIP-447)."""
 
+    kafka_code = 88
     retriable = True
     advice = "Try again when the transaction has ended."
 
@@ -175,6 +189,7 @@ class UnstableOffsetCommitError(GroupError):
 class IllegalGenerationError(GroupError):
     """The group has moved on to another generation: this member no longer owns its partitions."""
 
+    kafka_code = 22
     abortable = True
     advice = "Abort the transaction and rejoin the group."
 
@@ -182,6 +197,7 @@ class IllegalGenerationError(GroupError):
 class UnknownMemberError(GroupError):
     """The group does not know this member (any more): its lease ran out and others took over, or it never joined."""
 
+    kafka_code = 25
     abortable = True
     advice = "Abort the transaction and poll again, which joins the group anew."
 
@@ -189,6 +205,7 @@ class UnknownMemberError(GroupError):
 class FencedInstanceError(GroupError):
     """Another consumer with the same static member id has taken over."""
 
+    kafka_code = 82
     abortable = True
     advice = "Close this consumer. Give every consumer a group_instance_id of its own."
 
@@ -196,11 +213,14 @@ class FencedInstanceError(GroupError):
 class GroupNotEmptyError(GroupError):
     """The group has live members, so its offsets cannot be changed from outside, nor can it be deleted."""
 
+    kafka_code = 68
     advice = "Stop its consumers first, or wait for their session time-out."
 
 
 class GroupNotFoundError(GroupError):
     """There is no such group: nothing was ever committed to it, or it was deleted."""
+
+    kafka_code = 69
 
 
 class ConsumerClosedError(GroupError):
@@ -213,6 +233,8 @@ class ConsumerClosedError(GroupError):
 class OffsetMetadataTooLargeError(GroupError):
     """The metadata string of a committed offset is longer than ``offset.metadata.max.bytes`` (4,096)."""
 
+    kafka_code = 12
+
 
 class CatalogError(TxnStoreError):
     """Something is wrong with a topic, its schema or its settings."""
@@ -221,11 +243,14 @@ class CatalogError(TxnStoreError):
 class UnknownTopicOrPartitionError(CatalogError):
     """There is no such topic, or the topic has fewer partitions."""
 
+    kafka_code = 3
     advice = "Create the topic first, or check its name and partition count."
 
 
 class TopicExistsError(CatalogError):
     """A topic of this name exists already."""
+
+    kafka_code = 36
 
 
 class TopicChangedError(CatalogError):
@@ -238,6 +263,8 @@ class TopicChangedError(CatalogError):
 class InvalidTopicError(CatalogError):
     """The topic name is not legal: 1 to 249 of ``a-z A-Z 0-9 . _ -``, but neither ``.`` nor ``..``."""
 
+    kafka_code = 17
+
 
 class SchemaMismatchError(CatalogError):
     """The data does not fit the schema of the topic, or a schema cannot evolve this way. Names the column."""
@@ -246,10 +273,13 @@ class SchemaMismatchError(CatalogError):
 class InvalidConfigError(CatalogError):
     """A setting is unknown or its value is not allowed. Names the setting."""
 
+    kafka_code = 40
+
 
 class OffsetOutOfRangeError(TxnStoreError):
     """The offset is below the log start or above the end of the partition."""
 
+    kafka_code = 1
     advice = "Seek to an offset between the log start and the end, or set auto_offset_reset."
 
 
@@ -332,4 +362,5 @@ class UnknownOutcomeError(StorageError):
     Repeating the same call is safe: it finds out first what became of the earlier attempt.
     """
 
+    kafka_code = 7
     advice = "Repeat the same call; it resolves the earlier attempt first."

@@ -204,7 +204,7 @@ def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> No
 
 
 def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, clock: ManualClock) -> None:
-    """END-06, REC-02, END-11 (S003): the decision stands, and is seen at once; the markers are written by
+    """TMO-05, END-06, REC-02, END-11 (S003): the decision stands, and is seen at once; the markers are written by
     the next one.
     """
     store = at_commit(bucket, clock, "chains/", skip=2)

@@ -141,7 +141,9 @@ def test_end_08_markers_may_be_written_again_at_any_time(cluster: Cluster) -> No
 
 
 def test_stm_02_a_decision_is_never_taken_again(cluster: Cluster) -> None:
-    """STM-02, INIT-05, END-01: who commits again gets the same answer, who aborts is refused, init only finishes it."""
+    """END-13, STM-02, INIT-05, END-01: who commits again gets the same answer, who aborts is refused, init
+    only finishes it.
+    """
     first = cluster.prepare()
     state = cluster.states[0]
     again = cluster.prepare()

@@ -101,7 +101,9 @@ def test_pst_07_a_producer_with_an_open_transaction_is_kept() -> None:
 
 
 def test_pst_08_a_marker_is_a_sign_of_life() -> None:
-    """PST-08: data at 0, abort marker at 23 h: at 24 h the epoch is still there, and fences the zombie (KAFKA-9144)."""
+    """BUG-04, PST-08: data at 0, abort marker at 23 h: at 24 h the epoch is still there, and fences the
+    zombie (KAFKA-9144).
+    """
     world = World()
     client = world.client("tx")
     client.send()

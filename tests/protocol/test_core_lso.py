@@ -170,7 +170,7 @@ def test_what_ends_where(world: World) -> None:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_the_lso_moves_to_the_next_open_transaction(world: World, order: tuple[int, ...]) -> None:
-    """LSO-15: three interleaved transactions, ended in each order."""
+    """REC-06, LSO-16, LSO-15: three interleaved transactions, ended in each order."""
     clients = _clients(world, 3)
     for _ in range(2):
         for client in clients:

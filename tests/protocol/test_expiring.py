@@ -74,7 +74,7 @@ def test_ret_13_each_clock_forgets_in_all_chains(store: Store, clock: ManualCloc
 
 
 def test_tmo_08_the_owner_of_an_expired_id_stops(store: Store, clock: ManualClock) -> None:
-    """TMO-08, D7: fatal for the old instance, in every chain; the new one has another producer id."""
+    """BUG-23, TST-05, TMO-08, D7: fatal for the old instance, in every chain; the new one has another producer id."""
     name, _ = names(store)
     producer = store.producer(name)
     clock.advance(7 * DAY_MS)

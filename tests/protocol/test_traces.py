@@ -21,7 +21,7 @@ CHAINS = (1, 3)
 @pytest.mark.parametrize("chains", CHAINS)
 @pytest.mark.parametrize("name", TRACES)
 def test_dif_07_a_store_shows_what_the_trace_says_after_each_operation(name: str, chains: int) -> None:
-    """DIF-07, DIF-12; each trace names the items that it proves."""
+    """DIF-06, DIF-07, DIF-12; each trace names the items that it proves."""
     trace, driver = TRACES[name], StoreDriver(chains)
     missing = set(trace.needs) - driver.supports
     if missing:

@@ -20,7 +20,7 @@ def _anomalies(results: list[Result]) -> list[str]:
 
 
 def test_a_few_seeds_show_no_anomaly() -> None:
-    """JEP-01…23: what clients saw is what happened."""
+    """BUG-17, JEP-01…23: what clients saw is what happened."""
     assert _anomalies([one(seed, None) for seed in range(FEW)]) == []
 
 

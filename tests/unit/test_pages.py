@@ -11,6 +11,15 @@ from tests.pages import conformance, states
 from tests.pages.conformance import Item, Section, Test
 
 
+def test_every_must_item_has_a_test_or_a_reason() -> None:
+    assert conformance.faults(conformance.sections(), conformance.citations()) == []
+
+
+def test_the_conformance_page_is_up_to_date() -> None:
+    made = conformance.page(conformance.sections(), conformance.citations())
+    assert conformance.PAGE.read_text(encoding="utf-8") == made, "docs/conformance.md is out of date: run `make docs`"
+
+
 def test_the_diagram_of_states_is_up_to_date() -> None:
     """STM-02: what the page shows is the table that the core checks with."""
     text = states.PAGE.read_text(encoding="utf-8")

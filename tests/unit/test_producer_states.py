@@ -141,7 +141,8 @@ def test_the_table_names_every_pair() -> None:
 
 @pytest.mark.parametrize(("state", "call"), TABLE, ids=lambda value: getattr(value, "__name__", value))
 def test_every_call_in_every_state(state: Callable[[Bench], Producer], call: str) -> None:
-    """API-01: Either the call is allowed and leads to the state in the table, or it is refused and nothing at all
+    """TST-18, API-01: Either the call is allowed and leads to the state in the table, or it is refused and
+    nothing at all
     changes.
     """
     bench = Bench()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args
 
 from txnstore.chain.codec import Stored
 from txnstore.core.batches import BatchList
@@ -39,6 +39,9 @@ class PartitionDocument:
     aborted: list[AbortedTxn]
 
 
+StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionDocument:
     """A transaction with its partitions and versions in a stable order."""
@@ -47,7 +50,7 @@ class TransactionDocument:
     producer_id: int
     epoch: int
     timeout_ms: int
-    state: str
+    state: StoredState
     last_epoch: int
     previous_producer_id: int
     next_producer_id: int
@@ -174,7 +177,7 @@ def _transaction_document(txn: Transaction) -> TransactionDocument:
         producer_id=txn.producer_id,
         epoch=txn.epoch,
         timeout_ms=txn.timeout_ms,
-        state=txn.state.name,
+        state=_stored(txn.state),
         last_epoch=txn.last_epoch,
         previous_producer_id=txn.previous_producer_id,
         next_producer_id=txn.next_producer_id,
@@ -186,6 +189,16 @@ def _transaction_document(txn: Transaction) -> TransactionDocument:
         updated_at=txn.updated_at,
         versions=_sorted(txn.versions),
     )
+
+
+def _stored(state: TxnState) -> StoredState:
+    """The name of a state; two of Kafka's states pass within an entry and are never stored (STM-03)."""
+    for name in get_args(StoredState):
+        if name == state.name:
+            stored: StoredState = name
+            return stored
+    msg = f"the state {state.name} is never stored"
+    raise ValueError(msg)
 
 
 def _transaction(item: TransactionDocument) -> Transaction:

@@ -1,0 +1,31 @@
+"""The comparer lets pass what is on its list, and nothing else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.pages import conformance
+from txnstore.testing.differential.compare import WHITELIST, Allowed, Comparison
+
+
+def test_dif_09_only_what_is_on_the_list_may_differ() -> None:
+    """DIF-09: one class of errors, and of a broker's epochs their order."""
+    fenced = {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}
+    assert Comparison().step({"op": "commit"}, *fenced) == []
+    assert len(Comparison().step({"op": "commit"}, {"error": "OUT_OF_ORDER"}, {"error": "PRODUCER_FENCED"})) == 1
+    broker = Comparison("kafka 4.1")
+    assert broker.step({"op": "commit"}, {"epoch": 2}, {"epoch": 1}) == []
+    assert broker.step({"op": "commit"}, {"epoch": 5}, {"epoch": 2}) == []
+    assert len(broker.step({"op": "commit"}, {"epoch": 6}, {"epoch": 2})) == 1
+    assert len(Comparison().step({"op": "commit"}, {"epoch": 2}, {"epoch": 1})) == 1
+
+
+@pytest.mark.parametrize("allowed", WHITELIST, ids=lambda allowed: allowed.item)
+def test_dif_09_each_difference_names_what_decides_it(allowed: Allowed) -> None:
+    """DIF-09: an item of the conformance list, or a decision on the page of differences."""
+    item = allowed.item
+    items = {known.name for section in conformance.sections() for known in section.items}
+    page = conformance.PAGE.with_name("kafka-differences.md").read_text(encoding="utf-8")
+    assert item in items or re.search(rf"^\| {item} \|", page, re.MULTILINE)
