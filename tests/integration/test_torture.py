@@ -12,6 +12,7 @@ from txnstore.testing.torture.run import Settings, torture
 @pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 4])
 def test_jep_25_real_processes_leave_no_anomaly(tmp_path: Path, chains: int) -> None:
+    """REC-11: a job copies while it and all others are killed; nothing is lost, doubled or out of order."""
     report = torture(Settings(tmp_path / "run", 10.0, chains=chains, seed=chains, jobs=1, consumers=1, least=30))
     assert report.ok, "\n".join(report.lines())
     assert report.operations["txn ok"] >= 30
