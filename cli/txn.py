@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "groups", "started_at", "updated_at"]
 _STEP_COLUMNS = ["timestamp", "step", "producer_id", "epoch", "chain", "entry", "partitions", "groups"]
+_PRODUCER_COLUMNS = ["producer_id", "epoch", "last_sequence", "last_timestamp", "first_offset", "transactional_id"]
 _HANGING_COLUMNS = ["partition", "producer_id", "epoch", "first_offset", "last_timestamp", "transactional_id", "reason"]
 
 
@@ -128,6 +129,19 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
         found = store.find_hanging(topic, late)
     rows = [{**_without_tp(asdict(item), item.tp), "last_timestamp": instant(item.last_timestamp)} for item in found]
     app.out.rows(rows, _HANGING_COLUMNS, empty="Nothing hangs")
+
+
+@txn.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@shared_options()
+@pass_app
+def producers(app: App, topic: str, partition: int) -> None:
+    """Show the producers that PARTITION of TOPIC knows, and since which offset each has something open there."""
+    with app.open(read_only=True) as store:
+        found = store.producers(topic, partition)
+    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in found]
+    app.out.rows(rows, _PRODUCER_COLUMNS, empty="No producer is known there")
 
 
 @txn.command()

@@ -214,6 +214,10 @@ def test_an_open_transaction_is_shown_and_read_by_isolation(orders: Cli) -> None
         assert shown["open"] == [{"partition": "orders-1", "first_offset": 0, "last_stable": 0, "high_watermark": 1}]
         assert "ONGOING" in orders.ok("txn", "list").out
         assert "orders-1" in orders.ok("txn", "show", "job").out
+        (known,) = orders.ok("txn", "producers", "orders", "1", "--json").lines
+        assert (known["transactional_id"], known["first_offset"], known["last_sequence"]) == ("job", 0, 0)
+        assert "job" in orders.ok("txn", "producers", "orders", "1").out
+        assert orders("txn", "producers", "orders", "3").status == 1
         assert _values(orders) == []
         assert _values(orders, "--isolation", "read_uncommitted") == ["open"]
         count = ["sql", "SELECT count(*) AS n FROM orders", "--json"]

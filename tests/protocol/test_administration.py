@@ -223,6 +223,29 @@ def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
     assert seen(store) == {b"value": 2 * PARTITIONS}
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *, elsewhere: bool) -> None:
+    """ADM-05: the marker takes the epoch after it, which its owner must not use; whether it has begun one or not.
+
+    The owner's transaction, which does not have the partition, is aborted; its successors go on everywhere.
+    """
+    owner = store.producer(name_of(store))
+    owner.begin_transaction()
+    if elsewhere:
+        owner.send("t", b"lost", partition=1)
+        owner.flush()
+    forge(store, T0, owner.producer_id)
+    assert [item.reason for item in store.find_hanging()] == ["unknown"]
+    assert store.abort_hanging("t", 0, owner.producer_id)
+    assert check_view(store.state()) == []
+    assert (store.find_hanging(late=0), store.offsets("t", 0).last_stable) == ([], 2)
+    with pytest.raises(ProducerFencedError):
+        owner.send("t", b"lost", partition=0).result()
+    with store.producer(name_of(store)) as successor, successor.transaction():
+        write_everywhere(successor, b"next")
+    assert seen(store) == {b"next": PARTITIONS}
+
+
 def test_adm_04_a_transaction_long_past_its_time_out_is_found(store: Store, clock: ManualClock) -> None:
     """ADM-04, TMO-12: past the time-out by the margin, in each of its partitions; ``recover`` ends it."""
     producer = open_everywhere(store, name_of(store), transaction_timeout=60.0)
@@ -266,6 +289,22 @@ def test_adm_05_an_open_transaction_is_aborted_and_its_owner_fenced(store: Store
     assert committed(store.state(), "g", T0) is None
     with pytest.raises(ProducerFencedError):
         producer.commit_transaction()
+
+
+def test_adm_05_what_is_prepared_for_an_outside_coordinator_is_aborted(store: Store, clock: ManualClock) -> None:
+    """ADM-05, TPC-02: nothing else ends it but that coordinator, which then finds nothing to complete."""
+    producer = open_everywhere(store, name_of(store))
+    name = producer.prepare_transaction()
+    clock.advance(30 * DAY_MS)
+    assert store.transaction(name_of(store)).prepared
+    assert (store.find_hanging(late=0), store.recover().aborted) == ([], ())
+    other = process(store.objects.inner, clock)
+    assert other.abort_transaction(name_of(store))
+    assert not other.transaction(name_of(store)).prepared
+    with pytest.raises(ProducerFencedError):
+        producer.complete_transaction(name)
+    assert other.producer(name_of(store), keep_prepared=True).complete_transaction(name) is False
+    assert seen(store) == {}
 
 
 def test_adm_05_by_partition_and_producer_the_whole_transaction_is_aborted(store: Store) -> None:
@@ -373,6 +412,28 @@ def test_history_tells_the_entries_of_each_step(store: Store) -> None:
         data = store.objects.get(keys.entry(step.chain, step.entry))
         assert types.get(step.step, "").encode() in data
         assert step.writer_id.encode() in data
+
+
+def test_history_tells_of_a_prepared_transaction_that_was_taken_over(store: Store) -> None:
+    """TPC-04, TPC-05: the old epoch is fenced, in other chains by an entry of their own, and the end is the new one's.
+
+    ``BEGIN`` and ``PREPARED`` have the old epoch, the decision the new one.
+    """
+    name = open_everywhere(store, name_of(store)).prepare_transaction()
+    store.producer(name_of(store), keep_prepared=True).complete_transaction(name)
+    steps = [step for step in store.transaction_history(name_of(store)).steps if step.step != "ADD_PARTITIONS"]
+    others = len(store.chains) - 1
+    assert [(step.step, step.epoch) for step in steps] == [
+        ("INIT", 0),
+        ("BEGIN", 0),
+        ("PREPARED", 0),
+        ("FENCED", 0),
+        ("INIT", 1),
+        *[("FENCED", 0)] * others,
+        ("PREPARE_COMMIT", 1),
+        *[("COMMIT(PID)", 1)] * (others + 1),
+        ("COMMITTED", 1),
+    ]
 
 
 def test_history_of_others_is_not_told(store: Store) -> None:

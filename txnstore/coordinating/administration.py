@@ -253,8 +253,8 @@ def abort_transaction(coordinator: Coordinator, view: View, transactional_id: st
 def abort_open_data(chains: Chains, coordinator: Coordinator, view: View, tp: TopicPartition, producer_id: int) -> bool:
     """End what a producer holds open in a partition; whether there was something (ADM-05).
 
-    If its coordinator knows the transaction, all of it is ended. Else an abort marker is written here alone: its
-    transaction has ended, so nothing else will come.
+    If its coordinator knows the transaction, all of it is ended. Else an abort marker is written here alone. If its
+    epoch is the current one of its transactional id, the owner of that is fenced first.
     """
     log = _log(view, tp)
     if producer_id not in log.open_txns:
@@ -263,6 +263,9 @@ def abort_open_data(chains: Chains, coordinator: Coordinator, view: View, tp: To
     if txn is not None and tp in txn.partitions:
         return _abort(coordinator, txn)
     name, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
+    if txn is not None and txn.epoch <= epoch and not _abort(coordinator, txn):
+        # The marker takes the next epoch: no transaction of this one may come to the partition any more.
+        coordinator.submit(InitProducer(name, txn.timeout_ms))
     orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
     known = home if 0 <= home < len(chains) else number
