@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_groups import GROUPS
 from txnstore.chain import state_document
 from txnstore.chain.chains import Chains
@@ -415,4 +416,4 @@ MANY_CHAINS = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *GROUPS)
+MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *GROUPS, *EXPIRY)

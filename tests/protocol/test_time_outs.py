@@ -1,0 +1,202 @@
+"""A transaction past its time-out, in a store of one chain and of several: who ends it, and what its owner is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from tests.helpers.shell import GatedStore, in_threads
+from txnstore.chain import keys
+from txnstore.core.commands import EndTxn, ProducerIdentity
+from txnstore.core.groups import committed
+from txnstore.core.invariants import check_view
+from txnstore.core.model import Outcome, TopicPartition, TxnState
+from txnstore.errors import ProducerFencedError, TxnStoreError
+from txnstore.producer import Producer
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+from txnstore.testing.executors import DeferredExecutor
+
+PARTITIONS = 6
+TIMEOUT_MS = 60_000
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=[1, 3])
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]:
+    """A topic whose partitions the chains share."""
+    store = process(MemoryStore(clock=clock), clock, chains=request.param)
+    store.create_topic("t", partitions=PARTITIONS)
+    yield store
+    assert check_view(store.state()) == []
+
+
+def name_of(store: Store) -> str:
+    """A transactional id of the last chain."""
+    return ids_of(store, len(store.chains) - 1)
+
+
+def opened(store: Store) -> Producer:
+    """A producer with an open transaction over all partitions, with a group's offset."""
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.send_offsets({T0: 5}, groups_of(store, 0))
+    producer.flush()
+    return producer
+
+
+def offset(store: Store) -> int | None:
+    found = committed(store.state(), groups_of(store, 0), T0)
+    return found.offset if found is not None else None
+
+
+def test_tmo_01_it_is_open_at_its_time_out_and_aborted_after(store: Store, clock: ManualClock) -> None:
+    """TMO-01: strictly later than the time-out, and without its producer."""
+    opened(store)
+    clock.advance(TIMEOUT_MS)
+    assert store.recover().aborted == ()
+    assert store.transaction(name_of(store)).state is TxnState.ONGOING
+    clock.advance(1)
+    assert store.recover().aborted == (name_of(store),)
+    assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT
+
+
+def _send(producer: Producer) -> None:
+    producer.send("t", b"zombie", partition=0)
+    producer.flush()
+
+
+def _offsets(producer: Producer) -> None:
+    producer.send_offsets({T0: 9}, "g")
+    producer.flush()
+
+
+@pytest.mark.parametrize("call", [_send, _offsets, Producer.commit_transaction], ids=["send", "offsets", "commit"])
+def test_tmo_02_a_producer_that_was_paused_for_too_long_is_fenced(
+    store: Store, clock: ManualClock, call: Callable[[Producer], None]
+) -> None:
+    """TMO-02, BUG-08: one bump of the epoch, in one entry with the abort; whatever it does next is refused.
+
+    ``testFencingOnTransactionExpiration``: read_uncommitted has what it wrote before, read_committed nothing.
+    """
+    producer = opened(store)
+    clock.advance(TIMEOUT_MS + 1)
+    store.recover()
+    assert store.transaction(name_of(store)).epoch == producer.epoch + 1
+    with pytest.raises(ProducerFencedError):
+        call(producer)
+    assert (seen(store), offset(store)) == ({}, None)
+    assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
+    for number in range(PARTITIONS):
+        ends = store.offsets("t", number)
+        assert ends.last_stable == ends.high_watermark
+    assert store.transaction(name_of(store)).epoch == producer.epoch + 1
+
+
+def test_tmo_02_an_abort_that_comes_after_the_sweep_agrees_with_it(store: Store, clock: ManualClock) -> None:
+    """TV2-03: what it wanted has happened; it goes on with the next epoch, unless there is a newer instance."""
+    producer = opened(store)
+    clock.advance(TIMEOUT_MS + 1)
+    store.recover()
+    producer.abort_transaction()
+    assert store.transaction(name_of(store)).epoch == producer.epoch
+    assert seen(store) == {}
+    late = opened(store)
+    store.producer(name_of(store)).close()
+    with pytest.raises(ProducerFencedError):
+        late.abort_transaction()
+
+
+def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnStoreError | None, tuple[str, ...]]:
+    """A commit and a sweep decide at once: the first to reach the storage waits there until the other is done.
+
+    What the commit raises, and what the sweep says that it has aborted.
+    """
+    gated = GatedStore(store.objects.inner)
+    producer = opened(process(gated if commit_first else store.objects.inner, clock))
+    sweeper = process(store.objects.inner if commit_first else gated, clock)
+    clock.advance(TIMEOUT_MS + 1)
+
+    def commit() -> TxnStoreError | None:
+        try:
+            producer.commit_transaction()
+        except TxnStoreError as error:
+            return error
+        return None
+
+    def sweep() -> tuple[str, ...]:
+        return sweeper.recover().aborted
+
+    gate = gated.hold("put_if_absent", keys.entries(len(store.chains) - 1), times=1)
+    with ThreadPoolExecutor(1) as pool:
+        if commit_first:
+            waiting = pool.submit(commit)
+            gate.wait_for()
+            aborted = sweep()
+            gate.open()
+            return waiting.result(60), aborted
+        swept = pool.submit(sweep)
+        gate.wait_for()
+        error = commit()
+        gate.open()
+        return error, swept.result(60)
+
+
+def test_tmo_04_a_sweep_that_wins_is_told_to_the_commit(store: Store, clock: ManualClock) -> None:
+    """TMO-04: the commit had not reached the chain; it is refused for good, and nothing of it is seen."""
+    error, aborted = race(store, clock, commit_first=True)
+    assert type(error) is ProducerFencedError
+    assert aborted == (name_of(store),)
+    assert (seen(store), offset(store)) == ({}, None)
+
+
+def test_tmo_04_a_commit_that_wins_stays(store: Store, clock: ManualClock) -> None:
+    """TMO-04: the sweep had decided by an older state; the chain does not let it, and all is seen."""
+    error, _ = race(store, clock, commit_first=False)
+    assert error is None
+    assert (seen(store), offset(store)) == ({b"value": PARTITIONS}, 5)
+    assert store.transaction(name_of(store)).state is TxnState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("wait_ms", [0, TIMEOUT_MS + 1])
+def test_tmo_05_what_is_decided_is_completed_at_any_time(
+    store: Store, clock: ManualClock, outcome: Outcome, wait_ms: int
+) -> None:
+    """TMO-05: before its time-out and after it, as it was decided."""
+    dying = process(store.objects.inner, clock, background=DeferredExecutor)
+    producer = opened(dying)
+    dying.submit(EndTxn(ProducerIdentity(producer.producer_id, producer.epoch, name_of(store)), outcome))
+    clock.advance(wait_ms)
+    report = store.recover()
+    assert (report.finished, report.aborted) == ((name_of(store),) if len(store.chains) > 1 else (), ())
+    assert store.transaction(name_of(store)).state.name == f"COMPLETE_{outcome.value}"
+    committing = outcome is Outcome.COMMIT
+    assert (seen(store), offset(store)) == (({b"value": PARTITIONS}, 5) if committing else ({}, None))
+
+
+def test_tmo_06_many_sweep_at_once_and_it_is_aborted_once(store: Store, clock: ManualClock) -> None:
+    """TMO-03, TMO-06: one bump, one marker in each partition."""
+    producer = opened(store)
+    clock.advance(TIMEOUT_MS + 1)
+    sweepers = [process(store.objects.inner, clock) for _ in range(8)]
+    reports = in_threads(8, lambda number: sweepers[number].recover().failed)
+    assert reports == [()] * 8
+    assert store.transaction(name_of(store)).epoch == producer.epoch + 1
+    assert [store.offsets("t", number).high_watermark for number in range(PARTITIONS)] == [2] * PARTITIONS
+
+
+def test_tmo_09_a_producer_that_closes_aborts_at_once(store: Store) -> None:
+    """TMO-09: nobody has to wait for its time-out."""
+    opened(store).close()
+    assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT
