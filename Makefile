@@ -78,6 +78,12 @@ SEED ?= 0
 torture: $(STAMP) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
 	'$(BIN)/python' -m txnstore.testing.torture --duration '$(DURATION)' --store '$(STORE)' --chains '$(CHAINS)' --seed '$(SEED)'
 
+HISTORIES ?= 1000
+
+.PHONY: differential
+differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model of Kafka; shrink what differs
+	TXNSTORE_DIFFERENTIAL=$(HISTORIES) '$(BIN)/python' -m pytest -q tests/protocol/test_differential.py
+
 .PHONY: bench
 bench: $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks

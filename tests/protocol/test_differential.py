@@ -2,8 +2,8 @@
 
 Old producers are kept and used again, identities of long ago send requests again, the store is opened again, time
 passes. A failure prints the operations as JSON lines: saved to a file, they are a script for
-``python -m txnstore.testing.differential record``. ``TXNSTORE_DIFFERENTIAL=2000`` runs that many random histories of
-each machine instead of the few fixed ones.
+``python -m txnstore.testing.differential record``. ``make differential HISTORIES=2000`` runs that many random histories
+of each machine instead of the few fixed ones.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import random
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from txnstore.testing.differential import Comparison, MismatchError, ModelDriver, StoreDriver
 from txnstore.testing.model import Log, Producer, Transaction
@@ -301,9 +302,7 @@ class Requests(Histories):
             self.identities.append({"id": name, "producer_id": self._number(txn.producer_id), "epoch": epoch})
 
 
-TestApplications = Applications.TestCase
-TestRequests = Requests.TestCase
-TestApplications.settings = TestRequests.settings = settings(
+SETTINGS = settings(
     derandomize=not MORE,
     print_blob=True,
     deadline=None,
@@ -313,3 +312,10 @@ TestApplications.settings = TestRequests.settings = settings(
     phases=[Phase.generate, Phase.shrink],  # Explaining a failure traces every line, which takes minutes here.
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.timeout(0 if MORE else 300)
+@pytest.mark.parametrize("machine", [Applications, Requests])
+def test_dif_11_random_histories_are_the_same_everywhere(machine: type[Histories]) -> None:
+    """DIF-11, DIF-13, and DIF-06 in the requests by hand."""
+    run_state_machine_as_test(machine, settings=SETTINGS)

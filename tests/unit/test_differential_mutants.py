@@ -1,0 +1,312 @@
+"""The comparer sees what it is there to see; what it lets pass is passed by one entry of its list.
+
+A mutant is the model with one rule wrong. It has to disagree with a golden trace: one that does not shows that the
+traces observe too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnstore.testing.differential import WHITELIST, Comparison, MismatchError, ModelDriver, Trace, record, replay
+from txnstore.testing.differential.__main__ import main
+from txnstore.testing.differential.trace import changes, merged
+from txnstore.testing.model import Batch, Broker, Group, Identity, Log, Producer, RefusedError, Transaction, broker, log
+from txnstore.testing.model.group import Write
+
+FOLDER = Path(__file__).parent.parent / "traces"
+TRACES = [Trace.load(path) for path in sorted(FOLDER.glob("*.json"))]
+Patch = pytest.MonkeyPatch
+
+
+def _window_of_six(patch: Patch) -> None:
+    patch.setattr(log, "WINDOW", 6)
+
+
+def _window_of_four(patch: Patch) -> None:
+    patch.setattr(log, "WINDOW", 4)
+
+
+def _no_wrap(patch: Patch) -> None:
+    patch.setattr(log, "MAX_SEQUENCE", 2**40)
+
+
+def _one_epoch_more(patch: Patch) -> None:
+    patch.setattr(broker, "LAST_EPOCH", 32767)
+
+
+def _longer_time_outs(patch: Patch) -> None:
+    patch.setattr(broker, "MAX_TIMEOUT_MS", 900_001)
+
+
+def _lso_of_the_latest_transaction(patch: Patch) -> None:
+    stable = property(lambda self: max(self.start, max(self.open_transactions().values(), default=self.end)))
+    patch.setattr(Log, "last_stable_offset", stable)
+
+
+def _aborted_data_is_read(patch: Patch) -> None:
+    patch.setattr(Log, "outcome", lambda self, batch: "COMMIT")
+
+
+def _no_bump(patch: Patch) -> None:
+    patch.setattr(Broker, "_bump", lambda self, name, txn: None)
+
+
+def _markers_with_the_old_epoch(patch: Patch) -> None:
+    real = Log.mark
+    patch.setattr(Log, "mark", lambda self, producer_id, epoch, outcome: real(self, producer_id, epoch - 1, outcome))
+
+
+def _a_marker_is_forgotten(patch: Patch) -> None:
+    real = Broker.finish
+
+    def finish(self: Broker, transactional_id: str, outcome: str) -> None:
+        partitions = self.transactions[transactional_id].partitions
+        if len(partitions) > 1:
+            partitions.remove(max(partitions))
+        real(self, transactional_id, outcome)
+
+    patch.setattr(Broker, "finish", finish)
+
+
+def _no_fence(patch: Patch) -> None:
+    patch.setattr(Broker, "_fence", Broker._known)
+
+
+def _no_epoch_in_partitions(patch: Patch) -> None:
+    patch.setattr(Log, "epoch_of", lambda self, producer_id: None)
+
+
+def _an_old_end_ends_the_next(patch: Patch) -> None:
+    def again(self: Broker, txn: Transaction, who: Identity, outcome: str) -> Identity:
+        return self.end(Identity(*txn.current, who.transactional_id), outcome)
+
+    patch.setattr(Broker, "_end_again", again)
+
+
+def _an_end_cannot_be_repeated(patch: Patch) -> None:
+    def again(self: Broker, txn: Transaction, who: Identity, outcome: str) -> Identity:
+        raise RefusedError("PRODUCER_FENCED")
+
+    patch.setattr(Broker, "_end_again", again)
+
+
+def _the_first_write_stays(patch: Patch) -> None:
+    """Instead of the last one in the log (OFF-11, OFF-12)."""
+    real = Group.committed
+
+    def committed(self: Group, partition: str) -> int | None:
+        written = [write.offset for write in self.log if isinstance(write, Write) and write.partition == partition]
+        return written[0] if real(self, partition) is not None else None
+
+    patch.setattr(Group, "committed", committed)
+
+
+def _pending_offsets_are_stable(patch: Patch) -> None:
+    patch.setattr(Group, "unstable", lambda self, partition: False)
+
+
+def _any_generation(patch: Patch) -> None:
+    patch.setattr(Broker, "_check_offsets", lambda self, item: None)
+
+
+def _no_sweep(patch: Patch) -> None:
+    patch.setattr(Broker, "sweep", lambda self: [])
+
+
+def _an_init_leaves_what_is_open(patch: Patch) -> None:
+    real = Broker.init
+
+    def init(self: Broker, name: str | None, timeout: int = 60_000, expected: Any = None) -> Identity:
+        txn = self.transactions.get(name or "")
+        if txn is not None and txn.state == "ONGOING":
+            txn.state = "EMPTY"
+        return real(self, name, timeout, expected)
+
+    patch.setattr(Broker, "init", init)
+
+
+def _a_commit_that_has_nothing_bumps(patch: Patch) -> None:
+    def commit(self: Producer) -> dict[str, list[int]]:
+        self._check("IN_TRANSACTION")
+        written = self._write()
+        self.identity = self.broker.end(self.identity, "COMMIT" if self.started else "ABORT")
+        self._ended()
+        return written
+
+    patch.setattr(Producer, "commit", commit)
+
+
+def _an_empty_abort_is_indexed(patch: Patch) -> None:
+    def mark(self: Log, producer_id: int, epoch: int, outcome: str) -> None:
+        first = self.open_transactions().get(producer_id, self.end)
+        self.batches.append(Batch(self.end, producer_id, epoch, marker=outcome))
+        if outcome == "ABORT":
+            self.aborted.append((producer_id, first, self.end - 1, self.last_stable_offset))
+
+    patch.setattr(Log, "mark", mark)
+
+
+MUTANTS: list[Callable[[Patch], None]] = [
+    _window_of_six,
+    _window_of_four,
+    _no_wrap,
+    _one_epoch_more,
+    _longer_time_outs,
+    _lso_of_the_latest_transaction,
+    _aborted_data_is_read,
+    _no_bump,
+    _markers_with_the_old_epoch,
+    _a_marker_is_forgotten,
+    _no_fence,
+    _no_epoch_in_partitions,
+    _an_old_end_ends_the_next,
+    _an_end_cannot_be_repeated,
+    _the_first_write_stays,
+    _pending_offsets_are_stable,
+    _any_generation,
+    _no_sweep,
+    _an_init_leaves_what_is_open,
+    _a_commit_that_has_nothing_bumps,
+    _an_empty_abort_is_indexed,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
+def test_dif_17_a_model_with_one_wrong_rule_disagrees_with_a_trace(
+    mutant: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    mutant(monkeypatch)
+    assert any(_disagrees(trace) for trace in TRACES)
+
+
+def _disagrees(trace: Trace) -> bool:
+    """Whether the comparison fails; a mutant that cannot even go on is no proof that it was seen."""
+    try:
+        replay(trace, ModelDriver())
+    except MismatchError:
+        return True
+    except RecursionError:
+        return False
+    return False
+
+
+def test_dif_17_one_changed_value_anywhere_in_a_trace_is_seen() -> None:
+    """Each kind of observation is compared: an altered one fails."""
+    trace = TRACES[0]
+    state: dict[str, Any] = {}
+    for observation in trace.observations:
+        state = merged(state, observation.get("state", {}))
+    kinds = set(state["partitions"]["t-0"]) | set(state["transactions"]["a"])
+    for kind in kinds:
+        where = ("partitions", "t-0") if kind in state["partitions"]["t-0"] else ("transactions", "a")
+        wrong = merged(state, {where[0]: {where[1]: {kind: "something else"}}})
+        found = Comparison().step({"op": "flush"}, {"state": wrong}, {"state": state})
+        assert [difference.path for difference in found] == [("state", *where, kind)]
+
+
+def test_what_is_one_too_many_is_a_difference() -> None:
+    """DIF-07: a partition, group or transaction that nobody expects."""
+    for part in ("partitions", "transactions", "groups"):
+        found = Comparison().step({"op": "flush"}, {"state": {part: {}}}, {"state": {part: {"new": 1}}})
+        assert [str(difference) for difference in found] == [f"state.{part}.new: expected None, got 1"]
+
+
+# The whitelist --------------------------------------------------------------------------------------------------------
+
+BROKER = "kafka 4.1"
+ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("FEN-06", "model", {"op": "raw_append"}, {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}),
+    ("API-01", BROKER, {"op": "begin"}, {"error": "ILLEGAL_STATE"}, {"error": "PRODUCER_CLOSED"}),
+    ("DIF-09", BROKER, {"op": "init"}, {"answer": {"epoch": 4}}, {"answer": {"epoch": 3}}),
+    (
+        "CMP-17",
+        "model",
+        {"op": "compact"},
+        {"state": {"partitions": {"t-0": {"uncommitted": [[0, None, "a"], [1, None, "b"]]}}}},
+        {"state": {"partitions": {"t-0": {"uncommitted": [[1, None, "b"]]}}}},
+    ),
+    (
+        "TMO-08",
+        BROKER,
+        {"op": "raw_init", "producer_id": 0},
+        {"error": None},
+        {"error": "INVALID_PRODUCER_ID_MAPPING"},
+    ),
+    ("SEQ-10", BROKER, {"op": "raw_append"}, {"error": None}, {"error": "INVALID_TXN_STATE"}),
+    (
+        "D1",
+        BROKER,
+        {"op": "delete_records"},
+        {"state": {"partitions": {"t-0": {"log_start": 5}}}},
+        {"state": {"partitions": {"t-0": {"log_start": 3}}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("item", "source", "op", "expected", "actual"), ALLOWED, ids=[row[0] for row in ALLOWED])
+def test_dif_09_a_difference_is_allowed_by_its_item_alone(
+    item: str, source: str, op: dict[str, Any], expected: dict[str, Any], actual: dict[str, Any]
+) -> None:
+    """DIF-09: with the entry it passes and is counted; without it it fails."""
+    comparison = Comparison(source)
+    assert comparison.step(op, expected, actual) == []
+    assert comparison.used == {item: 1}
+    others = [entry for entry in WHITELIST if entry.item != item]
+    assert Comparison(source, others).step(op, expected, actual)
+
+
+def test_dif_09_every_entry_of_the_whitelist_is_tested_here() -> None:
+    assert [entry.item for entry in WHITELIST] == [row[0] for row in ALLOWED]
+    assert all(entry.why for entry in WHITELIST)
+
+
+def test_cmp_17_a_compaction_may_hide_records_but_not_add_or_change_any() -> None:
+    def step(actual: list[Any]) -> int:
+        records = [[0, None, "a"], [1, None, "b"]]
+        sides = ({"state": {"partitions": {"t-0": {"uncommitted": found}}}} for found in (records, actual))
+        return len(Comparison().step({"op": "compact"}, *sides))
+
+    assert [step([[1, None, "b"]]), step([]), step([[1, None, "c"]]), step([[2, None, "b"]])] == [0, 0, 1, 1]
+
+
+# Traces ---------------------------------------------------------------------------------------------------------------
+
+
+def test_changes_lead_from_one_state_to_the_next() -> None:
+    before, after = {"a": 1, "b": {"x": 1, "y": [1]}, "c": 3}, {"a": 1, "b": {"x": 2, "y": [1, 2]}, "d": {"z": 0}}
+    assert changes(before, after) == {"b": {"x": 2, "y": [1, 2]}, "c": None, "d": {"z": 0}}
+    assert merged(before, changes(before, after)) == after
+    assert changes(after, after) == {}
+
+
+def test_a_trace_reads_as_it_was_written(tmp_path: Path) -> None:
+    for trace in TRACES:
+        trace.save(tmp_path / "trace.json")
+        assert Trace.load(tmp_path / "trace.json") == trace
+
+
+def test_a_trace_that_lacks_an_observation_is_refused(tmp_path: Path) -> None:
+    Trace("short", "", [], [{"op": "sweep"}], []).save(tmp_path / "trace.json")
+    with pytest.raises(ValueError, match="1 operations, but 0 observations"):
+        Trace.load(tmp_path / "trace.json")
+
+
+def test_a_recorded_script_can_be_replayed_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DIF-12: from JSON lines to a trace, and from there to a comparison; a wrong one makes it fail and says where."""
+    script, path = tmp_path / "script.jsonl", tmp_path / "trace.json"
+    script.write_text('{"op": "create_topic", "topic": "t"}\n\n{"op": "init", "producer": "A", "id": "a"}\n')
+    assert main(["record", str(script)]) == 0
+    path.write_text(capsys.readouterr().out)
+    assert Trace.load(path).observations == record(Trace.load(path).ops)
+    assert main(["replay", str(path), "--chains", "2"]) == 0
+    assert "store of 2 chains: the same after each of 2 operations" in capsys.readouterr().out
+    path.write_text(path.read_text().replace('"epoch": 0', '"epoch": 1'))
+    assert main(["replay", str(path)]) == 1
+    assert "answer.epoch: expected 1, got 0" in capsys.readouterr().out
