@@ -273,7 +273,7 @@ ONE_CHAIN = (
     Mutant(
         "a commit whose outcome is unknown is forgotten",
         Producer._not_ended,
-        "if self._pending is not None and isinstance(self._pending.command, EndTxn):",
+        "if self._registrar.pending is not None and isinstance(self._registrar.pending.command, EndTxn):",
         "if False:",
         test="protocol/test_producer_unknown.py",
     ),
