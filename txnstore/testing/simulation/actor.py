@@ -25,6 +25,8 @@ class Actor(ABC):
         self.label = name.partition(":")[2]
         self.rng = world.rng(name)
         self.left = world.settings.operations
+        #: The name of its client in the history; empty before its store is open.
+        self.client = ""
 
     @abstractmethod
     def live(self, process: Process) -> None:
@@ -33,25 +35,28 @@ class Actor(ABC):
     def run(self) -> None:
         """One process after the other, until everything is done."""
         while self.left > 0:
-            process: Process | None = None
+            self.client = ""
             try:
                 process = self.world.process(self.name)
+                self.client = process.name
                 self.live(process)
             except SimulatedCrash:
-                self._died(process)
+                self._died()
             except StorageError:
                 self.pause(1_000)  # It could not even open the store.
 
-    def _died(self, process: Process | None) -> None:
-        if process is not None:
-            self.world.history.crashed(self.current(process))
+    def renamed(self, process: Process) -> Process:
+        """The same process under another name in the history, for a new client in it."""
+        process = self.world.renamed(process, self.name)
+        self.client = process.name
+        return process
+
+    def _died(self) -> None:
+        if self.client:
+            self.world.history.crashed(self.client)
         self.left -= 1
         # Some come back at once, some after every time-out.
         self.pause(self.rng.choice((10, 1_000, 300_000)))
-
-    def current(self, process: Process) -> str:
-        """The name under which the process last appeared in the history."""
-        return process.name
 
     def pause(self, ms: int) -> None:
         """Do nothing for up to so many milliseconds."""

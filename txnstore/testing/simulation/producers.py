@@ -5,7 +5,9 @@ from __future__ import annotations
 from txnstore.errors import ProducerFencedError, StorageError, TxnStoreError, UnknownOutcomeError, UploadExpiredError
 from txnstore.producer import Producer
 from txnstore.producing.batching import RecordFuture
+from txnstore.testing.faults import SimulatedCrash
 from txnstore.testing.simulation.actor import PATIENCE, Actor
+from txnstore.testing.simulation.runtime import TaskExecutor
 from txnstore.testing.simulation.transacting import Known, TransactionalActor
 from txnstore.testing.simulation.world import SIDE, SOURCE, Process
 
@@ -24,7 +26,7 @@ class TransactionalProducer(TransactionalActor):
                 self.breathe()
             if self.rng.random() < 0.5:
                 return  # A new process, which reads everything anew.
-            process = self.world.renamed(process, self.name)
+            process = self.renamed(process)
 
     def _transaction(self, process: Process, producer: Producer) -> None:
         plan = self._plan()
@@ -107,3 +109,27 @@ class PlainProducer(Actor):
             return False
         history.fail(process.name, error)
         return True
+
+
+class Threads(Actor):
+    """Two producers in two threads of one process: they share its store, and die with it."""
+
+    def live(self, process: Process) -> None:
+        label, _, instance = self.label.partition("/")
+        together: tuple[Actor, ...] = (
+            TransactionalProducer(self.world, f"producer:{label}/{instance}"),
+            PlainProducer(self.world, f"plain:{label}/{instance}"),
+        )
+        workers = TaskExecutor(self.world.scheduler, self.rng, (100,))
+        ends = [workers.submit(_live, actor, process) for actor in together]
+        self.left = 0
+        for end in ends:
+            end.result()
+
+
+def _live(actor: Actor, process: Process) -> None:
+    try:
+        actor.live(actor.renamed(process))
+    except SimulatedCrash:
+        actor.world.history.crashed(actor.client)
+        raise

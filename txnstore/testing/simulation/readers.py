@@ -96,7 +96,7 @@ class Copy(TransactionalActor):
                 self.breathe()
             if self.rng.random() < 0.5:
                 return None
-            process = self.world.renamed(process, self.name)
+            process = self.renamed(process)
         return None
 
     def _copy(self, process: Process, producer: Producer, consumer: Consumer) -> None:

@@ -10,12 +10,13 @@ from typing import Any, Self
 from txnstore.testing.simulation.storage import Mishap
 
 #: Everybody who may take part, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
-#: The members of a group share nothing but that.
+#: The members of a group share nothing but that. The threads are two producers of one process.
 EVERYBODY = (
     "producer:a/1",
     "producer:b/1",
     "producer:a/2",
     "plain:p/1",
+    "threads:q/1",
     "copy:c/1",
     "copy:c/2",
     "member:m/1",

@@ -13,7 +13,7 @@ from txnstore.testing.simulation.jepsen import found_by_checker
 from txnstore.testing.simulation.journal import read_journal
 from txnstore.testing.simulation.locks import simulated_locks
 from txnstore.testing.simulation.maintenance import Recoverer, Tidy
-from txnstore.testing.simulation.producers import PlainProducer, TransactionalProducer
+from txnstore.testing.simulation.producers import PlainProducer, Threads, TransactionalProducer
 from txnstore.testing.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
 from txnstore.testing.simulation.recorder import Operation
 from txnstore.testing.simulation.settings import Settings
@@ -23,6 +23,7 @@ from txnstore.testing.simulation.world import World
 _KINDS: dict[str, type[Actor]] = {
     "producer": TransactionalProducer,
     "plain": PlainProducer,
+    "threads": Threads,
     "copy": Copy,
     "member": Member,
     "committed": Reader,
