@@ -33,6 +33,7 @@ ONE_CHAIN = (
         transactions.end,
         "or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch)",
         "",
+        test="protocol/test_core_end.py::test_a_late_end_never_ends_the_next_transaction",
     ),
     Mutant(
         "init leaves the transaction of its predecessor open",
@@ -362,14 +363,14 @@ MANY_CHAINS = (
         Chains.view,
         "while behind := _behind(states):",
         "while behind := {}:",
-        chains=3,
+        test="protocol/test_chains_reading.py::test_a_commit_between_any_two_requests_of_a_snapshot",
     ),
     Mutant(
         "a marker does not say what it rests on",
         markers.observe,
         "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
         "if False:",
-        chains=3,
+        test="protocol/test_chains_reading.py::test_a_commit_between_any_two_requests_of_a_snapshot",
     ),
     Mutant(
         "a view shows a decided transaction once its marker is there",

@@ -18,7 +18,7 @@ import pytest
 from txnstore.testing.simulation import Mishap, Settings, settings_of, simulate
 
 #: Seeds that are tried at most; nearly all mutants die in the first few.
-SEEDS = 40
+SEEDS = 100
 
 _ROOT = Path(__file__).resolve().parent.parent
 

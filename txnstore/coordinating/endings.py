@@ -115,7 +115,10 @@ def _quietly(transactional_id: str | None, work: Callable[[], object]) -> None:
     try:
         work()
     except Exception as error:  # noqa: BLE001 - whoever comes next does it again, and is told
-        _LOG.warning("left to the next one", extra={"transactional_id": transactional_id, "error": str(error)})
+        _LOG.warning(
+            "the end of a transaction is left to whoever comes next",
+            extra={"transactional_id": transactional_id, "error": str(error)},
+        )
 
 
 def left_unknown(error: Exception, *, happened: bool) -> Exception:

@@ -1,0 +1,84 @@
+"""A snapshot of many chains is taken by many requests; whatever is committed between any two of them is seen whole.
+
+Another process commits right before each request that a snapshot makes of the chains, in turn. The reader is a fresh
+one, or one that has read before and only looks for what is new.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tests.helpers.chains import ids_of, process, seen, write_everywhere
+from txnstore.core.invariants import check_view
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults
+from txnstore.testing.executors import DeferredExecutor
+
+CHAINS, PARTITIONS = 3, 6
+WHOLE = {b"first": PARTITIONS}, {b"first": PARTITIONS, b"second": PARTITIONS}
+
+
+class Scene:
+    """A store with one committed transaction, and one that is sent whole but not committed, coordinated by ``home``."""
+
+    def __init__(self, home: int, *, markers: bool) -> None:
+        self.clock = ManualClock()
+        self.bucket = MemoryStore(clock=self.clock)
+        process(self.bucket, self.clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+        # What is not run at once is never run: then the markers in other chains stay unwritten.
+        store = process(self.bucket, self.clock) if markers else self._without_markers()
+        self.producer = store.producer(ids_of(store, home))
+        with process(self.bucket, self.clock).producer(ids_of(store, home) + "-before").transaction() as txn:
+            write_everywhere(txn, b"first")
+        self.producer.begin_transaction()
+        write_everywhere(self.producer, b"second")
+        self.producer.flush()
+
+    def _without_markers(self) -> Store:
+        return process(self.bucket, self.clock, background=DeferredExecutor)
+
+    def snapshot_with_commit_before(self, number: int, *, fresh: bool) -> dict[bytes, int] | None:
+        """What a snapshot shows if the commit comes right before its n-th request for a chain; None if it has fewer."""
+        left = number
+
+        def plan(n: int, operation: str, key: str) -> Fault | None:
+            nonlocal left
+            if key.startswith("chains/"):
+                left -= 1
+                if left == 0:
+                    self.producer.commit_transaction()
+            return None
+
+        faults = FaultStore(self.bucket, plan if fresh else no_faults)
+        reader = process(faults, self.clock)
+        if not fresh:
+            reader.state()
+            faults.plan = plan
+        found = seen(reader)
+        assert check_view(reader.state()) == []
+        return None if left > 0 else found
+
+
+def whole_or_nothing(look: Callable[[int], dict[bytes, int] | None]) -> None:
+    """Look with the commit before the first request, before the second, and so on to the last."""
+    answers = (look(number) for number in itertools.count(1))
+    found = list(itertools.takewhile(lambda answer: answer is not None, answers))
+    assert all(answer in WHOLE for answer in found), found
+    assert found[0] == WHOLE[1]
+    assert found[-1] == WHOLE[0]
+
+
+@pytest.mark.parametrize("markers", [True, False], ids=["markers", "no-markers"])
+@pytest.mark.parametrize("home", range(CHAINS))
+def test_a_commit_between_any_two_requests_of_a_snapshot(home: int, *, markers: bool) -> None:
+    """JEP-16, END-06: all of the transaction is seen or nothing of it, and both happen."""
+    whole_or_nothing(lambda number: Scene(home, markers=markers).snapshot_with_commit_before(number, fresh=False))
+
+
+def test_a_commit_between_any_two_requests_of_an_open() -> None:
+    """JEP-16: the same for a process that opens the store, hint, checkpoint and tails."""
+    whole_or_nothing(lambda number: Scene(1, markers=True).snapshot_with_commit_before(number, fresh=True))
