@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor
+from operator import is_
 from typing import TypeVar
 
 from txnstore.chain import keys
@@ -72,6 +73,9 @@ class Chains:
         numbers = range(len(self._chains)) if refresh is None else refresh
         self.at_once({number: self._chains[number].refresh for number in numbers})
         states = [chain.state for chain in self._chains]
+        known = self._view
+        if known is not None and all(map(is_, known.states, states)):
+            return known
         while behind := _behind(states):
             found = self.at_once({number: self._chains[number].refresh for number in behind})
             for number, needed in behind.items():
@@ -79,10 +83,8 @@ class Chains:
                 if found[number].sequence < needed:
                     msg = f"another chain rests on {keys.entry(number, needed)}, which is missing"
                     raise CorruptionError(msg)
-        known = self._view
-        if known is None or any(old is not new for old, new in zip(known.states, states, strict=True)):
-            known = self._view = View(tuple(states))
-        return known
+        self._view = View(tuple(states))
+        return self._view
 
     # Several chains at once -------------------------------------------------------------------------------------------
 
@@ -95,6 +97,8 @@ class Chains:
 
     def try_at_once(self, work: Mapping[int, Callable[[], T]]) -> tuple[dict[int, T], dict[int, Exception]]:
         """What each piece of work gives, and what each that failed raised. The last one runs in this thread."""
+        if not work:
+            return {}, {}
         numbers = sorted(work)
         others = {number: self._workers.submit(work[number]) for number in numbers[:-1]}
         found: dict[int, T] = {}
