@@ -14,14 +14,14 @@ from txnstore.core.routing import MAX_CHAINS
 @click.command()
 @click.argument("url", required=False)
 @click.option(
-    "--chains", type=click.IntRange(1, MAX_CHAINS), default=1, show_default=True,
+    "--chains", type=click.IntRange(1, MAX_CHAINS), default=None, show_default="1, or as many as it has",
     help="How many chains order its commits, for ever: more take more commits a second, and each transaction over "
     "several costs more requests.",
 )  # fmt: skip
 @click.option("--exist-ok", is_flag=True, help="Be content with a store that exists already.")
 @shared_options()
 @pass_app
-def init(app: App, url: str | None, chains: int, exist_ok: bool) -> None:
+def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
     """Create a store at URL (or --store)."""
     import txnstore
 

@@ -58,7 +58,7 @@ _OURS = b'{"version":'
 
 def create(
     url: str | os.PathLike[str],
-    chains: int = 1,
+    chains: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     *,
     exist_ok: bool = False,
@@ -66,7 +66,8 @@ def create(
 ) -> Store:
     """Create a store and open it.
 
-    ``url``: a path, ``file://``, ``memory://`` or ``s3://``. ``storage_options`` go to fsspec unchanged.
+    ``url``: a path, ``file://``, ``memory://`` or ``s3://``. ``chains``: how many order its commits, for ever; None: 1,
+    or as many as the store has that ``exist_ok`` opens. ``storage_options`` go to fsspec unchanged.
     Raises :class:`StoreExistsError` if there is one (unless ``exist_ok``), and :class:`UnsafeStorageError` if the
     storage lets a name be created twice.
     """
@@ -90,25 +91,26 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
 
 def create_on(
     objects: ObjectStore,
-    chains: int = 1,
+    chains: int | None = None,
     *,
     exist_ok: bool = False,
     runtime: Runtime | None = None,
 ) -> Store:
     """Create a store on an object store of one's own, such as a wrapper that counts or injects faults."""
-    if isinstance(chains, bool) or not isinstance(chains, int) or not 1 <= chains <= MAX_CHAINS:
+    count = 1 if chains is None else chains
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_CHAINS:
         msg = f"chains must be a number from 1 to {MAX_CHAINS}, not {chains!r}"
         raise InvalidConfigError(msg)
     runtime = runtime or Runtime()
     probe_once(objects, runtime.new_id)
-    document = StoreDocument(store_id=runtime.new_id(), chains=chains, created_at=runtime.clock())
+    document = StoreDocument(store_id=runtime.new_id(), chains=count, created_at=runtime.clock())
     claim = Claim(keys.STORE, encode(document))
     created = claim.settle(objects, runtime.backoff) == claim.data
     if not created and not exist_ok:
         msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
         raise StoreExistsError(msg)
     store = open_on(objects, runtime=runtime)
-    if len(store.chains) != chains:
+    if chains is not None and len(store.chains) != chains:
         msg = f"the store at {redact(objects.url)} has {len(store.chains)} chains, not {chains}; that cannot be changed"
         raise InvalidConfigError(msg)
     return store

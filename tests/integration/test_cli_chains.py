@@ -62,6 +62,7 @@ def test_the_number_of_chains_cannot_be_changed(cli: Cli) -> None:
     again = cli("init", cli.url, "--chains", "2", "--exist-ok")
     assert again.status == 1
     assert "has 3 chains, not 2" in again.err
+    assert "with 3 chains" in cli.ok("init", cli.url, "--exist-ok").out
 
 
 def test_the_log_shows_all_chains_or_one(cli: Cli) -> None:
