@@ -6,8 +6,9 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 #: Seconds.
 _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
@@ -25,9 +26,30 @@ def uuid7(now_ms: int, rng: random.Random) -> str:
     return str(uuid.UUID(int=bits))
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads; when they are gone, work is done by whoever brings it.
+
+    A store may be closed, or Python begin to exit, while another thread is in the middle of a transaction. What is left
+    of it must not fail for that, least of all after its decision.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError as error:
+            if "cannot schedule new futures" not in str(error):
+                raise
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - whoever asks the future gets it
+            future.set_exception(error)
+        return future
+
+
 def threads() -> Executor:
     """The threads of an open store, for its requests in parallel."""
-    return ThreadPoolExecutor(_WORKERS, thread_name_prefix="txnstore")
+    return _Threads(_WORKERS, thread_name_prefix="txnstore")
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,15 @@ class StoreMetrics:
     checkpoints: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What was read of a store, and what works on it."""
+
+    document: StoreDocument
+    chains: Chains
+    coordinator: Coordinator
+
+
 class Store:
     """A store that is open: thread-safe, picklable, safe after ``fork``; a context manager.
 
@@ -155,12 +164,14 @@ class Store:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._forget()
+        self._pid = os.getpid()
+
+    def _forget(self) -> None:
+        """What is needed again is read again; all of it goes at once, under the lock that it is made under."""
         self._pools: dict[str, Executor] = {}
-        self._chains: Chains | None = None
-        self._coordinator: Coordinator | None = None
-        self._document: StoreDocument | None = None
+        self._opened: _Opened | None = None
 
     # What it stands on ------------------------------------------------------------------------------------------------
 
@@ -172,21 +183,20 @@ class Store:
     @property
     def store_id(self) -> str:
         """The id that the store got when it was created."""
-        self._own_process()
-        if self._document is None:
-            self.load()
-        assert self._document is not None
-        return self._document.store_id
+        return self._open().document.store_id
 
     @property
     def chains(self) -> Chains:
         """The manifest chains; read again in a process that inherited or unpickled this object."""
-        chains = self._chains
-        if chains is not None and self._pid == os.getpid():
-            return chains
+        return self._open().chains
+
+    def _open(self) -> _Opened:
+        opened = self._opened
+        if opened is not None and self._pid == os.getpid():
+            return opened
         self._own_process()
         with self._lock:
-            return self._chains or self.load()
+            return self._opened or self._load()
 
     @property
     def chain(self) -> Chain:
@@ -211,6 +221,12 @@ class Store:
             self._reset()
 
     def load(self) -> Chains:
+        """Read everything again."""
+        self._own_process()
+        with self._lock:
+            return self._load().chains
+
+    def _load(self) -> _Opened:
         """Read the identity and the first hint at once, then the chains."""
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
         hint = read_if_there(self.objects, keys.latest(0))
@@ -221,14 +237,13 @@ class Store:
         if not data.startswith(_OURS[: len(data)]):
             msg = f"there is no txnstore at {redact(self.url)}: its {keys.STORE} belongs to something else"
             raise StoreNotFoundError(msg)
-        self._document = decode(StoreDocument, keys.STORE, data)
-        count = self._document.chains
+        document = decode(StoreDocument, keys.STORE, data)
+        count = document.chains
         workers = self._workers("chains", self.runtime.executor) if count > 1 else None
         chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
         chains.load(hint)
-        self._coordinator = Coordinator(chains, self.runtime, self._in_background)
-        self._chains = chains
-        return chains
+        self._opened = _Opened(document, chains, Coordinator(chains, self.runtime, self._in_background))
+        return self._opened
 
     def _in_background(self) -> Executor:
         return self._workers("background", self.runtime.background)
@@ -240,11 +255,7 @@ class Store:
     @property
     def coordinator(self) -> Coordinator:
         """What takes commands to the chains."""
-        chains = self.chains
-        coordinator = self._coordinator
-        assert chains is not None
-        assert coordinator is not None
-        return coordinator
+        return self._open().coordinator
 
     def state(self, *, refresh: bool | Collection[int] = True) -> View:
         """The state of the store: at the head (one GET a chain if nothing is new), or as last known.
@@ -511,9 +522,11 @@ class Store:
 
     def close(self) -> None:
         """Release threads and connections. Using the store again connects again."""
-        pools = self._pools if self._pid == os.getpid() else {}
-        # Forgotten first: a thread that still uses the store connects again, instead of finding threads that ended.
-        self._reset()
+        self._own_process()
+        with self._lock:
+            # Forgotten first: who comes now connects again. Who is in the middle of something goes on by itself.
+            pools = self._pools
+            self._forget()
         for purpose in sorted(pools):  # The background first: what it finishes needs the others.
             pools[purpose].shutdown(wait=True)
         self.objects.close()

@@ -82,3 +82,51 @@ def test_a_commit_between_any_two_requests_of_a_snapshot(home: int, *, markers: 
 def test_a_commit_between_any_two_requests_of_an_open() -> None:
     """JEP-16: the same for a process that opens the store, hint, checkpoint and tails."""
     whole_or_nothing(lambda number: Scene(1, markers=True).snapshot_with_commit_before(number, fresh=True))
+
+
+class BusyScene:
+    """A store where somebody commits in all chains whenever a reader that was at every head gets one entry more."""
+
+    LIMIT = 20
+
+    def __init__(self) -> None:
+        clock = ManualClock()
+        bucket = MemoryStore(clock=clock)
+        self.writer = process(bucket, clock, chains=CHAINS)
+        self.writer.create_topic("t", partitions=PARTITIONS)
+        self.producer = self.writer.producer("busy")
+        faults = FaultStore(bucket)
+        self.reader = process(faults, clock)
+        self.commit()
+        self.reader.state()
+        self.heads: set[int] = set()
+        self.commits = self.requests = 0
+        faults.plan = self.plan
+
+    def commit(self) -> None:
+        with self.producer.transaction() as txn:
+            write_everywhere(txn, b"value")
+
+    def plan(self, n: int, operation: str, key: str) -> Fault | None:
+        self.requests += 1
+        chain, entry = int(key.split("/")[1]), int(key.rsplit("/", maxsplit=1)[-1].partition(".")[0])
+        known = self.writer.chains[chain].state.sequence
+        last_one = self.commits == 0 and chain == CHAINS - 1
+        if last_one or (len(self.heads) == CHAINS and entry <= known and self.commits < self.LIMIT):
+            self.commits += 1
+            self.commit()
+        elif entry > known:
+            self.heads.add(chain)
+        return None
+
+
+def test_a_snapshot_ends_while_others_commit_all_the_time() -> None:
+    """A chain that others rest on is read to the entry that is needed, not to its head, which rests on newer ones."""
+    scene = BusyScene()
+    view = scene.reader.state()
+    assert check_view(view) == []
+    assert len(scene.heads) == CHAINS
+    assert 1 < scene.commits < scene.LIMIT
+    requests = scene.requests
+    scene.reader.chains.view([])
+    assert scene.requests == requests  # What is known needs no request.

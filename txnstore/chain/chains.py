@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from operator import is_
 from typing import TypeVar
 
@@ -68,7 +69,8 @@ class Chains:
     def view(self, refresh: Collection[int] | None = None) -> View:
         """A consistent view; the chains ``refresh`` (None: all) are read up to their heads, one GET each if idle.
 
-        Another chain is read only if one of these rests on an entry of it that is not known yet.
+        Another chain is read only if one of these rests on an entry of it that is not known yet, and no further than to
+        that entry: what is at the head by then may rest on newer ones again, without an end while others commit.
         """
         numbers = range(len(self._chains)) if refresh is None else refresh
         self.at_once({number: self._chains[number].refresh for number in numbers})
@@ -77,7 +79,7 @@ class Chains:
         if known is not None and all(map(is_, known.states, states)):
             return known
         while behind := _behind(states):
-            found = self.at_once({number: self._chains[number].refresh for number in behind})
+            found = self.at_once({number: partial(self._chains[number].refresh, behind[number]) for number in behind})
             for number, needed in behind.items():
                 states[number] = found[number]
                 if found[number].sequence < needed:

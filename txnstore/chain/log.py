@@ -143,22 +143,32 @@ class Chain:
             self._catch_up(_FIRST_WINDOW, window)
             return self._state
 
-    def refresh(self) -> State:
-        """The state at the head: one GET if nothing is new."""
+    def refresh(self, until: int | None = None) -> State:
+        """The state at the head: one GET if nothing is new.
+
+        ``until``: no further than this entry, which is known to exist; no GET if it is in the state already.
+        """
+        state = self._state
+        if until is not None and state.sequence >= until:
+            return state
         with self._head:
-            self._catch_up(1)
+            self._catch_up(1 if until is None else until - self._state.sequence, until=until)
             return self._state
 
-    def _catch_up(self, size: int, window: list[bytes | None] | None = None) -> bool:
-        """Fold all entries after the last known one; True if there was one.
+    def _catch_up(self, size: int, window: list[bytes | None] | None = None, until: int | None = None) -> bool:
+        """Fold all entries after the last known one, or those up to ``until``; True if there was one.
 
         :class:`CorruptionError` if one is missing and a later one of the same window exists: a commit would write over
         what happened there. No request is made to find holes; ``verify`` lists, and finds all.
         """
         before = self._state.sequence
         while True:
+            if until is not None:
+                size = min(size, until - self._state.sequence)
+                if size < 1:
+                    return self._state.sequence > before
             if window is None:
-                window = self._fetch(self._state.sequence + 1, size)
+                window = self._fetch(self._state.sequence + 1, min(size, _MAX_WINDOW))
             for place, data in enumerate(window):
                 if data is None:
                     if all(later is None for later in window[place + 1 :]):
@@ -169,7 +179,7 @@ class Chain:
                     if data is None:
                         raise CorruptionError(f"{keys.entry(self.number, missing)} is missing, but later entries exist")
                 self._fold(data)
-            window, size = None, min(size * 2, _MAX_WINDOW)
+            window, size = None, size * 2
 
     def _fetch(self, first: int, count: int) -> list[bytes | None]:
         """The entries ``first`` … in parallel; None for one that does not exist."""
