@@ -401,6 +401,13 @@ MANY_CHAINS = (
         chains=3,
     ),
     Mutant(
+        "an old topic that goes takes the partitions of the next one out of transactions",
+        evolve._topic_deleted,
+        "txn.partitions - led",
+        "txn.partitions - gone",
+        test="protocol/test_chains_topics.py::test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_next_topic",
+    ),
+    Mutant(
         "a transaction begins while the one before is being ended",
         transactions._join,
         "if txn.outcome is not None:",

@@ -103,19 +103,24 @@ def _with_partitions(
 
 
 def _topic_deleted(state: State, event: TopicDeleted) -> State:
-    """A deleted topic takes its partitions with it, also out of open transactions and groups (OFF-18, END-07)."""
+    """A deleted topic takes its partitions with it, also out of open transactions and groups (OFF-18, END-07).
+
+    Of a transaction only those that this chain leads: another chain may have data of the transaction still, or already
+    have the next topic of this name, in which the transaction takes part. It gets its marker, or says that it is gone.
+    """
     topic = state.topics[event.name]
     gone = {TopicPartition(event.name, number) for number in range(topic.partitions)}
+    led = gone & set(state.partitions)
     deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
     partitions, dropped = state.partitions, state.dropped
-    for tp in gone & set(partitions):
+    for tp in led:
         for batch in partitions[tp].batches:
             dropped = dropped.insert(batch.segment.key, state.timestamp)
         partitions = partitions.remove(tp)
     transactions = state.transactions
     for txn_id, txn in state.transactions.items():
-        if txn.partitions & gone:
-            transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - gone))
+        if txn.partitions & led:
+            transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - led))
     groups = state.groups
     for name, group in state.groups.items():
         groups = groups.insert(name, _without_offsets(group, gone, event.topic_id))

@@ -1,0 +1,75 @@
+"""Topics that go, and come again under the same name, while transactions over several chains are open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.helpers.chains import Cluster
+from txnstore.core.commands import CopyTopic, CreateTopic, DeleteTopic, InitProducer
+from txnstore.core.model import Isolation, Outcome, Topic, TxnState
+from txnstore.core.visibility import visible
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(chains=3, partitions=6)
+
+
+def recreated(cluster: Cluster) -> Topic:
+    """The topic is deleted and created again, which only the catalog's chain knows yet."""
+    cluster.do(0, DeleteTopic("t"))
+    topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 6)))
+    return topic
+
+
+def test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_next_topic(cluster: Cluster) -> None:
+    """END-05: a marker is written in every partition of a transaction, also if its coordinator knew an older topic.
+
+    The one who created the topic again died before chain 1 was told, and another process tells it while a transaction
+    that chain 1 coordinates has data in the new topic already.
+    """
+    topic = recreated(cluster)
+    cluster.do(2, CopyTopic("t", topic, topic.revision))
+    tp = cluster.led_by(2)[0]
+    cluster.name = cluster.home(1)
+    cluster.identity = cluster.do(1, InitProducer(cluster.name))
+    cluster.send([tp])
+    cluster.do(1, CopyTopic("t", topic, topic.revision))
+    cluster.sound()
+    cluster.prepare(Outcome.COMMIT)
+    cluster.finish()
+    cluster.sound()
+    assert cluster.states[2].partitions[tp].last_stable_offset == cluster.states[2].partitions[tp].high_watermark
+    assert len(visible(tp, cluster.states[2].partitions[tp], Isolation.READ_COMMITTED)) == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ABORT])
+@pytest.mark.parametrize("decided", [False, True], ids=["open", "decided"])
+@pytest.mark.parametrize("told", [(), (1,), (2,), (1, 2)])
+def test_end_07_a_topic_is_deleted_under_a_transaction(
+    cluster: Cluster, outcome: Outcome, told: tuple[int, ...], *, decided: bool
+) -> None:
+    """END-07: whichever chains have heard of it, nothing is unsound on the way, and the transaction ends."""
+    cluster.begin(cluster.home(1))
+    if decided:
+        cluster.prepare(outcome)
+    cluster.do(0, DeleteTopic("t"))
+    cluster.sound()
+    for number in told:
+        cluster.do(number, CopyTopic("t", None, cluster.states[0].sequence))
+        cluster.sound()
+    if not decided:
+        cluster.prepare(outcome)
+        cluster.sound()
+    if cluster.decided is not None:
+        left = tuple(tp for tp in cluster.decided.partitions if tp in cluster.states[2].partitions)
+        assert bool(left) is (2 not in told)
+        cluster.decided = replace(cluster.decided, partitions=left)
+        cluster.finish()
+    cluster.sound()
+    assert cluster.states[1].transactions[cluster.name].state in (TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT)
+    for number in {1, 2} - set(told):
+        cluster.do(number, CopyTopic("t", None, cluster.states[0].sequence))
+    cluster.sound()
