@@ -7,15 +7,16 @@ seeds are told one by one: before PREPARE, after PREPARE with some markers writt
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from txnstore.coordinating.recovery import FINISH_AFTER_MS
-from txnstore.core.commands import DropObjects
+from txnstore.core.commands import DropObjects, Ended, EndTxn, InitProducer, ProducerIdentity
 from txnstore.core.groups import committed
 from txnstore.core.invariants import check_view
-from txnstore.core.model import TopicPartition, TxnState
+from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition, TxnState
 from txnstore.errors import (
     ProducerFencedError,
     StorageError,
@@ -394,3 +395,22 @@ def test_a_reader_leaves_the_markers_to_the_producer_for_a_while(bucket: MemoryS
     assert process(bucket, clock).state().transactions[name].state is TxnState.COMPLETE_COMMIT
     assert background.run_all() == 1
     assert ended_clean(process(bucket, clock))
+
+
+def test_a_repeated_version_of_a_job_is_told_again(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TV2-02: its batches in other chains are aborted, the answer is lost, and the same call gets it again."""
+    store = process(bucket, clock)
+    name = ids_of(store, 1)
+
+    def end(identity: ProducerIdentity) -> EndTxn:
+        keys = [(number, f"topics/t/{number}/{store.runtime.new_id()}.parquet") for number in range(PARTITIONS)]
+        batches = [NewBatch("t", number, Segment(key, "parquet", 10, "0" * 64, 1), 7, 8, 0) for number, key in keys]
+        return EndTxn(identity, Outcome.COMMIT, tuple(batches), versions=(("s", 1),))
+
+    first: Ended = store.submit(end(store.submit(InitProducer(name))))
+    again = end(first.producer)
+    answer = store.submit(again)
+    assert answer.repeated
+    assert process(bucket, clock).submit(again) == store.submit(again) == replace(answer, unfinished=None)
+    assert store.state().transactions[name].state is TxnState.COMPLETE_ABORT
+    assert check_view(store.state()) == []

@@ -200,6 +200,18 @@ def test_a_repeated_version_aborts_what_was_registered_before(world: World) -> N
     assert world.read(RC) == [0, 1, 6]
 
 
+def test_a_repeated_version_is_told_again(world: World) -> None:
+    """TV2-02: the answer may have been lost, and nobody else has ended the transaction."""
+    client = world.client("job")
+    first = world.do(client.end(COMMIT, client.numbered(2), versions=(("s", 1),)))
+    client = Client(world, first.producer)
+    client.send(2)
+    end = client.end(COMMIT, versions=(("s", 1),))
+    assert world.do(end) == world.do(end)
+    world.client("job")
+    world.refuse(ProducerFencedError, end)
+
+
 def test_an_aborted_version_is_not_committed(world: World) -> None:
     client = world.client("job")
     client.send()

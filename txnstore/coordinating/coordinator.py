@@ -56,7 +56,7 @@ from txnstore.core.routing import (
     chain_of_producer,
     chain_of_transactional_id,
 )
-from txnstore.core.transactions import outcome_of
+from txnstore.core.transactions import was_decided
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,
@@ -248,7 +248,7 @@ class Coordinator:
             raise
         except TxnStoreError:
             txn = self._chains[home].refresh().transactions.get(producer.transactional_id or "")
-            if txn is None or outcome_of(txn, producer) is not command.outcome:
+            if txn is None or not was_decided(txn, command):
                 raise
             states = self._chains.at_once({number: self._chains[number].refresh for number in parts})
             return {

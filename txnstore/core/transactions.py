@@ -8,6 +8,8 @@ others follow (:mod:`txnstore.core.markers`), then the completion.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from txnstore.core.appending import append_batch, check_added, check_plain_producer, find_batch, partition_of
 from txnstore.core.commands import (
     AbortTxn,
@@ -230,7 +232,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     txn = _transaction(draft.state, producer)
     if txn.outcome is not None or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
         return _repeated_end(draft.state, txn, command)
-    if any(txn.versions.get(scope, -1) >= version for scope, version in command.versions):
+    if knows_version(txn, command.versions):
         return _repeated_version(draft, txn)
     _join(draft, command)
     appended = tuple(append_batch(draft, producer, batch) for batch in command.batches)
@@ -262,6 +264,8 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     if txn.outcome is not None and (producer.producer_id, producer.epoch) == _following(txn):
         raise _still_ending(txn)
     outcome = outcome_of(txn, producer)
+    if outcome is Outcome.ABORT and knows_version(txn, command.versions):
+        return Ended(_next_identity(state, producer), repeated=True, unfinished=unfinished_of(txn))
     if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):
         # An abort that the producer did not ask for may have ended it, so it is fenced (KAFKA-20785).
         raise _fenced(txn, producer)
@@ -270,6 +274,17 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
         raise InvalidTxnStateError(msg)
     appended = tuple(find_batch(state, batch, txn.updated_at) for batch in command.batches)
     return Ended(_next_identity(state, producer), appended, unfinished=unfinished_of(txn))
+
+
+def was_decided(txn: Transaction, command: EndTxn) -> bool:
+    """Whether an earlier attempt of this end was decided, so that it is answered as that was."""
+    outcome = outcome_of(txn, command.producer)
+    return outcome is command.outcome or (outcome is Outcome.ABORT and knows_version(txn, command.versions))
+
+
+def knows_version(txn: Transaction, versions: Iterable[tuple[str, int]]) -> bool:
+    """Whether one of these versions of a job, pairs of (scope, version), or a later one is committed."""
+    return any(txn.versions.get(scope, -1) >= version for scope, version in versions)
 
 
 def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:

@@ -23,6 +23,7 @@ from txnstore.core.model import (
     TopicPartition,
     next_sequence,
 )
+from txnstore.core.transactions import knows_version
 from txnstore.core.view import View
 from txnstore.errors import StorageError, UnknownTopicOrPartitionError
 
@@ -74,7 +75,7 @@ def begin(
 def is_committed(state: View, job: Job) -> bool:
     """Whether one of the job's versions, or a later one, is committed under its transactional id."""
     txn = state.transactions.get(job.transactional_id)
-    return txn is not None and any(txn.versions.get(scope, -1) >= version for scope, version in job.versions)
+    return txn is not None and knows_version(txn, job.versions)
 
 
 def commit(store: Store, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
