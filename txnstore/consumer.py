@@ -187,7 +187,7 @@ class Consumer:
         """The offset of the next record that a poll returns, or a higher one if that was compacted away."""
         part = self._assigned(partition)
         if part.flow is None:
-            self._positions.locate(self._head(), part)
+            self._positions.locate(self._poller.caught_up(self._head()), part)
         assert part.flow is not None  # locate has found it
         return part.flow.position
 
@@ -256,7 +256,7 @@ class Consumer:
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets each assigned partition is behind its end (LSO-13). One GET."""
-        state = self._head()
+        state = self._poller.caught_up(self._head())
         return {
             tp: max(
                 0, read_limit(find_partition(state, tp), self.isolation) - self._positions.locate(state, part).position

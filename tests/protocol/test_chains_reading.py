@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
-from tests.helpers.chains import ids_of, process, seen, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from txnstore.chain import keys
 from txnstore.core.invariants import check_view
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.errors import UnknownMemberError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, no_faults
@@ -130,3 +135,62 @@ def test_a_snapshot_ends_while_others_commit_all_the_time() -> None:
     requests = scene.requests
     scene.reader.chains.view([])
     assert scene.requests == requests  # What is known needs no request.
+
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+
+def takes_over(home: int, number: int, *, join: bool) -> tuple[list[object], int] | None:
+    """What a consumer gets, and its position, if others go on right before its n-th request for the group's chain.
+
+    Another process appends to a partition of another chain, a second one reads that and commits it to the group, so all
+    there is has been read. None if there are fewer requests.
+    """
+    clock = ManualClock()
+    bucket = MemoryStore(clock=clock)
+    store = process(bucket, clock, chains=CHAINS)
+    store.create_topic("t", partitions=PARTITIONS)
+    group = groups_of(store, home)
+    place = next(n for n in range(PARTITIONS) if chain_of_partition(TopicPartition("t", n), CHAINS) != home)
+    tp = TopicPartition("t", place)
+    writer = process(bucket, clock).producer()
+    writer.send("t", b"old", partition=place)
+    writer.flush()
+    before = process(bucket, clock).consumer(group=group)
+    before.assign([tp])
+    left = number
+
+    def plan(n: int, operation: str, key: str) -> Fault | None:
+        nonlocal left
+        left -= key.startswith(keys.entries(home))
+        if left == 0:
+            left = -1
+            writer.send("t", b"new", partition=place)
+            writer.flush()
+            assert [record.value for record in before.poll()] == [b"old", b"new"]
+            with suppress(UnknownMemberError):  # The other one is a member already.
+                before.commit()
+        return None
+
+    faults = FaultStore(bucket, no_faults)
+    reader = process(faults, clock)
+    reader.state()
+    faults.plan = plan
+    after = reader.consumer(["t"] if join else None, group)
+    if not join:
+        after.assign([tp])
+    values: list[object] = [record.value for record in after.poll()]
+    return (values, after.position(tp)) if left < 0 else None
+
+
+@pytest.mark.parametrize("join", [False, True], ids=["assigned", "member"])
+@pytest.mark.parametrize("home", range(CHAINS))
+def test_off_10_a_group_that_has_read_more_than_is_known_is_not_begun_anew(home: int, *, join: bool) -> None:
+    """OFF-10: its offset is past the end of the log as it was looked at before, and not out of range.
+
+    Or the consumer saw nothing of the commit, and begins at what was committed before: nowhere, so at the beginning.
+    """
+    found = [takes_over(home, number, join=join) for number in range(1, 8)]
+    told = [answer for answer in found if answer is not None]
+    assert set(map(str, told)) <= {str(([], 2)), str(([b"old", b"new"], 2)), str(([b"old"], 1))}
+    assert ([], 2) in told

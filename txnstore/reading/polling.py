@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError
 from txnstore.reading.fetcher import Taken, drain
@@ -48,6 +49,7 @@ class Poller:
         if self._positions.needs_head(state):
             state, fresh = self._look(state), True
         while True:
+            state = self.caught_up(state)
             unstable = self._positions.update(state)
             try:
                 taken = self._take(rows, one_schema=one_schema)
@@ -75,6 +77,17 @@ class Poller:
                 waited += pause
                 self._pause = min(self._pause * 2, self._longest_pause)
             state, fresh = self._look(state), True
+
+    def caught_up(self, state: View) -> View:
+        """A state that knows the logs as far as the group's offsets, unless one is past the end indeed.
+
+        Else a consumer that takes over would find that offset outside the log, and begin where the policy says.
+        """
+        before: dict[TopicPartition, int] = {}
+        while (outrun := self._positions.outrun(state)) and outrun != before:
+            before = outrun
+            state = self._store.state(refresh={chain_of_partition(tp, state.chains) for tp in outrun})
+        return state
 
     def _look(self, state: View) -> View:
         """The heads of the chains that matter to these positions: one GET each if there is nothing new."""

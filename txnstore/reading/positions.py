@@ -206,6 +206,22 @@ class Positions:
             for part in self.assigned.values()
         )
 
+    def outrun(self, state: View) -> dict[TopicPartition, int]:
+        """The group's offsets at which to begin that are past the end of their log, as far as this state tells.
+
+        No chain rests on another for what was read in it: the group's was looked at after an offset had been committed,
+        the partition's before its records were appended.
+        """
+        found: dict[TopicPartition, int] = {}
+        if self.group is None or state.chains == 1:
+            return found
+        for tp, part in self.assigned.items():
+            log = state.partition(tp) if part.flow is None and part.want is None else None
+            value = committed(state, self.group, tp, require_stable=False) if log is not None else None
+            if log is not None and value is not None and value.offset > log.high_watermark:
+                found[tp] = value.offset
+        return found
+
     def update(self, state: View) -> UnstableOffsetCommitError | None:
         """Find the positions that are not known, plan what can be read now in all partitions.
 
