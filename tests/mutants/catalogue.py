@@ -403,8 +403,8 @@ MANY_CHAINS = (
     Mutant(
         "an old topic that goes takes the partitions of the next one out of transactions",
         evolve._topic_deleted,
-        "txn.partitions - led",
-        "txn.partitions - gone",
+        "for txn_id, txn in state.transactions.items():",
+        "for led, (txn_id, txn) in ((gone, item) for item in state.transactions.items()):",
         test="protocol/test_chains_topics.py::test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_next_topic",
     ),
     Mutant(
