@@ -40,9 +40,18 @@ class Chains:
         self._requests = requests
         self._workers = workers if workers is not None else requests
         self._chains = tuple(
-            Chain(objects, number, runtime, requests, read_only=read_only, chains=count) for number in range(count)
+            Chain(objects, number, runtime, requests, read_only=read_only, chains=count, now=self._now)
+            for number in range(count)
         )
+        self._runtime = runtime
         self._view: View | None = None
+
+    def _now(self) -> int:
+        """The time of this process, but not before that of any entry it knows, of whichever chain (OBJ-05, ADD-07).
+
+        So what follows from an entry of another chain has no earlier time, though the writers' clocks differ (Lamport).
+        """
+        return max(self._runtime.clock(), *(chain.state.timestamp for chain in self._chains))
 
     def __len__(self) -> int:
         return len(self._chains)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,7 +84,10 @@ class ChainMetrics:
 
 
 class Chain:
-    """A chain of a store, as this process knows it. Safe for many threads."""
+    """A chain of a store, as this process knows it. Safe for many threads.
+
+    ``now``: the time of a new entry in milliseconds, unless the chain is later already; that of ``runtime`` by default.
+    """
 
     def __init__(
         self,
@@ -95,12 +99,14 @@ class Chain:
         read_only: bool = False,
         checkpoint_every: int = CHECKPOINT_EVERY,
         chains: int = 1,
+        now: Callable[[], int] | None = None,
     ) -> None:
         self.number = number
         self._chains = chains
         self.metrics = ChainMetrics()
         self._objects = objects
         self._runtime = runtime
+        self._now = now if now is not None else runtime.clock
         self._pool = pool
         self._read_only = read_only
         self._writer_id = runtime.new_id()
@@ -281,7 +287,7 @@ class Chain:
 
         ``one_by_one``: so does one whose events cannot be written, which is found out by encoding them alone.
         """
-        state = begin_entry(self._state, self._runtime.clock())
+        state = begin_entry(self._state, self._now())
         events: list[Event] = []
         for waiter in waiters:
             try:

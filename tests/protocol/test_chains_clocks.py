@@ -1,0 +1,83 @@
+"""Clocks that are wrong, in stores of several chains: what a chain takes for now may be far ahead of another one's.
+
+No chain's time ever goes back, so one writer with a wrong clock moves it for good.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from txnstore.core.commands import Added, Append, EndTxn, InitProducer, ProducerIdentity
+from txnstore.core.invariants import check_view
+from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition
+from txnstore.errors import ProducerFencedError, UploadExpiredError
+from txnstore.storage.memory import MemoryStore
+from txnstore.testing import ManualClock
+
+CHAINS, PARTITIONS = 3, 6
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def bucket(clock: ManualClock) -> MemoryStore:
+    objects = MemoryStore(clock=clock)
+    process(objects, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+    return objects
+
+
+def ahead(bucket: MemoryStore, clock: ManualClock, chain: int, ms: int) -> None:
+    """A process whose clock is so far ahead writes one entry of a chain."""
+    process(bucket, ManualClock(clock() + ms)).chains[chain].submit(InitProducer())
+
+
+@pytest.mark.parametrize("chain", range(CHAINS))
+@pytest.mark.parametrize("home", range(CHAINS))
+def test_obj_05_a_chain_that_is_far_ahead_stops_nobody(
+    bucket: MemoryStore, clock: ManualClock, chain: int, home: int
+) -> None:
+    """OBJ-05: transactions with partitions of that chain go on, whichever chain coordinates them.
+
+    One whose coordinator did not know yet may be aborted; the next one of its producer is fine.
+    """
+    store = process(bucket, clock)
+    producer = store.producer(ids_of(store, home))
+    ahead(bucket, clock, chain, 365 * 24 * HOUR_MS)
+    with suppress(UploadExpiredError), producer.transaction() as txn:
+        write_everywhere(txn, b"first")
+    with producer.transaction() as txn:
+        write_everywhere(txn, b"second")
+    assert seen(process(bucket, clock))[b"second"] == PARTITIONS
+    assert check_view(store.state()) == []
+
+
+@pytest.mark.parametrize("far", [0, 48 * HOUR_MS, 10_000 * HOUR_MS], ids=["right", "two-days", "a-year"])
+def test_add_07_a_late_batch_is_refused_however_far_its_coordinator_is_ahead(
+    bucket: MemoryStore, clock: ManualClock, far: int
+) -> None:
+    """ADD-07: its partition has forgotten the epoch of the marker, so its age has to tell."""
+    store = process(bucket, clock)
+    if far:
+        ahead(bucket, clock, 1, far)
+    tp = TopicPartition("t", partitions_of(store, 2)[0])
+    zombie: ProducerIdentity = store.submit(InitProducer(ids_of(store, 1)))
+    store.chains[1].submit(Append(zombie, partitions=(tp,)))
+    added = Added(1, store.chains[1].state.sequence, store.chains[1].state.timestamp)
+    store.submit(EndTxn(zombie, Outcome.ABORT))
+    assert store.state().states[2].partitions[tp].producers.get(zombie.producer_id) is not None
+    for _ in range(3):
+        clock.advance(25 * HOUR_MS)
+        later = process(bucket, clock)
+        later.expire()
+        segment = Segment(f"topics/t/{tp.partition}/{later.runtime.new_id()}.parquet", "parquet", 10, "0" * 64, 1)
+        late = Append(zombie, (NewBatch("t", tp.partition, segment, 7, 8, 0),), added=added)
+        with pytest.raises((ProducerFencedError, UploadExpiredError)):
+            later.chains[2].submit(late)
+        assert check_view(later.state()) == []
