@@ -1,0 +1,82 @@
+"""Topics that are deleted, made again or grow while transactions across chains are open, and copies that come late."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from txnstore.core.invariants import check_view
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import Fault, FaultStore, ManualClock, no_faults
+
+CHAINS, PARTITIONS = 3, 6
+
+
+class Scene:
+    """An operator who cannot reach the chain of a coordinator, and a producer of that chain."""
+
+    def __init__(self, home: int) -> None:
+        self.clock, self.home = ManualClock(), home
+        self.bucket = MemoryStore(clock=self.clock)
+        process(self.bucket, self.clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+        self.faults = FaultStore(self.bucket)
+        self.operator = process(self.faults, self.clock)
+        self.store = process(self.bucket, self.clock)
+        self.producer = self.store.producer(ids_of(self.store, home))
+
+    def recreate(self) -> None:
+        """Delete the topic and make another one of its name; the chain of the coordinator does not hear of it."""
+        self.operator.state()
+
+        def plan(n: int, operation: str, key: str) -> Fault | None:
+            unreachable = self.home != 0 and key.startswith(f"chains/{self.home:04}/entries/")
+            return Fault.ERROR_BEFORE if operation == "put_if_absent" and unreachable else None
+
+        self.faults.plan = plan
+        self.operator.delete_topic("t")
+        self.operator.create_topic("t", partitions=PARTITIONS)
+        self.faults.plan = no_faults
+        self.store.state()
+
+    def others(self) -> list[int]:
+        return [n for n in range(PARTITIONS) if n not in partitions_of(self.store, self.home)]
+
+    def sound(self) -> Store:
+        """Another process, after everything was finished."""
+        reader = process(self.bucket, self.clock)
+        reader.recover()
+        assert check_view(reader.state()) == []
+        assert reader.find_hanging() == []
+        assert reader.verify().violations == ()
+        return reader
+
+
+@pytest.mark.parametrize("home", range(CHAINS))
+def test_a_coordinator_that_hears_late_that_a_topic_was_made_again_forgets_no_partition_of_it(home: int) -> None:
+    """END-07: what joined the transaction since then is in the new topic, and gets its markers there."""
+    scene = Scene(home)
+    scene.recreate()
+    scene.producer.begin_transaction()
+    for number in scene.others():
+        scene.producer.send("t", b"value", partition=number)
+    scene.producer.flush()
+    scene.operator.recover()  # Now its chain is told.
+    scene.producer.commit_transaction()
+    assert seen(scene.sound()) == {b"value": len(scene.others())}
+
+
+@pytest.mark.parametrize("home", range(CHAINS))
+def test_a_topic_that_is_made_again_takes_its_part_of_a_transaction_with_it(home: int) -> None:
+    """END-07: the rest is committed; nothing of the old topic is in the new one, and nothing is left open."""
+    scene = Scene(home)
+    scene.operator.create_topic("rest", partitions=PARTITIONS)
+    scene.producer.begin_transaction()
+    write_everywhere(scene.producer, b"old", partitions=PARTITIONS)
+    write_everywhere(scene.producer, b"rest", "rest", PARTITIONS)
+    scene.producer.flush()
+    scene.recreate()
+    scene.producer.commit_transaction()
+    reader = scene.sound()
+    assert seen(reader) == {}
+    assert seen(reader, "rest") == {b"rest": PARTITIONS}
