@@ -17,6 +17,7 @@ from txnstore.core.model import NO_PRODUCER, OffsetAndMetadata, Outcome, TopicPa
 from txnstore.core.names import check_id
 from txnstore.errors import (
     InvalidConfigError,
+    InvalidTxnStateError,
     ProducerClosedError,
     TransactionAbortedError,
     UnknownOutcomeError,
@@ -267,13 +268,17 @@ class Producer:
         """Commit the prepared transaction if it is this one, else abort it (KIP-939); whether it was committed.
 
         ``prepared``: what the outside coordinator has recorded as decided. Without a prepared transaction nothing
-        happens: what it means was completed, or aborted, before.
+        happens: what it means was completed, or aborted, before. One that is open and not prepared is
+        :class:`InvalidTxnStateError`.
         """
         decided = PreparedTxn.parse(prepared)
         with self._registrar.sending:
             self._life.check_usable()
             if self._life.phase is Phase.READY:
                 return False
+            if self._prepared is None:
+                msg = "cannot complete: the transaction is not prepared; commit or abort it"
+                raise InvalidTxnStateError(msg)
             ours = decided == self._prepared
             self._end(Outcome.COMMIT if ours else Outcome.ABORT)
             return ours

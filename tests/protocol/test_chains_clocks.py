@@ -5,16 +5,21 @@ No chain's time ever goes back, so one writer with a wrong clock moves it for go
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from txnstore.chain import keys
+from txnstore.chain.log import CHECKPOINT_EVERY
 from txnstore.core.commands import Added, Append, EndTxn, InitProducer, ProducerIdentity
 from txnstore.core.invariants import check_view
-from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition
+from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition, TxnState
 from txnstore.errors import ProducerFencedError, UploadExpiredError
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
 from txnstore.testing import ManualClock
 
 CHAINS, PARTITIONS = 3, 6
@@ -34,8 +39,15 @@ def bucket(clock: ManualClock) -> MemoryStore:
 
 
 def ahead(bucket: MemoryStore, clock: ManualClock, chain: int, ms: int) -> None:
-    """A process whose clock is so far ahead writes one entry of a chain."""
+    """Another process, whose clock is so far ahead, writes one entry of a chain."""
     process(bucket, ManualClock(clock() + ms)).chains[chain].submit(InitProducer())
+
+
+def batch(store: Store, chain: int) -> NewBatch:
+    """The first batch of a producer in a partition of a chain."""
+    place = partitions_of(store, chain)[0]
+    segment = Segment(f"topics/t/{place}/{store.runtime.new_id()}.parquet", "parquet", 10, "0" * 64, 1)
+    return NewBatch("t", place, segment, 7, 8, 0)
 
 
 @pytest.mark.parametrize("chain", range(CHAINS))
@@ -76,8 +88,52 @@ def test_add_07_a_late_batch_is_refused_however_far_its_coordinator_is_ahead(
         clock.advance(25 * HOUR_MS)
         later = process(bucket, clock)
         later.expire()
-        segment = Segment(f"topics/t/{tp.partition}/{later.runtime.new_id()}.parquet", "parquet", 10, "0" * 64, 1)
-        late = Append(zombie, (NewBatch("t", tp.partition, segment, 7, 8, 0),), added=added)
+        late = Append(zombie, (batch(later, 2),), added=added)
         with pytest.raises((ProducerFencedError, UploadExpiredError)):
             later.chains[2].submit(late)
         assert check_view(later.state()) == []
+
+
+class Sleepy(CountingStore):
+    """Something happens once while a checkpoint is written."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def put(self, key: str, data: bytes) -> None:
+        super().put(key, data)
+        if key.startswith(keys.CHAINS) and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+
+
+def test_add_07_the_word_of_the_coordinator_is_not_newer_than_the_end_of_the_transaction(
+    bucket: MemoryStore, clock: ManualClock
+) -> None:
+    """ADD-07: a thread stops between its entry and the look at it, for longer than epochs are remembered.
+
+    Meanwhile others abort the transaction and forget its producer, which another thread of its process hears of. Here
+    it stops where its entry has made a checkpoint due.
+    """
+    sleepy = Sleepy(bucket)
+    store = process(sleepy, clock)
+    name, home = ids_of(store, 1), store.chains[1]
+    producer = store.submit(InitProducer(name))
+    append = Append(producer, (batch(store, 2),))
+    while home.state.sequence % CHECKPOINT_EVERY != CHECKPOINT_EVERY - 1:
+        home.submit(InitProducer())
+
+    def meanwhile() -> None:
+        clock.advance(HOUR_MS)
+        assert process(bucket, clock).recover().aborted == (name,)
+        clock.advance(25 * HOUR_MS)
+        process(bucket, clock).expire()
+        ahead(bucket, clock, 1, 0)
+        store.state()
+
+    sleepy.meanwhile = meanwhile
+    with pytest.raises(ProducerFencedError):
+        store.submit(append)
+    assert "meanwhile" in vars(sleepy)
+    view = process(bucket, clock).state()
+    assert view.transactions[name].state is TxnState.COMPLETE_ABORT
+    assert check_view(view) == []

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.helpers.chains import Cluster
-from txnstore.core.commands import CopyTopic, CreateTopic, DeleteTopic, InitProducer
+from tests.helpers.chains import Cluster, groups_of, ids_of, process
+from txnstore.core.commands import CopyTopic, CreateTopic, DeleteTopic, Ended, EndTxn, InitProducer, TxnOffsets
+from txnstore.core.events import GroupOffset
 from txnstore.core.model import Isolation, Outcome, Topic, TxnState
 from txnstore.core.visibility import visible
+from txnstore.storage.memory import MemoryStore
+from txnstore.testing import ManualClock
 
 
 @pytest.fixture
@@ -73,3 +76,20 @@ def test_end_07_a_topic_is_deleted_under_a_transaction(
     for number in {1, 2} - set(told):
         cluster.do(number, CopyTopic("t", None, cluster.states[0].sequence))
     cluster.sound()
+
+
+@pytest.mark.parametrize("home", range(3))
+def test_a_repeated_end_is_answered_though_a_topic_of_its_offsets_is_gone(home: int) -> None:
+    """TV2-02: the answer was lost, and the topic that was read is deleted before the call is repeated."""
+    clock = ManualClock()
+    bucket = MemoryStore(clock=clock)
+    store = process(bucket, clock, chains=3)
+    store.create_topic("read")
+    identity = store.submit(InitProducer(ids_of(store, home)))
+    groups = [groups_of(store, chain) for chain in range(3)]
+    offsets = tuple(TxnOffsets(group, (GroupOffset(topic="read", partition=0, offset=1),)) for group in groups)
+    end = EndTxn(identity, Outcome.COMMIT, offsets=offsets)
+    first: Ended = store.submit(end)
+    store.delete_topic("read")
+    for again in (store, process(bucket, clock)):
+        assert again.submit(end).producer == first.producer

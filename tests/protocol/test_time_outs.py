@@ -10,10 +10,11 @@ import pytest
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
 from tests.helpers.shell import GatedStore, in_threads
 from txnstore.chain import keys
-from txnstore.core.commands import EndTxn, ProducerIdentity
+from txnstore.core.commands import EndTxn, InitProducer, ProducerIdentity
 from txnstore.core.groups import committed
 from txnstore.core.invariants import check_view
 from txnstore.core.model import Outcome, TopicPartition, TxnState
+from txnstore.core.routing import chain_of_transactional_id
 from txnstore.errors import ProducerFencedError, TxnStoreError
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
@@ -69,6 +70,15 @@ def test_tmo_01_it_is_open_at_its_time_out_and_aborted_after(store: Store, clock
     clock.advance(1)
     assert store.recover().aborted == (name_of(store),)
     assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT
+
+
+def test_tmo_01_the_chain_is_later_than_who_looks(store: Store, clock: ManualClock) -> None:
+    """TMO-01: by the time of its chain; a process whose clock is slow aborts it, too."""
+    opened(store)
+    clock.advance(TIMEOUT_MS + 1)
+    store.chains[chain_of_transactional_id(name_of(store), len(store.chains))].submit(InitProducer())
+    clock.advance(-3_600_000)
+    assert store.recover().aborted == (name_of(store),)
 
 
 def _send(producer: Producer) -> None:

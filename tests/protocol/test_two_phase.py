@@ -70,6 +70,17 @@ def test_tpc_03_a_prepared_transaction_takes_nothing_more(bucket: MemoryStore, c
     assert clean(process(bucket, clock))
 
 
+def test_tpc_04_only_what_is_prepared_is_completed(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-04: Kafka's ``completeTransaction`` refuses one that is open and not prepared; it stays open."""
+    producer = process(bucket, clock).producer("id")
+    producer.begin_transaction()
+    producer.send("t", b"value")
+    with pytest.raises(InvalidTxnStateError, match="not prepared"):
+        producer.complete_transaction("0:0")
+    producer.commit_transaction()
+    assert seen(process(bucket, clock)) == {b"value": 1}
+
+
 def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-02, TMO-13: nobody aborts it for its age; an administrator may."""
     store = process(bucket, clock)

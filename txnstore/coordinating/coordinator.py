@@ -162,7 +162,7 @@ class Coordinator:
 
     def _add(
         self, producer: ProducerIdentity, home: int, own: Part, others: dict[int, Part]
-    ) -> tuple[Added, tuple[Appended, ...]]:
+    ) -> tuple[Added | None, tuple[Appended, ...]]:
         """AddPartitions and AddOffsets for other chains, with the coordinator's own part, unless nothing is new.
 
         This is the fence for the chains that a zombie never touched (FEN-02): its epoch is refused here.
@@ -170,14 +170,26 @@ class Coordinator:
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
         self.endings.wait_for(producer.transactional_id)
+        added = self._added(producer, home, partitions, groups)
+        if added is not None and not (own.batches or own.offsets):
+            return added, ()
+        command = Append(producer, own.batches, own.offsets, partitions, groups)
+        submit = partial(self._submit, home, command, _topics(own))
+        while True:
+            appended = self.endings.when_free(producer, submit)
+            added = self._added(producer, home, partitions, groups)
+            if added is not None or not others:
+                return added, appended
+            # It was added, and ended by somebody else since: asked for again, it is refused.
+
+    def _added(
+        self, producer: ProducerIdentity, home: int, partitions: Collection[TopicPartition], groups: Collection[str]
+    ) -> Added | None:
+        """The coordinator's word that these are in the open transaction, as of an entry before it is decided."""
         state = self._chains[home].state
         txn = state.transactions.get(producer.transactional_id or "")
-        if txn is not None and not (own.batches or own.offsets) and _has(txn, producer, partitions, groups):
-            return Added(home, state.sequence, txn.started_at or 0), ()
-        command = Append(producer, own.batches, own.offsets, partitions, groups)
-        appended = self.endings.when_free(producer, lambda: self._submit(home, command, _topics(own)))
-        state = self._chains[home].state
-        return Added(home, state.sequence, state.timestamp), appended
+        found = txn is not None and _has(txn, producer, partitions, groups)
+        return Added(home, state.sequence, state.timestamp) if found else None
 
     def announce(self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> bool:
         """Begin to add what lies in other chains, in the background; whether there is something to add.
@@ -190,10 +202,7 @@ class Coordinator:
         home = chain_of_producer(producer.producer_id)
         tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != home)
         names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != home))
-        txn = self._chains[home].state.transactions.get(producer.transactional_id or "")
-        if txn is not None and _has(txn, producer, tps, names):
-            return False
-        if not (tps or names):
+        if not (tps or names) or self._added(producer, home, tps, names) is not None:
             return False
         command = Append(producer, partitions=tps, groups=names)
         self.endings.in_background(
@@ -203,7 +212,7 @@ class Coordinator:
         return True
 
     def _register(
-        self, producer: ProducerIdentity, added: Added, parts: dict[int, Part]
+        self, producer: ProducerIdentity, added: Added | None, parts: dict[int, Part]
     ) -> dict[int, tuple[Appended, ...]]:
         """The batches and offsets of a transaction in other chains."""
         work = {
@@ -221,7 +230,11 @@ class Coordinator:
         own = parts.get(home, Part())
         others = {number: part for number, part in parts.items() if number != home}
         self.endings.wait_for(producer.transactional_id)
-        own = replace(own, offsets=self._all_checked(own.offsets))
+        try:
+            own = replace(own, offsets=self._all_checked(own.offsets))
+        except UnknownTopicOrPartitionError:
+            if self._decided_before(command, home) is None:
+                raise
         appended = self._send_ahead(command, home, others) if others else {}
         last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
         try:
@@ -247,14 +260,19 @@ class Coordinator:
         except StorageError:
             raise
         except TxnStoreError:
-            txn = self._chains[home].refresh().transactions.get(producer.transactional_id or "")
-            if txn is None or not was_decided(txn, command):
+            txn = self._decided_before(command, home)
+            if txn is None:
                 raise
             states = self._chains.at_once({number: self._chains[number].refresh for number in parts})
             return {
                 number: tuple(find_batch(states[number], batch, txn.updated_at) for batch in part.batches)
                 for number, part in parts.items()
             }
+
+    def _decided_before(self, command: EndTxn, home: int) -> Transaction | None:
+        """The transaction, if an earlier attempt of this end was decided."""
+        txn = self._chains[home].refresh().transactions.get(command.producer.transactional_id or "")
+        return txn if txn is not None and was_decided(txn, command) else None
 
     def _after(self, producer: ProducerIdentity, home: int, parts: dict[int, Part]) -> tuple[tuple[int, int], ...]:
         """For each other chain in the transaction an entry at which all that was sent to it is there."""

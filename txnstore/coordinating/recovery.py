@@ -15,6 +15,7 @@ from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.copies import copy_all
 from txnstore.core.commands import AbortTxn
 from txnstore.core.model import Transaction
+from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -40,14 +41,17 @@ class RecoveryReport:
 
 
 def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryReport:
-    """End everything that its owner has left, in all chains. ``now``: the time of this process in milliseconds."""
+    """End everything that its owner has left, in all chains. ``now``: the time of this process in milliseconds.
+
+    A chain that is later already has its own time, by which it decides what is past its time-out.
+    """
     finished: list[str] = []
     aborted: list[str] = []
     failed: list[tuple[str, str]] = []
     for state in chains.view().states:
         for name in sorted(state.transactions):
             txn = state.transactions[name]
-            if not _is_left(txn, now):
+            if not _is_left(txn, max(now, state.timestamp)):
                 continue
             try:
                 _end(coordinator, txn)
@@ -69,7 +73,8 @@ def unblock(coordinator: Coordinator, view: View, producer_ids: Iterable[int], n
         txn = view.owner(producer_id)
         if txn is None:
             continue
-        if txn.expired(now) or (txn.outcome is not None and txn.updated_at + FINISH_AFTER_MS < now):
+        at = max(now, view.states[chain_of_producer(producer_id)].timestamp)
+        if txn.expired(at) or (txn.outcome is not None and txn.updated_at + FINISH_AFTER_MS < at):
             left[producer_id] = txn
     done = False
     for producer_id in sorted(left):

@@ -89,9 +89,9 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The coordinator has added partitions and groups of this chain to the transaction.
+    """The coordinator has partitions and groups of this chain in the open transaction.
 
-    By its entry ``sequence`` of chain ``chain``, at the time ``timestamp`` in ms of that chain.
+    As of entry ``sequence`` of chain ``chain``, at the time ``timestamp`` in ms of that chain.
     """
 
     chain: int
