@@ -12,7 +12,7 @@ from txnstore.core.commands import DeleteGroup, ResetOffsets, TxnOffsets
 from txnstore.core.groups import committed, exists, group_offset
 from txnstore.core.membership import live_members
 from txnstore.core.model import Group, Isolation, Member, OffsetAndMetadata, TopicPartition
-from txnstore.core.names import check_id
+from txnstore.core.names import check_id, check_names
 from txnstore.core.view import View
 from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
@@ -88,7 +88,7 @@ def list_groups(store: Store) -> list[GroupDescription]:
 def describe_group(store: Store, name: str) -> GroupDescription:
     """A group. Raises :class:`GroupNotFoundError`."""
     state = store.state()
-    return _described(state, name, _find(state, name), max(state.timestamp, store.runtime.clock()))
+    return _described(state, name, _find(state, check_id("group", name)), max(state.timestamp, store.runtime.clock()))
 
 
 def delete_group(store: Store, name: str) -> None:
@@ -113,10 +113,9 @@ def reset_offsets(
         msg = f"group {name!r} has live members, so its offsets cannot be reset"
         raise GroupNotEmptyError(msg)
     if isinstance(to, Mapping):
-        targets: dict[TopicPartition, int | OffsetAndMetadata] = {TopicPartition(*tp): at for tp, at in to.items()}
+        items = tuple(group_offset(tp, value) for tp, value in to.items())
     else:
-        targets = {tp: _target(store, state, tp, to) for tp in _partitions(state, name, topics)}
-    items = tuple(group_offset(tp, value) for tp, value in targets.items())
+        items = tuple(group_offset(tp, _target(store, state, tp, to)) for tp in _partitions(state, name, topics))
     for item in items:
         check_offset(item.tp, find_partition(state, item.tp), Isolation.READ_UNCOMMITTED, item.offset)
     if items and not dry_run:
@@ -126,7 +125,7 @@ def reset_offsets(
 
 def _partitions(state: View, name: str, topics: Sequence[str] | None) -> list[TopicPartition]:
     if topics is not None:
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = [topics] if isinstance(topics, str) else check_names("topics", topics)
         counts = {topic: find_topic(state, topic).partitions for topic in names}
         return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
     return sorted(tp for tp in _find(state, name).offsets if state.partition(tp) is not None)

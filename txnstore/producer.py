@@ -19,7 +19,9 @@ from txnstore.errors import (
     InvalidConfigError,
     InvalidTxnStateError,
     ProducerClosedError,
+    StorageError,
     TransactionAbortedError,
+    TxnStoreError,
     UnknownOutcomeError,
 )
 from txnstore.producing.accumulator import Accumulator
@@ -188,8 +190,9 @@ class Producer:
         """Commit consumed positions (the *next* offsets to read) of a group with the transaction."""
         with self._registrar.lock:
             self._check_in_transaction("send offsets")
-            if offsets:
-                self._session.offsets.append(txn_offsets(offsets, group))
+            found = txn_offsets(offsets, group)
+            if found.offsets:
+                self._session.offsets.append(found)
 
     def send_offsets_to_transaction(
         self,
@@ -259,10 +262,19 @@ class Producer:
                 self._check_in_transaction("prepare")
                 identity = self._session.identity
                 if self._session.started:
-                    self._store.submit(HoldTxn(identity))
+                    self._hold(identity)
                 self._life.phase = Phase.PREPARED
                 self._prepared = PreparedTxn(identity.producer_id, identity.epoch)
                 return self._prepared
+
+    def _hold(self, identity: ProducerIdentity) -> None:
+        try:
+            self._store.submit(HoldTxn(identity))
+        except StorageError:
+            raise  # Nothing changes by asking again.
+        except TxnStoreError as error:
+            self._registrar.fail(error)
+            raise
 
     def complete_transaction(self, prepared: PreparedTxn | str) -> bool:
         """Commit the prepared transaction if it is this one, else abort it (KIP-939); whether it was committed.

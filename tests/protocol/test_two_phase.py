@@ -204,3 +204,23 @@ def test_a_crash_at_any_request_of_a_take_over(bucket: MemoryStore, clock: Manua
 def test_a_name_that_is_none(text: object) -> None:
     with pytest.raises(InvalidConfigError, match="producer id:epoch"):
         PreparedTxn.parse(text)  # type: ignore[arg-type]
+
+
+def test_a_producer_that_is_fenced_when_it_prepares_is_over(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-03, API-09: aborted by another one between the last batch and the prepare; it does not go on as if nothing
+    had been.
+    """
+    store = process(bucket, clock)
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.flush()
+    assert process(bucket, clock).abort_transaction(name_of(store))
+    with pytest.raises(ProducerFencedError):
+        producer.prepare_transaction()
+    for call in (producer.abort_transaction, producer.begin_transaction, producer.prepare_transaction):
+        with pytest.raises(ProducerFencedError):
+            call()
+    producer.close()
+    assert seen(process(bucket, clock)) == {}
+    assert clean(process(bucket, clock))

@@ -6,19 +6,25 @@ what is true there, so two operators who do the same at once do it once (ADM-07)
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from txnstore.chain.chains import Chains
 from txnstore.chain.entries import newest, read_entry
+from txnstore.coordinating.arguments import (
+    expression_from,
+    ids_from,
+    integer_from,
+    milliseconds_from,
+    partition_from,
+    state_from,
+)
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.core.commands import AbortTxn, InitProducer, ProducerIdentity, Unfinished, WriteMarkers
 from txnstore.core.history import Happened, TransactionStep, steps_of
 from txnstore.core.model import NO_PRODUCER, Group, Outcome, Partition, TopicPartition, Transaction, TxnState
-from txnstore.core.names import check_id
+from txnstore.core.names import check_id, check_topic_name
 from txnstore.core.routing import (
     chain_of_group,
     chain_of_partition,
@@ -26,7 +32,7 @@ from txnstore.core.routing import (
     chain_of_transactional_id,
 )
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, TransactionalIdNotFoundError, UnknownTopicOrPartitionError
+from txnstore.errors import TransactionalIdNotFoundError, UnknownTopicOrPartitionError
 from txnstore.storage.base import ObjectStore
 
 #: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: past its time-out by this, nobody is about to end a transaction.
@@ -122,8 +128,10 @@ def list_transactions(
     pattern: str | None = None,
 ) -> list[Transaction]:
     """The transactions by id that pass all filters (ADM-01)."""
-    wanted, expression = _state(state), _expression(pattern)
-    limit = None if older_than is None else now - int(older_than * 1000)
+    wanted, expression = state_from(state), expression_from(pattern)
+    limit = None if older_than is None else now - milliseconds_from("older_than", older_than)
+    if producer_id is not None:
+        integer_from("producer_id", producer_id)
     return [
         txn
         for name, txn in sorted(view.transactions.items())
@@ -176,10 +184,10 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
 
 def find_hanging(view: View, now: int, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
     """The open data in all partitions, or in those of a topic, that nobody is about to end at the time ``now``."""
-    if topic is not None and topic not in view.topics:
+    if topic is not None and check_topic_name(topic) not in view.topics:
         msg = f"there is no topic {topic!r}"
         raise UnknownTopicOrPartitionError(msg)
-    found, limit = [], now - _milliseconds("late", late)
+    found, limit = [], now - milliseconds_from("late", late)
     for tp in sorted(view.partitions):
         log = view.log(tp)
         if log is None or (topic is not None and tp.topic != topic):
@@ -218,9 +226,9 @@ def transaction_history(
     entries.
     """
     check_id("transactional.id", transactional_id)
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        msg = f"limit must be a number of entries, at least 1, not {limit!r}"
-        raise InvalidConfigError(msg)
+    integer_from("limit", limit, 1)
+    if since is not None:
+        integer_from("since", since)
     ranges = newest([state.sequence for state in view.states], limit)
     wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
     chains: dict[int, list[Happened]] = {}
@@ -257,7 +265,7 @@ def abort_open_data(chains: Chains, coordinator: Coordinator, view: View, tp: To
     epoch is the current one of its transactional id, the owner of that is fenced first.
     """
     log = _log(view, tp)
-    if producer_id not in log.open_txns:
+    if integer_from("producer_id", producer_id) not in log.open_txns:
         return False
     txn = view.owner(producer_id)
     if txn is not None and tp in txn.partitions:
@@ -278,7 +286,7 @@ def fence_producers(coordinator: Coordinator, view: View, ids: Iterable[str]) ->
 
     As Kafka's ``fenceProducers`` does, by an init in their place; an id that nobody had is granted, too.
     """
-    names = [check_id("transactional.id", name) for name in ids]
+    names = ids_from(ids)
     found: dict[str, ProducerIdentity] = {}
     for name in names:
         txn = view.transactions.get(name)
@@ -307,7 +315,7 @@ def _find(view: View, transactional_id: str) -> Transaction:
 
 
 def _log(view: View, tp: TopicPartition) -> Partition:
-    log = view.log(tp)
+    log = view.log(partition_from(tp))
     if log is None:
         msg = f"there is no partition {tp}"
         raise UnknownTopicOrPartitionError(msg)
@@ -332,31 +340,3 @@ def _group_lacks_marker(view: View, name: str, txn: Transaction) -> bool:
     if number == chain_of_producer(txn.producer_id):
         return False
     return view.states[number].groups.get(name, Group()).fences.get(txn.producer_id, (-1, 0))[0] <= txn.epoch
-
-
-def _milliseconds(name: str, seconds: float) -> int:
-    """A number of seconds from a caller in milliseconds."""
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not math.isfinite(seconds) or seconds < 0:
-        msg = f"{name} must be a number of seconds, 0 or more, not {seconds!r}"
-        raise InvalidConfigError(msg)
-    return math.ceil(seconds * 1000)
-
-
-def _state(name: str | None) -> TxnState | None:
-    if name is None:
-        return None
-    try:
-        return TxnState[str(name).upper()]
-    except KeyError:
-        known = ", ".join(state.name for state in TxnState)
-        msg = f"there is no transaction state {name!r}; there are {known}"
-        raise InvalidConfigError(msg) from None
-
-
-def _expression(pattern: str | None) -> re.Pattern[str] | None:
-    try:
-        return re.compile(pattern) if pattern is not None else None
-    except re.error as error:
-        msg = f"{pattern!r} is not a regular expression: {error}"
-        raise InvalidConfigError(msg) from None

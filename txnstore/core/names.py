@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from txnstore.errors import InvalidConfigError, InvalidTopicError
 
@@ -54,6 +56,13 @@ def check_id(kind: str, value: str) -> str:
     if not value.isprintable():
         raise InvalidConfigError(f"{kind} {value!r} holds a character that cannot be printed")
     return str(value)
+
+
+def check_names(kind: str, names: object) -> list[Any]:
+    """Several names as a list; one string is refused, because it would be taken for the names of its letters."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise InvalidConfigError(f"{kind} must be a list of names, not {names!r}")
+    return list(names)
 
 
 def is_unicode(text: str) -> bool:

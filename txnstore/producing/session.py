@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
 from txnstore.core.groups import group_offset, with_id
@@ -95,6 +95,9 @@ def txn_offsets(
     group: str | GroupMetadata,
 ) -> TxnOffsets:
     """Positions as a command carries them. :class:`InvalidConfigError` says what is wrong with one."""
+    if not isinstance(cast("object", offsets), Mapping):
+        msg = f"offsets must be a mapping of TopicPartition to the next offset, not {offsets!r}"
+        raise InvalidConfigError(msg)
     name = group if isinstance(group, str) else getattr(group, "group", None)
     if name is None:
         msg = f"group must be a name or a consumer's group_metadata(), not {group!r}"
