@@ -12,7 +12,17 @@ from txnstore.coordinating import recovery
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.coordinator import _has as has_all
 from txnstore.coordinating.endings import Endings
-from txnstore.core import appending, decide, evolve, groups, markers, transactions, visibility
+from txnstore.core import (
+    appending,
+    decide,
+    evolve,
+    groups,
+    log_evolve,
+    markers,
+    offset_evolve,
+    transactions,
+    visibility,
+)
 from txnstore.core.model import Partition, Transaction
 from txnstore.core.view import View
 from txnstore.producer import Producer
@@ -135,14 +145,14 @@ ONE_CHAIN = (
     ),
     Mutant(
         "the window forgets at once",
-        evolve._remember,
+        log_evolve._remember,
         "(*known, metadata)[-WINDOW:]",
         "(metadata,)",
         test="protocol/test_core_sequences.py::test_a_duplicate_of_the_last_five_gets_the_first_answer",
     ),
     Mutant(
         "a new epoch keeps the window of the one before",
-        evolve._remember,
+        log_evolve._remember,
         "if producer is not None and producer.epoch == batch.epoch else ()",
         "if producer is not None else ()",
         test="protocol/test_core_sequences.py::test_a_new_epoch_begins_at_0",
@@ -186,37 +196,37 @@ ONE_CHAIN = (
     ),
     Mutant(
         "the aborted index has commits, too",
-        evolve._marker_written,
+        log_evolve._marker_written,
         "if event.outcome is Outcome.ABORT and first_offset is not None:",
         "if first_offset is not None:",
     ),
     Mutant(
         "the aborted index forgets what other producers aborted",
-        evolve._marker_written,
+        log_evolve._marker_written,
         "aborted = (*aborted, AbortedTxn(",
         "aborted = (*(a for a in aborted if a.producer_id == event.producer_id), AbortedTxn(",
     ),
     Mutant(
         "a second transaction of a producer opens at its first one",
-        evolve._marker_written,
+        log_evolve._marker_written,
         "open_txns = partition.open_txns.discard(event.producer_id)",
         "open_txns = partition.open_txns",
     ),
     Mutant(
         "pending offsets take effect at once",
-        evolve._offsets_committed,
+        offset_evolve._offsets_committed,
         "pending = event.producer_id != NO_PRODUCER",
         "pending = False",
     ),
     Mutant(
         "pending offsets of an aborted transaction take effect",
-        evolve.decided_offsets,
+        offset_evolve.decided_offsets,
         "if outcome is Outcome.COMMIT:",
         "if True:",
     ),
     Mutant(
         "offsets ignore the order of the log",
-        evolve.decided_offsets,
+        offset_evolve.decided_offsets,
         "if current is None or current.position < value.position:",
         "if True:",
         test="protocol/test_core_offsets.py::test_the_later_place_in_the_log_wins",

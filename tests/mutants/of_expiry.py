@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.core import evolve, expiry
+from txnstore.core import expiry, log_evolve, offset_evolve
 
 _CORE = "protocol/test_core_expiry.py::"
 
@@ -52,14 +52,14 @@ EXPIRY = (
     ),
     Mutant(
         "a late marker of an older transaction decides pending offsets",
-        evolve._offsets_committed,
+        offset_evolve._offsets_committed,
         "if chain_of_producer(event.producer_id) != state.chain:",
         "if False:",
         test=_CORE + "test_off_16_a_late_marker_of_an_older_transaction_decides_nothing",
     ),
     Mutant(
         "a compaction takes an aborted transaction of which a batch is left from the index",
-        evolve._still_aborted,
+        log_evolve._still_aborted,
         "if entry.first_offset >= limit or _has_batches(batches, entry)",
         "if entry.first_offset >= limit",
         test=_CORE + "test_cmp_the_index_keeps_a_transaction_of_which_a_batch_is_left",

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from txnstore.core.evolve import decided_offsets
 from txnstore.core.model import (
     AbortedTxn,
     Group,
@@ -24,6 +23,7 @@ from txnstore.core.model import (
     TopicPartition,
     Transaction,
 )
+from txnstore.core.offset_evolve import decided_offsets
 from txnstore.core.routing import (
     CATALOG,
     chain_of_group,

@@ -1,0 +1,124 @@
+"""Folding the events of a coordinator's transactions; a part of :mod:`txnstore.core.evolve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from txnstore.core.events import (
+    OffsetsAdded,
+    PartitionsAdded,
+    ProducerInitialized,
+    TxnCompleted,
+    TxnHeld,
+    TxnPrepared,
+    VersionRecorded,
+)
+from txnstore.core.model import NO_PRODUCER, Map, Outcome, State, Transaction, TxnState
+
+
+def _producer_initialized(state: State, event: ProducerInitialized) -> State:
+    state = replace(state, next_producer_id=max(state.next_producer_id, event.producer_id + 1))
+    if event.transactional_id is None:
+        return state
+    before = state.transactions.get(event.transactional_id)
+    if event.keeps and before is not None:
+        kept = replace(before, epoch=event.epoch, timeout_ms=event.timeout_ms, updated_at=state.timestamp)
+        return _with_transaction(state, replace(kept, last_epoch=NO_PRODUCER, previous_producer_id=NO_PRODUCER))
+    txn = Transaction(
+        transactional_id=event.transactional_id,
+        producer_id=event.producer_id,
+        epoch=event.epoch,
+        timeout_ms=event.timeout_ms,
+        last_epoch=event.last_epoch,
+        previous_producer_id=event.previous_producer_id,
+        updated_at=state.timestamp,
+        versions=before.versions if before else Map(),
+    )
+    return _with_transaction(state, txn)
+
+
+def _with_transaction(state: State, txn: Transaction) -> State:
+    return replace(
+        state,
+        transactions=state.transactions.insert(txn.transactional_id, txn),
+        transactional_ids=state.transactional_ids.insert(txn.producer_id, txn.transactional_id),
+    )
+
+
+def _begun(state: State, transactional_id: str) -> Transaction:
+    """The transaction, ongoing: its clock starts with its first partition or group (ADD-02)."""
+    txn = state.transactions[transactional_id]
+    if txn.state is TxnState.ONGOING:
+        return replace(txn, updated_at=state.timestamp)
+    return replace(txn, state=TxnState.ONGOING, started_at=state.timestamp, updated_at=state.timestamp)
+
+
+def _partitions_added(state: State, event: PartitionsAdded) -> State:
+    txn = _begun(state, event.transactional_id)
+    return _with_transaction(state, replace(txn, partitions=txn.partitions | frozenset(event.partitions)))
+
+
+def _offsets_added(state: State, event: OffsetsAdded) -> State:
+    txn = _begun(state, event.transactional_id)
+    return _with_transaction(state, replace(txn, groups=txn.groups | {event.group}))
+
+
+def _txn_held(state: State, event: TxnHeld) -> State:
+    txn = replace(state.transactions[event.transactional_id], held=event.epoch, updated_at=state.timestamp)
+    return _with_transaction(state, txn)
+
+
+def _txn_prepared(state: State, event: TxnPrepared) -> State:
+    prepared = TxnState.PREPARE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
+    txn = replace(
+        state.transactions[event.transactional_id],
+        state=prepared,
+        next_producer_id=event.next_producer_id,
+        next_epoch=event.next_epoch,
+        updated_at=state.timestamp,
+    )
+    state = replace(state, next_producer_id=max(state.next_producer_id, event.next_producer_id + 1))
+    return _with_transaction(state, txn)
+
+
+def _txn_completed(state: State, event: TxnCompleted) -> State:
+    txn = state.transactions[event.transactional_id]
+    rotated = event.next_producer_id != txn.producer_id
+    completed = TxnState.COMPLETE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.COMPLETE_ABORT
+    state = replace(state, next_producer_id=max(state.next_producer_id, event.next_producer_id + 1))
+    return _with_transaction(
+        state,
+        replace(
+            txn,
+            producer_id=event.next_producer_id,
+            epoch=event.next_epoch,
+            last_epoch=event.epoch,
+            previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
+            next_producer_id=NO_PRODUCER,
+            next_epoch=NO_PRODUCER,
+            held=NO_PRODUCER,
+            state=completed,
+            partitions=frozenset(),
+            groups=frozenset(),
+            started_at=None,
+            updated_at=state.timestamp,
+        ),
+    )
+
+
+def _version_recorded(state: State, event: VersionRecorded) -> State:
+    txn = state.transactions[event.transactional_id]
+    return _with_transaction(state, replace(txn, versions=txn.versions.insert(event.scope, event.version)))
+
+
+TRANSACTIONS: dict[type, Callable[[State, Any], State]] = {
+    ProducerInitialized: _producer_initialized,
+    PartitionsAdded: _partitions_added,
+    OffsetsAdded: _offsets_added,
+    TxnHeld: _txn_held,
+    TxnPrepared: _txn_prepared,
+    VersionRecorded: _version_recorded,
+    TxnCompleted: _txn_completed,
+}
