@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from txnstore.core.group_invariants import GROUP_INVARIANTS
+from txnstore.core.log_invariants import LOG_INVARIANTS, logs, offsets_of
 from txnstore.core.markers import leads_partition
 from txnstore.core.model import (
     MAX_EPOCH,
@@ -63,85 +64,6 @@ def check_across(view: View) -> list[Violation]:
     return [Violation(rule.__name__, message) for rule in ACROSS for message in rule(view)]
 
 
-# Logs -----------------------------------------------------------------------------------------------------------------
-
-
-def topics_own_their_partitions(state: State) -> Iterator[str]:
-    """A topic has the partitions 0 … n-1, and no partition is without its topic: else records could not be found."""
-    wanted = {
-        tp
-        for name, topic in state.topics.items()
-        for number in range(topic.partitions)
-        if leads_partition(state, tp := TopicPartition(name, number))
-    }
-    for name, topic in state.topics.items():
-        if topic.name != name:
-            yield f"topic {name} calls itself {topic.name}"
-    for tp in sorted(wanted ^ set(state.partitions)):
-        yield f"{tp} has no log" if tp in wanted else f"{tp} has a log, but no topic"
-
-
-def offsets_in_order(state: State) -> Iterator[str]:
-    """0 ≤ log start ≤ LSO ≤ HW (OBJ-19 I9): a reader's range never turns negative, nor shows what is not stable."""
-    for tp, partition in _logs(state):
-        start, stable, end = partition.log_start, partition.last_stable_offset, partition.high_watermark
-        if not 0 <= start <= stable <= end:
-            yield f"{tp}: log start {start}, last stable offset {stable}, high watermark {end} are not in order"
-
-
-def batches_in_order(state: State) -> Iterator[str]:
-    """Batches ascend without overlap inside the log: an offset names at most one record (OBJ-19 I4)."""
-    for tp, partition in _logs(state):
-        at = 0
-        for batch in partition.batches:
-            if not at <= batch.base_offset < batch.limit:
-                yield f"{tp}: the batch {_range(batch)} is empty or does not follow the one that ends at {at}"
-            if batch.limit <= partition.log_start or batch.limit > partition.high_watermark:
-                yield (
-                    f"{tp}: the batch {_range(batch)} is outside the log "
-                    f"{partition.log_start}-{partition.high_watermark}"
-                )
-            at = max(at, batch.limit)
-
-
-def batches_hold_their_offsets(state: State) -> Iterator[str]:
-    """A batch has a record for each of its offsets, unless its segment says the offset of each record."""
-    for tp, partition in _logs(state):
-        for batch in partition.batches:
-            width, explicit = batch.limit - batch.base_offset, batch.segment.explicit_offsets
-            if batch.records > width or (batch.records < width and not explicit):
-                yield f"{tp}: the batch {_range(batch)} has {batch.records} records in {width} offsets"
-            if batch.first_row < 0 or batch.records < 1 or batch.first_row + batch.records > batch.segment.rows:
-                yield (
-                    f"{tp}: the batch {_range(batch)} takes {batch.records} rows from row {batch.first_row} of "
-                    f"{batch.segment.key}, which has {batch.segment.rows}"
-                )
-            if batch.transactional and batch.producer_id == NO_PRODUCER:
-                yield f"{tp}: the batch {_range(batch)} is transactional, but of no producer"
-
-
-def segments_referenced_once(state: State) -> Iterator[str]:
-    """A row is a record of one offset only (OBJ-19 I12): two batches may share a segment, but not its rows."""
-    rows: dict[str, list[tuple[int, int, TopicPartition]]] = {}
-    for tp, partition in _logs(state):
-        for batch in partition.batches:
-            found = (batch.first_row, batch.first_row + batch.records, tp)
-            rows.setdefault(batch.segment.key, []).append(found)
-    for key, ranges in sorted(rows.items()):
-        ranges.sort()
-        for (_, limit, first_tp), (start, _, second_tp) in pairwise(ranges):
-            if start < limit:
-                yield f"{second_tp}: rows from {start} of {key} are in a batch of {first_tp}, too"
-
-
-def dropped_segments_unreferenced(state: State) -> Iterator[str]:
-    """What a vacuum may delete is read by nobody (OBJ-19 I7)."""
-    for tp, partition in _logs(state):
-        for batch in partition.batches:
-            if batch.segment.key in state.dropped:
-                yield f"{tp}: the batch {_range(batch)} needs {batch.segment.key}, which counts as dropped"
-
-
 # Transactions ---------------------------------------------------------------------------------------------------------
 
 
@@ -165,7 +87,7 @@ def transactions_well_formed(state: State) -> Iterator[str]:
 
 def open_transactions_listed(state: State) -> Iterator[str]:
     """Undecided data belongs to an open transaction that lists its partition (OBJ-19 I1, ADD-01): it gets a marker."""
-    for tp, partition in _logs(state):
+    for tp, partition in logs(state):
         for producer_id in _own(state, partition.open_txns):
             txn = _owner(state, producer_id)
             if txn is None or txn.state is not TxnState.ONGOING or tp not in txn.partitions:
@@ -193,19 +115,19 @@ def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
 
 def stable_data_is_decided(state: State) -> Iterator[str]:
     """Whoever has an open transaction has nothing of it below the LSO (LSO-01, invariant 2)."""
-    for tp, partition in _logs(state):
+    for tp, partition in logs(state):
         stable = partition.last_stable_offset
         for producer_id, first in sorted(partition.open_txns.items()):
             if first < partition.log_start or first >= partition.high_watermark:
                 yield f"{tp}: the open transaction of producer id {producer_id} begins at {first}, outside the log"
         for batch in partition.batches.overlapping(stable, partition.high_watermark):
             if batch.base_offset < stable < batch.limit:
-                yield f"{tp}: the batch {_range(batch)} lies on both sides of the last stable offset {stable}"
+                yield f"{tp}: the batch {offsets_of(batch)} lies on both sides of the last stable offset {stable}"
 
 
 def aborted_index_sound(state: State) -> Iterator[str]:
     """Each entry covers the data of one transaction of one producer (OBJ-19 I3), so that nothing else is hidden."""
-    for tp, partition in _logs(state):
+    for tp, partition in logs(state):
         last, ended = -1, dict[int, int]()
         for entry in partition.aborted:
             where = f"{tp}: the aborted transaction {entry.first_offset}-{entry.last_offset} of {entry.producer_id}"
@@ -239,7 +161,7 @@ def _aborted_batches(batches: list[Batch], producer_id: int, marker: int) -> Ite
 
 def producer_windows_sound(state: State) -> Iterator[str]:
     """A window holds the last five batches without a gap (SEQ-01, SEQ-03), so that it finds duplicates and gaps."""
-    for tp, partition in _logs(state):
+    for tp, partition in logs(state):
         for producer_id, producer in sorted(partition.producers.items(), key=_by_id):
             where = f"{tp}: the window of producer id {producer_id}"
             if len(producer.batches) > WINDOW:
@@ -266,7 +188,7 @@ def epochs_known_to_coordinator(state: State) -> Iterator[str]:
 
     After a rotation the old producer id is at the epoch of its last marker, one above what a client may hold.
     """
-    for tp, partition in _logs(state):
+    for tp, partition in logs(state):
         for producer_id, producer in sorted(partition.producers.items(), key=_by_id):
             name = state.transactional_ids.get(producer_id)
             if name is None:
@@ -286,7 +208,7 @@ def producer_ids_unique(state: State) -> Iterator[str]:
         if name != txn.transactional_id:
             yield f"transactional id {txn.transactional_id!r} has producer id {txn.producer_id}, which maps to {name!r}"
     used = {producer_id: f"transactional id {name!r}" for producer_id, name in state.transactional_ids.items()}
-    for tp, partition in _logs(state):
+    for tp, partition in logs(state):
         ids = {batch.producer_id for batch in partition.batches} - {NO_PRODUCER}
         for producer_id in _own(state, ids | set(partition.producers)):
             used.setdefault(producer_id, str(tp))
@@ -320,12 +242,7 @@ def group_offsets_sound(state: State) -> Iterator[str]:
 
 #: All of them, in the order in which a reader wants to see them.
 INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
-    topics_own_their_partitions,
-    offsets_in_order,
-    batches_in_order,
-    batches_hold_their_offsets,
-    segments_referenced_once,
-    dropped_segments_unreferenced,
+    *LOG_INVARIANTS,
     transactions_well_formed,
     open_transactions_listed,
     open_transactions_hold_the_lso,
@@ -366,7 +283,7 @@ def foreign_data_has_an_owner(view: View) -> Iterator[str]:
     Else nobody would ever end them: a hanging transaction.
     """
     for state in view.states:
-        for tp, partition in _logs(state):
+        for tp, partition in logs(state):
             for producer_id in sorted(set(partition.open_txns) - set(_own(state, partition.open_txns))):
                 txn = view.owner(producer_id)
                 if txn is None or tp not in txn.partitions:
@@ -387,10 +304,6 @@ ACROSS: tuple[Callable[[View], Iterator[str]], ...] = (
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------
-
-
-def _logs(state: State) -> list[tuple[TopicPartition, Partition]]:
-    return [(tp, state.partitions[tp]) for tp in sorted(state.partitions)]
 
 
 def _transactions(state: State) -> list[Transaction]:
@@ -414,10 +327,6 @@ def _first_offset(partition: Partition, txn: Transaction) -> int | None:
         if batch.transactional and (batch.producer_id, batch.epoch) == (txn.producer_id, txn.data_epoch):
             return batch.base_offset
     return None
-
-
-def _range(batch: Batch) -> str:
-    return f"{batch.base_offset}-{batch.limit - 1}"
 
 
 def _by_id(item: tuple[int, object]) -> int:

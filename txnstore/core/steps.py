@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from txnstore.core.group_invariants import GROUP_STEPS
-from txnstore.core.model import NO_PRODUCER, AbortedTxn, Batch, Partition, State, TopicPartition
+from txnstore.core.log_invariants import offsets_of
+from txnstore.core.model import NO_PRODUCER, AbortedTxn, Partition, State, TopicPartition
 
 # Logs -----------------------------------------------------------------------------------------------------------------
 
@@ -31,9 +32,9 @@ def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
                 continue
             replaced = old.batches.overlapping(batch.base_offset, batch.limit)
             if batch.records > sum(other.records for other in replaced):
-                yield f"{tp}: the batch {_range(batch)} has more records than there were"
+                yield f"{tp}: the batch {offsets_of(batch)} has more records than there were"
             if batch.limit > new.last_stable_offset or batch.producer_id != NO_PRODUCER or batch.transactional:
-                yield f"{tp}: the batch {_range(batch)} is not one that a compaction may have made"
+                yield f"{tp}: the batch {offsets_of(batch)} is not one that a compaction may have made"
 
 
 def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
@@ -42,7 +43,7 @@ def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
         stable = max(old.last_stable_offset, new.last_stable_offset)
         for batch in old.batches.changes(new.batches)[0]:
             if batch.limit > stable:
-                yield f"{tp}: the batch {_range(batch)} is gone from above the last stable offset {stable}"
+                yield f"{tp}: the batch {offsets_of(batch)} is gone from above the last stable offset {stable}"
 
 
 def decided_stays_decided(before: State, after: State) -> Iterator[str]:
@@ -188,10 +189,6 @@ def _logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partiti
 def _has_data(partition: Partition, entry: AbortedTxn) -> bool:
     inside = partition.batches.overlapping(entry.first_offset, entry.last_offset)
     return any(batch.producer_id == entry.producer_id for batch in inside)
-
-
-def _range(batch: Batch) -> str:
-    return f"{batch.base_offset}-{batch.limit - 1}"
 
 
 def _by_id(item: tuple[int, object]) -> int:
