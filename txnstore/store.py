@@ -239,7 +239,8 @@ class Store:
             raise StoreNotFoundError(msg)
         document = decode(StoreDocument, keys.STORE, data)
         count = document.chains
-        workers = self._workers("chains", self.runtime.executor) if count > 1 else None
+        # Each chain has its own, so that callers who wait for one that cannot be written keep nobody from the others.
+        workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
         chains.load(hint)
         self._opened = _Opened(document, chains, Coordinator(chains, self.runtime, self._in_background))

@@ -200,3 +200,9 @@ def test_what_was_added_for_an_upload_that_failed_is_aborted() -> None:
     producer.abort_transaction()
     assert store.state().transactions[ids_of(store, HOME)].state is TxnState.COMPLETE_ABORT
     assert store.verify(deep=True).ok
+
+
+def test_a_recovery_that_finds_nothing_is_one_get_a_chain(bench: Bench) -> None:
+    """The copies of the catalog are compared as they were read, and read again only if one is late."""
+    bench.store.recover()
+    assert bench.costs() == ["get"] * CHAINS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from operator import is_
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Chains:
     """The chains of a store by number. Safe for many threads.
 
-    ``requests``: the workers for single requests. ``workers``: those for work on several chains at once, which may wait
-    for requests; so they are not the same ones.
+    ``requests``: the workers for single requests. ``workers``: those of each chain for work on several chains at
+    once, which may wait for requests; so they are not the same ones.
     """
 
     def __init__(
@@ -32,13 +32,13 @@ class Chains:
         count: int,
         runtime: Runtime,
         requests: Executor,
-        workers: Executor | None = None,
+        workers: Sequence[Executor] = (),
         *,
         read_only: bool = False,
     ) -> None:
         self._objects = objects
         self._requests = requests
-        self._workers = workers if workers is not None else requests
+        self._workers = workers or [requests] * count
         self._chains = tuple(
             Chain(objects, number, runtime, requests, read_only=read_only, chains=count, now=self._now)
             for number in range(count)
@@ -111,7 +111,7 @@ class Chains:
         if not work:
             return {}, {}
         numbers = sorted(work)
-        others = {number: self._workers.submit(work[number]) for number in numbers[:-1]}
+        others = {number: self._workers[number].submit(work[number]) for number in numbers[:-1]}
         found: dict[int, T] = {}
         errors: dict[int, Exception] = {}
         for number in reversed(numbers):

@@ -36,7 +36,7 @@ class Endings:
     def __init__(self, chains: Chains, background: Callable[[], Executor]) -> None:
         self._chains = chains
         self._background = background
-        self._running: dict[str, Future[None]] = {}
+        self._running: dict[str, tuple[Future[None], Callable[[], object]]] = {}
         self._lock = threading.Lock()
 
     def finish(self, decided: Unfinished) -> None:
@@ -83,13 +83,20 @@ class Endings:
         self.wait_for(transactional_id)
         running = self._background().submit(_quietly, transactional_id, work)
         with self._lock:
-            self._running[transactional_id or ""] = running
+            self._running[transactional_id or ""] = running, work
 
     def wait_for(self, transactional_id: str | None) -> None:
-        """Wait for what this process does in the background for a transactional id, if there is anything."""
+        """Wait for what this process does in the background for a transactional id, if there is anything.
+
+        What has not begun is done here: the background may be full of what waits for another chain.
+        """
         with self._lock:
-            running = self._running.pop(transactional_id or "", None)
-        if running is not None:
+            running, work = self._running.pop(transactional_id or "", (None, None))
+        if running is None or work is None:
+            return
+        if running.cancel():
+            _quietly(transactional_id, work)
+        else:
             running.result()
 
     def when_free(self, producer: ProducerIdentity, call: Callable[[], T], *, wait: bool = True) -> T:

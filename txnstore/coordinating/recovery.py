@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from txnstore.chain.chains import Chains
 from txnstore.coordinating.coordinator import Coordinator
-from txnstore.coordinating.copies import copy_all
+from txnstore.coordinating.copies import copy_all, has_stale_copies
 from txnstore.core.commands import AbortTxn
 from txnstore.core.model import Transaction
 from txnstore.core.routing import chain_of_producer
@@ -48,7 +48,8 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
     finished: list[str] = []
     aborted: list[str] = []
     failed: list[tuple[str, str]] = []
-    for state in chains.view().states:
+    view = chains.view()
+    for state in view.states:
         for name in sorted(state.transactions):
             txn = state.transactions[name]
             if not _is_left(txn, max(now, state.timestamp)):
@@ -59,7 +60,7 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
                 failed.append((name, str(error)))
             else:
                 (finished if txn.outcome is not None else aborted).append(name)
-    topics = copy_all(chains) if len(chains) > 1 else 0
+    topics = copy_all(chains) if has_stale_copies(view) else 0
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 
