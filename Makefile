@@ -21,7 +21,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; 
 .PHONY: help
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | while IFS= read -r line; do \
-		printf '  %-10s %s\n' "$${line%%:*}" "$${line##*## }"; done
+		printf '  %-12s %s\n' "$${line%%:*}" "$${line##*## }"; done
 
 .PHONY: install
 install: $(STAMP) ## Make .venv with the locked versions and this checkout, if that is not done yet

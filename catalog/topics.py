@@ -80,7 +80,8 @@ def create_topic(
 def _same_topic(existing: Topic, wanted: Topic) -> Topic:
     for what in ("partitions", "schema", "key", "timestamp", "config"):
         if getattr(existing, what) != getattr(wanted, what):
-            msg = f"topic {existing.name!r} exists already with another {what}"
+            counts = f"{existing.partitions} partitions, not {wanted.partitions}"
+            msg = f"topic {existing.name!r} exists already with {counts if what == 'partitions' else f'another {what}'}"
             raise TopicExistsError(msg)
     return existing
 

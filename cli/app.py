@@ -21,12 +21,13 @@ from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
 from txnstore.cli.topic import topic
 from txnstore.cli.txn import txn
-from txnstore.errors import StoreExistsError, TransactionalIdNotFoundError, TxnStoreError
+from txnstore.errors import GroupNotFoundError, StoreExistsError, TransactionalIdNotFoundError, TxnStoreError
 
 #: What to do next, where the command line has another answer than the library.
 _ADVICE: dict[type[Exception], str] = {
     StoreExistsError: "Use it as it is, or add --exist-ok.",
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
+    GroupNotFoundError: "`txnstore group list` shows all.",
 }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, pass_app, shared_options
-from txnstore.cli.output import instant, to_json
+from txnstore.cli.output import counted, instant, to_json
 
 if TYPE_CHECKING:
     from txnstore.consumer import Consumer
@@ -64,9 +64,10 @@ def consume(
     offset = _offset(start, group)
     as_json = form == "json" or app.out.as_json
     count = 0
-    with app.open() as store:
+    # Who only looks needs no right to write; who waits ends what holds it up, and a group joins and commits.
+    with app.open(read_only=group is None and not follow) as store:
         consumer = store.consumer(
-            group=group, isolation=isolation, auto_offset_reset=start if offset is None else "earliest"
+            group=group, isolation=isolation, auto_offset_reset=start if offset is None else "latest"
         )
         with consumer:
             total = store.topic(topic).partitions
@@ -81,7 +82,7 @@ def consume(
             others = 0 if partitions else total - len(consumer.assignment())
     if others > 0:
         app.out.note(f"{others} of the partitions belong to other members of group {group!r}")
-    app.out.note(f"{count:,} records")
+    app.out.note(counted(count, "record"))
 
 
 def _offset(start: str, group: str | None) -> int | None:
@@ -104,8 +105,9 @@ def _assign(consumer: Consumer, topic: str, partitions: tuple[int, ...], count: 
         return
     consumer.assign([TopicPartition(topic, number) for number in partitions or range(count)])
     if offset is not None:
-        for tp in consumer.assignment():
-            consumer.seek(tp, offset)
+        # Below the log it is the log's start; above it, what comes next.
+        for tp, first in consumer.beginning_offsets().items():
+            consumer.seek(tp, max(offset, first))
 
 
 def _polls(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:

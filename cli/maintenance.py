@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from txnstore.cli.context import App, pass_app, shared_options
-from txnstore.cli.output import size
+from txnstore.cli.output import counted, size
 from txnstore.cli.values import Duration
 
 _PARTITION_COLUMNS = [
@@ -62,8 +62,8 @@ def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool) -> None:
         report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
-        f"{verb} {len(report.deleted):,} objects ({size(report.bytes)}); {report.kept_young:,} are too young, "
-        f"{report.referenced:,} segments are in use",
+        f"{verb} {counted(len(report.deleted), 'object')} ({size(report.bytes)}); {report.kept_young:,} too young, "
+        f"{report.referenced:,} in use",
         **asdict(report),
     )
     if dry_run and not app.out.as_json:
@@ -102,7 +102,7 @@ def verify(app: App, deep: bool) -> int:
     with app.unread() as store:
         report = store.verify(deep=deep)
     app.out.result(
-        "Everything holds" if report.ok else f"{len(report.violations):,} violations",
+        "Everything holds" if report.ok else counted(len(report.violations), "violation"),
         **{**asdict(report), "ok": report.ok},
     )
     if not app.out.as_json:

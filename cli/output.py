@@ -200,6 +200,11 @@ def instant(milliseconds: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things: ``1 record``, ``1,000 records``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def size(count: int) -> str:
     """A number of bytes for people."""
     amount = float(count)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.cli.output import Advance
+from txnstore.cli.output import Advance, counted
 from txnstore.cli.records import Piece, Reading, pieces_of_file, pieces_of_stream, size_of_file
 
 if TYPE_CHECKING:
@@ -68,7 +68,10 @@ def produce(
                     producer.flush()  # A commit carries the last batches itself.
     how = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
     app.out.result(
-        f"{count:,} records sent to {topic!r}{how}", topic=topic, records=count, transactional_id=transactional_id
+        f"{counted(count, 'record')} sent to {topic!r}{how}",
+        topic=topic,
+        records=count,
+        transactional_id=transactional_id,
     )
 
 

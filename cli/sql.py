@@ -74,7 +74,8 @@ def _run(app: App, store: Store, query: str, isolation: str, max_rows: int) -> N
                 _print(app, relation.to_arrow_reader(_BATCH), max_rows)
         except duckdb.Error as error:
             msg = str(error).split("\n\nLINE")[0]
-            raise CommandError(msg, "`txnstore topic list` shows the tables.") from error
+            missing = isinstance(error, duckdb.CatalogException)
+            raise CommandError(msg, "`txnstore sql 'SHOW ALL TABLES'` shows all." if missing else "") from error
 
 
 def _print(app: App, reader: pa.RecordBatchReader, max_rows: int) -> None:

@@ -8,6 +8,7 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant, size
+from txnstore.core.groups import exists
 from txnstore.core.routing import MAX_CHAINS
 
 
@@ -58,7 +59,7 @@ def info(app: App) -> None:
                 "bytes": stored if app.out.as_json else size(stored),
                 "transactional_ids": len(state.transactions),
                 "open_transactions": sum(txn.started_at is not None for txn in state.transactions.values()),
-                "groups": len(state.groups),
+                "groups": sum(map(exists, state.groups.values())),
                 "metrics": _metrics(app, asdict(store.metrics())),
             }
         )

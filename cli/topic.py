@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, parse_pairs, pass_app, shared_options
-from txnstore.cli.output import instant
+from txnstore.cli.output import counted, instant
 from txnstore.cli.values import column
 from txnstore.core.view import View
 
@@ -58,7 +58,7 @@ def create(
         created = store.create_topic(
             name, partitions, schema=schema, key=key, timestamp=timestamp, config=settings, exist_ok=exist_ok
         )
-    app.out.result(f"Topic {created.name!r} has {created.partitions} partitions", **_described(created))
+    app.out.result(f"Topic {created.name!r} has {counted(created.partitions, 'partition')}", **_described(created))
 
 
 @topic.command("list")

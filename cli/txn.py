@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from txnstore.core.model import TopicPartition, Transaction
 
 _COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "groups", "started_at", "updated_at"]
+_OPEN_COLUMNS = ["partition", "first_offset", "last_stable", "high_watermark"]
 _STEP_COLUMNS = ["timestamp", "step", "producer_id", "epoch", "chain", "entry", "partitions", "groups"]
 _PRODUCER_COLUMNS = ["producer_id", "epoch", "last_sequence", "last_timestamp", "first_offset", "transactional_id"]
 _HANGING_COLUMNS = ["partition", "producer_id", "epoch", "first_offset", "last_timestamp", "transactional_id", "reason"]
@@ -40,9 +41,14 @@ def list_transactions(
     app: App, state: str | None, older_than: float | None, producer_id: int | None, pattern: str | None
 ) -> None:
     """List the transactional ids with the state of each one's last transaction."""
+    filtered = any(value is not None for value in (state, older_than, producer_id, pattern))
     with app.open(read_only=True) as store:
         found = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
-    app.out.rows(map(_described, found), _COLUMNS, empty="No such transaction")
+    app.out.rows(
+        map(_described, found),
+        _COLUMNS,
+        empty="No such transaction" if filtered else "There is no transactional id yet",
+    )
 
 
 @txn.command()
@@ -53,16 +59,20 @@ def show(app: App, transactional_id: str) -> None:
     """Show the transaction of TRANSACTIONAL_ID, and what it holds open in each partition."""
     with app.open(read_only=True) as store:
         found = store.transaction(transactional_id)
-    app.out.record(
-        {
-            **asdict(found),
-            "state": found.state.name,
-            "partitions": _names(found.partitions),
-            "started_at": instant(found.started_at),
-            "updated_at": instant(found.updated_at),
-            "open": [_without_tp(asdict(item), item.tp) for item in found.open],
-        }
-    )
+    opened = [_without_tp(asdict(item), item.tp) for item in found.open]
+    shown = {
+        **asdict(found),
+        "state": found.state.name,
+        "partitions": _names(found.partitions),
+        "started_at": instant(found.started_at),
+        "updated_at": instant(found.updated_at),
+    }
+    del shown["open"]
+    if app.out.as_json:
+        app.out.record({**shown, "open": opened})
+        return
+    app.out.record({**shown, "versions": found.versions or None})
+    app.out.rows(opened, _OPEN_COLUMNS)
 
 
 @txn.command()
@@ -151,7 +161,8 @@ def producers(app: App, topic: str, partition: int) -> None:
 def fence(app: App, transactional_ids: tuple[str, ...]) -> None:
     """Fence the producers that have these ids, and abort what they left open.
 
-    They fail with their next call. A new producer with such an id goes on.
+    They fail with their next call. A new producer with such an id goes on. An id that nobody has had yet is made, as in
+    Kafka.
     """
     with app.open() as store:
         found = store.fence_producers(transactional_ids)

@@ -15,21 +15,23 @@ import click
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _ZONED = re.compile(r"timestamp\[(ms|us),\s*UTC\]", re.IGNORECASE)
 _DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)", re.IGNORECASE)
 _LIST = re.compile(r"list<(.+)>", re.IGNORECASE)
 
 
 class Duration(click.ParamType[float]):
-    """A duration such as ``90s``, ``30m``, ``24h``, ``7d``; a bare number counts seconds. Gives seconds."""
+    """A duration such as ``90s``, ``30m``, ``24h``, ``7d``, or ``0``; else a number needs its unit. Gives seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
+        if str(value).strip() == "0":
+            return 0.0
         match = _DURATION.fullmatch(str(value).strip())
         if match is None:
             self.fail(f"{value!r} is not a duration: write 90s, 30m, 24h or 7d", param, ctx)

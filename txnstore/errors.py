@@ -122,7 +122,7 @@ class InvalidTxnTimeoutError(ProducerError):
 
     kafka_code = 50
     fatal = True
-    advice = "Choose a smaller transaction_timeout."
+    advice = "Choose a transaction_timeout within these limits."
 
 
 class TransactionAbortedError(ProducerError):

@@ -235,7 +235,8 @@ class Store:
             msg = f"there is no txnstore at {redact(self.url)}: it has no {keys.STORE}"
             raise StoreNotFoundError(msg)
         if not data.startswith(_OURS[: len(data)]):
-            msg = f"there is no txnstore at {redact(self.url)}: its {keys.STORE} belongs to something else"
+            what = f"its {keys.STORE} belongs to something else; a store needs a URL of its own"
+            msg = f"there is no txnstore at {redact(self.url)}: {what}"
             raise StoreNotFoundError(msg)
         document = decode(StoreDocument, keys.STORE, data)
         count = document.chains

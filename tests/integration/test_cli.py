@@ -197,6 +197,7 @@ def test_a_part_of_the_log_is_read_by_offset_and_partition(orders: Cli) -> None:
     assert _values(orders, "--partition", "0", "--from", "1") == ["b", "c"]
     assert sorted(_values(orders, "--from", "1")) == ["b", "c", "y"]
     assert _values(orders, "--from", "latest") == []
+    assert _values(orders, "--from", "100") == [], "above the end nothing has come yet; it does not begin anew"
     assert len(_values(orders, "--max", "4")) == 4
 
 
@@ -213,7 +214,9 @@ def test_an_open_transaction_is_shown_and_read_by_isolation(orders: Cli) -> None
         (shown,) = orders.ok("txn", "show", "job", "--json").lines
         assert shown["open"] == [{"partition": "orders-1", "first_offset": 0, "last_stable": 0, "high_watermark": 1}]
         assert "ONGOING" in orders.ok("txn", "list").out
-        assert "orders-1" in orders.ok("txn", "show", "job").out
+        table = orders.ok("txn", "show", "job").out
+        assert "high watermark" in table
+        assert table.splitlines()[-2].split() == ["orders-1", "0", "0", "1"]
         (known,) = orders.ok("txn", "producers", "orders", "1", "--json").lines
         assert (known["transactional_id"], known["first_offset"], known["last_sequence"]) == ("job", 0, 0)
         assert "job" in orders.ok("txn", "producers", "orders", "1").out

@@ -9,7 +9,7 @@ import pytest
 import txnstore
 from tests.helpers.cli import Cli
 from txnstore.core.commands import EndTxn, ProducerIdentity
-from txnstore.core.model import Outcome
+from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.ids import Runtime
 from txnstore.storage.registry import open_store
@@ -165,6 +165,24 @@ def test_a_transaction_is_shown_told_and_aborted(cli: Cli) -> None:
     bounded = cli("txn", "history", "everywhere", "--limit", "3")
     assert (bounded.status, "newest 3 entries" in bounded.err) == (0, True)
     store.close()
+
+
+def test_a_group_that_only_ended_transactions_have_touched_is_none(cli: Cli) -> None:
+    """OFF-16: what its chain keeps to fence late offsets is not a group, neither in the list nor in the number."""
+    store = txnstore.open(cli.url)
+    groups = [f"g{number}" for number in range(4)]
+    producer = store.producer("job")
+    producer.begin_transaction()
+    for group in groups:
+        producer.send_offsets({TopicPartition("orders", 0): 1}, group)
+    producer.flush()
+    assert [row["group"] for row in cli.ok("group", "list", "--json").lines] == groups
+    assert cli.ok("info", "--json").lines[0]["groups"] == 4
+    producer.abort_transaction()
+    store.close()
+    cli.ok("recover")
+    assert cli.ok("group", "list", "--json").lines == []
+    assert cli.ok("info", "--json").lines[0]["groups"] == 0
 
 
 def test_producers_are_fenced_by_their_ids(cli: Cli) -> None:

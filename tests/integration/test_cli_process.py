@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,16 @@ def test_a_reader_that_has_seen_enough_is_no_error(url: str) -> None:
         running.stdout.close()
         assert running.stderr.read() == ""
     assert running.returncode == 0
+
+
+def test_who_only_looks_writes_nothing(url: str) -> None:
+    """A reader without a group needs no right to write: not even the check of the storage is made."""
+    check = Path(url.removeprefix("file://"), "_probe")
+    shutil.rmtree(check)
+    assert finished("--store", url, "consume", "orders", "--max", "1").status == 0
+    assert not check.exists()
+    assert finished("--store", url, "consume", "orders", "--max", "1", "--group", "readers").status == 0
+    assert check.exists()
 
 
 def test_a_group_commits_nothing_that_nobody_read(url: str) -> None:
