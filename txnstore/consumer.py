@@ -177,6 +177,9 @@ class Consumer:
         if not self._positions.assigned and not self._positions.topics:
             msg = "this consumer reads nothing: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+            msg = f"timeout must be a number of seconds, 0 or more, not {timeout!r}"
+            raise InvalidConfigError(msg)
         if self._shared is not None:
             self._shared.commit_by_itself()
         return self._poller.poll(timeout, rows, one_schema=one_schema)

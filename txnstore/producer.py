@@ -62,6 +62,9 @@ class Producer:
     ) -> None:
         if transactional_id is not None:
             transactional_id = check_id("transactional_id", transactional_id)
+        elif keep_prepared:
+            msg = "keep_prepared needs a transactional_id: nothing else can have been prepared"
+            raise InvalidConfigError(msg)
         seconds = linger_seconds(linger, transactional_id)
         self._store = store
         self._prepared: PreparedTxn | None = None
@@ -280,7 +283,8 @@ class Producer:
         """Commit the prepared transaction if it is this one, else abort it (KIP-939); whether it was committed.
 
         ``prepared``: what the outside coordinator has recorded as decided. Without a prepared transaction nothing
-        happens: what it means was completed, or aborted, before. One that is open and not prepared is
+        happens, and False does not tell what became of it: it was completed, or aborted, before
+        (:meth:`~txnstore.Store.transaction_history` tells). One that is open and not prepared is
         :class:`InvalidTxnStateError`.
         """
         decided = PreparedTxn.parse(prepared)

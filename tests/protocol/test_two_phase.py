@@ -97,6 +97,12 @@ def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, cloc
     assert clean(process(bucket, clock))
 
 
+def test_tpc_04_nothing_is_kept_without_an_id(bucket: MemoryStore, clock: ManualClock) -> None:
+    """TPC-04: an idempotent producer has no predecessor, so the request is a mistake."""
+    with pytest.raises(InvalidConfigError, match="keep_prepared needs a transactional_id"):
+        process(bucket, clock).producer(keep_prepared=True)
+
+
 @pytest.mark.parametrize("decided", [True, False])
 def test_tpc_04_another_process_completes_what_was_decided(
     bucket: MemoryStore, clock: ManualClock, *, decided: bool

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+from txnstore.core.routing import MAX_CHAINS
 from txnstore.testing.simulation.ranges import one
 from txnstore.testing.simulation.settings import Settings, settings_of
 from txnstore.testing.simulation.shrink import shrink
@@ -63,16 +64,31 @@ def many(first: int, count: int, chains: int | None, jobs: int) -> int:
     return len(failed)
 
 
+def _settings(text: str) -> Settings:
+    try:
+        return Settings.from_json(text)
+    except (ValueError, TypeError, KeyError) as error:
+        msg = f"not the JSON that a run prints: {error}"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+def _chains(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= MAX_CHAINS:
+        return int(text)
+    msg = f"must be a number from 1 to {MAX_CHAINS}, not {text!r}"
+    raise argparse.ArgumentTypeError(msg)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 1 if there was an anomaly."""
     parser = argparse.ArgumentParser(prog="python -m txnstore.testing.simulation", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, help="run this seed")
-    parser.add_argument("--settings", type=Settings.from_json, help="run exactly this (JSON, as a run prints it)")
+    parser.add_argument("--settings", type=_settings, help="run exactly this (JSON, as a run prints it)")
     parser.add_argument("--trace", action="store_true", help="print each request and each operation")
     parser.add_argument("--shrink", action="store_true", help="look for a smaller run with an anomaly")
     parser.add_argument("--seeds", type=int, default=100, help="run so many seeds (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
-    parser.add_argument("--chains", type=int, help="the number of chains (default: the seed tells)")
+    parser.add_argument("--chains", type=_chains, help="the number of chains (default: the seed tells)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     logging.getLogger("txnstore").setLevel(logging.CRITICAL)

@@ -12,7 +12,10 @@ from txnstore.testing.torture.run import Settings, torture
 
 def main() -> int:
     """Run as the arguments say, print the report."""
-    parser = argparse.ArgumentParser(description="Torture a store with real processes, and check what they saw.")
+    parser = argparse.ArgumentParser(
+        prog="python -m txnstore.testing.torture",
+        description="Torture a store with real processes, and check what they saw.",
+    )
     parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of harm")
     parser.add_argument("--store", choices=["local", "s3", "moto"], default=Settings.store)
     parser.add_argument("--chains", type=int, default=Settings.chains)
