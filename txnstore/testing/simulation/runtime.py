@@ -72,11 +72,15 @@ class _Awaited(Future[Any]):
         return super().result(0)
 
     def settle(self, work: Callable[[], Any]) -> None:
-        """Do the work in the task that calls this; an error, also a crash, goes to whoever asks."""
-        try:
-            self.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - whoever asks gets it
-            self.set_exception(error)
+        """Do the work in the task that calls this, unless it was cancelled.
+
+        An error, also a crash, goes to whoever asks.
+        """
+        if self.set_running_or_notify_cancel():
+            try:
+                self.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - whoever asks gets it
+                self.set_exception(error)
         for task in self._parked:
             self._scheduler.wake(task)
 
