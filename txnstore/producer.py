@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from txnstore.core.commands import EndTxn, HoldTxn, InitProducer, ProducerIdentity
+from txnstore.core.groups import check_offset
 from txnstore.core.model import NO_PRODUCER, OffsetAndMetadata, Outcome, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.errors import (
@@ -190,10 +191,16 @@ class Producer:
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
     ) -> None:
-        """Commit consumed positions (the *next* offsets to read) of a group with the transaction."""
+        """Commit consumed positions (the *next* offsets to read) of a group with the transaction.
+
+        A position that can never be committed is refused here, and the transaction stays as it was.
+        """
         with self._registrar.lock:
             self._check_in_transaction("send offsets")
             found = txn_offsets(offsets, group)
+            for item in found.offsets:
+                check_offset(found.group, item)
+                self._accumulator.check_partition(item.topic, item.partition)
             if found.offsets:
                 self._session.offsets.append(found)
 

@@ -10,7 +10,7 @@ from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.sqlstore import abort, fill, rows, values
 from txnstore.chain.entries import newest
 from txnstore.core.model import TopicPartition
-from txnstore.core.routing import chain_of_partition
+from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.errors import StorageError
 from txnstore.sql import history, inspection, read_table
 from txnstore.sql.types import duckdb_type
@@ -115,6 +115,7 @@ def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store
             assert (txn["transactional_id"], txn["timeout_ms"]) == ("etl", 30_000)
             assert txn["partitions"] == [{"topic": "orders", "partition": 0}]
             assert txn["started_at"] is not None
+            assert (txn["prepared"], txn["chain"]) == (False, chain_of_transactional_id("etl", len(store.chains)))
             (aborted,) = rows(con, "SELECT first_offset, last_offset, last_stable_offset FROM txn.aborted")
             assert aborted == {"first_offset": 0, "last_offset": 2, "last_stable_offset": 3}
             found = rows(con, "SELECT transactional_id, current_txn_start_offset FROM txn.producers ORDER BY 1")
@@ -125,6 +126,19 @@ def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store
             assert all(
                 row == {"committed_offset": 3, "pending": True, "producer_id": txn["producer_id"]} for row in groups[1:]
             )
+        producer.abort_transaction()
+
+
+def test_what_an_outside_coordinator_decides_is_found(store: Store) -> None:
+    """TPC-02: it has no time-out, so operators look for it."""
+    store.create_topic("orders")
+    with store.producer("etl") as producer:
+        producer.begin_transaction()
+        producer.send("orders", b"open")
+        producer.prepare_transaction()
+        with store.duckdb() as con:
+            found = rows(con, "SELECT transactional_id, state FROM txn.transactions WHERE prepared")
+        assert found == [{"transactional_id": "etl", "state": "ONGOING"}]
         producer.abort_transaction()
 
 

@@ -213,10 +213,16 @@ def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
         ({T0: OffsetAndMetadata(1, 5)}, InvalidConfigError, "metadata of t-0 must be a string"),  # type: ignore[arg-type]
         ({T0: OffsetAndMetadata(1, "\ud800")}, InvalidConfigError, "metadata of t-0 must be a string of Unicode"),
         ({T0: OffsetAndMetadata(1, "", "x")}, InvalidConfigError, "leader epoch of t-0"),  # type: ignore[arg-type]
+        ({T0: -1}, InvalidConfigError, "offset -1 of t-0"),
+        ({T0: 2**63}, InvalidConfigError, "offset 9223372036854775808 of t-0"),
+        ({TopicPartition("t", -1): 1}, UnknownTopicOrPartitionError, "not -1"),
+        ({TopicPartition("t", 3): 1}, UnknownTopicOrPartitionError, "has 3 partitions, so there is no partition 3"),
+        ({TopicPartition("u", 0): 1}, UnknownTopicOrPartitionError, "there is no topic 'u'"),
+        pytest.param({T0: OffsetAndMetadata(1, "x" * 4097)}, OffsetMetadataTooLargeError, "over 4096", id="long"),
     ],
     ids=str,
 )
-def test_a_position_of_a_wrong_type_is_refused_at_once(
+def test_a_position_that_can_never_be_committed_is_refused_at_once(
     bench: Bench, offsets: Any, error: type[Exception], says: str
 ) -> None:
     """It must never reach an entry: nobody could read the store any more. The transaction goes on."""
@@ -229,25 +235,15 @@ def test_a_position_of_a_wrong_type_is_refused_at_once(
     assert "g" not in sound(bench.store).groups
 
 
-@pytest.mark.parametrize(
-    ("offsets", "error", "says"),
-    [
-        ({T0: -1}, InvalidConfigError, "offset -1 of t-0"),
-        ({T0: 2**63}, InvalidConfigError, "offset 9223372036854775808 of t-0"),
-        ({TopicPartition("t", 3): 1}, UnknownTopicOrPartitionError, "t-3: there is no such partition"),
-        ({TopicPartition("u", 0): 1}, UnknownTopicOrPartitionError, "u-0: there is no such partition"),
-        ({T0: OffsetAndMetadata(1, "x" * 4097)}, OffsetMetadataTooLargeError, "over 4096 bytes"),
-    ],
-    ids=str,
-)
-def test_a_position_that_the_chain_refuses_fails_the_commit(
-    bench: Bench, offsets: Any, error: type[Exception], says: str
-) -> None:
+def test_a_position_of_a_topic_that_is_gone_by_the_commit_fails_it(bench: Bench) -> None:
+    """OFF-18: nothing of the transaction is committed, and it can be aborted."""
+    bench.store.create_topic("u")
     producer = begun(bench)
     producer.send("t", b"x", partition=0)
-    producer.send_offsets(offsets, "g")
+    producer.send_offsets({TopicPartition("u", 0): 1}, "g")
+    bench.store.delete_topic("u")
     before = entries(bench.inner)
-    with pytest.raises(error, match=says):
+    with pytest.raises(UnknownTopicOrPartitionError, match="u-0: there is no such partition"):
         producer.commit_transaction()
     assert entries(bench.inner) == before
     producer.abort_transaction()

@@ -78,6 +78,12 @@ def test_s3_urls(url: str, bucket: str, prefix: str, shown: str) -> None:
     assert (store.bucket, store.prefix, store.url) == (bucket, prefix, shown)
 
 
+def test_what_is_no_url_is_refused() -> None:
+    for wrong in (None, 5, b"folder", ["folder"]):
+        with pytest.raises(InvalidConfigError, match="named by a URL or a path, not by"):
+            open_store(wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

@@ -128,13 +128,18 @@ def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
         raise UnknownTopicOrPartitionError(msg)
     if state.chain == CATALOG:
         item = with_topic_id(state, group, item)
+    check_offset(group, item)
+    return item
+
+
+def check_offset(group: str, item: GroupOffset) -> None:
+    """What can be wrong with a position by itself: its range (:class:`InvalidConfigError`), too much metadata."""
     if not 0 <= item.offset <= MAX_OFFSET:
         msg = f"group {group!r} cannot commit offset {item.offset} of {item.tp}: it must be 0 to 2**63 - 1"
         raise InvalidConfigError(msg)
     if len(item.metadata.encode()) > MAX_METADATA_BYTES:
         msg = f"the metadata of {item.tp} in group {group!r} is over {MAX_METADATA_BYTES} bytes"
         raise OffsetMetadataTooLargeError(msg)
-    return item
 
 
 def with_topic_id(catalog: State, group: str, item: GroupOffset) -> GroupOffset:

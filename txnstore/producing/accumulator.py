@@ -106,6 +106,10 @@ class Accumulator:
         self._grown(batch, size + RECORD_OVERHEAD)
         return future
 
+    def check_partition(self, topic: str, partition: int) -> None:
+        """Raise :class:`UnknownTopicOrPartitionError` unless there is this partition."""
+        self._choose(self._writer(topic, partition), None, partition)
+
     def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[Piece]:
         """The rows in pieces that the buffer can take."""
         writer = self._writer(topic, partition)

@@ -18,6 +18,7 @@ from txnstore.core.model import (
     TopicPartition,
     next_sequence,
 )
+from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.view import View
 from txnstore.core.visibility import aborted_batches
 from txnstore.segment.schema import TIMESTAMP
@@ -103,6 +104,8 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("groups", pa.list_(pa.string())),
             ("last_epoch", pa.int32()),
             ("previous_producer_id", pa.int64()),
+            ("prepared", pa.bool_()),
+            ("chain", pa.int32()),
         ],
     ),
     "producers": pa.schema(
@@ -243,6 +246,7 @@ def _transaction_rows(state: View) -> Iterator[Row]:
         yield (
             txn.transactional_id, txn.state.name, txn.producer_id, txn.epoch, txn.timeout_ms, txn.started_at,
             txn.updated_at, partitions, sorted(txn.groups), _known(txn.last_epoch), _known(txn.previous_producer_id),
+            txn.held != NO_PRODUCER, chain_of_transactional_id(txn.transactional_id, state.chains),
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from txnstore.errors import InvalidConfigError
@@ -38,6 +38,9 @@ def open_store(
     ``anon``, ``profile``, ``client_kwargs``, ``config_kwargs``, …. Any other URL, and options for a store that has
     none, raise :class:`~txnstore.errors.InvalidConfigError`.
     """
+    if not isinstance(cast("object", url), str | os.PathLike):
+        msg = f"a store is named by a URL or a path, not by {url!r}"
+        raise InvalidConfigError(msg)
     return RetryingStore(_backend(os.fspath(url), dict(storage_options or {})), sleep=sleep, rng=rng)
 
 
