@@ -68,7 +68,7 @@ FIRST ?= 0
 simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, all processors; shrink what fails
 	'$(BIN)/python' -m txnstore.testing.simulation --seeds $(SEEDS) --first $(FIRST)
 
-# DURATION: seconds. STORE: local, s3 (ministack) or moto. A run is not replayed by its seed, but its faults are drawn by it.
+# DURATION: seconds. STORE: local, moto or s3 (ministack, or the server in TXNSTORE_TEST_S3: docs/testing.md). A run is not replayed by its seed, but its faults are drawn by it.
 DURATION ?= 60
 STORE ?= local
 CHAINS ?= 1

@@ -26,7 +26,8 @@ def demo(app: App, keep: bool, limit: int | None) -> int:
 
     Spark writes them in transactions. A job turns them into delays, is killed in the middle of a transaction and
     started again, and a zombie of it is fenced. SQL then proves that nothing is missing and nothing is there twice.
-    Without --store it uses a temporary folder. Needs Java 17 and the extra: pip install 'txnstore[demo]'.
+    Without --store it uses a temporary folder, also if TXNSTORE_STORE is set. Needs Java 17 and the extra: pip install
+    'txnstore[demo]'.
     """
     from txnstore.cli.demo_data import flights
     from txnstore.cli.demo_spark import check_java

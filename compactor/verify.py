@@ -59,6 +59,7 @@ def verify(store: Store, *, deep: bool = False) -> VerifyReport:
     because nothing can be told of a storage that does not answer. So is :class:`StoreNotFoundError`.
     """
     count, identity = _verify_identity(store)
+    identity += _verify_lists(store)
     known = _known_states(store)
     chains = [
         ChainVerifier(store.objects, store.pool, number, known.get(number), count).run() for number in range(count)
@@ -103,6 +104,17 @@ def _verify_identity(store: Store) -> tuple[int, list[Violation]]:
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
         return _chains_there(store), [Violation("identity_intact", keys.STORE, str(error))]
+
+
+def _verify_lists(store: Store) -> list[Violation]:
+    """A list shows the identity, which has just been read. Only verifications and vacuums rest on lists (OBJ-05)."""
+    if any(item.key == keys.STORE for item in store.objects.list(keys.STORE)):
+        return []
+    message = (
+        "it is there, and no list shows it, so what is called missing may be there, too. "
+        f"On MinIO this is what an object of the name {store.url} does: remove it"
+    )
+    return [Violation("lists_are_complete", keys.STORE, message)]
 
 
 def _chains_there(store: Store) -> int:

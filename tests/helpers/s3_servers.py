@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from txnstore.ids import Runtime
 from txnstore.testing.servers import S3Server, storage_options
 from txnstore.testing.wire import RequestLog
 
+_RUN = Runtime().new_id()
 _numbers = itertools.count()
 
 
 def fresh_bucket(server: S3Server) -> str:
-    """The ``s3://`` URL of a new, empty bucket."""
-    return server.create_bucket(f"bucket-{os.getpid()}-{next(_numbers)}")
+    """The ``s3://`` URL of a new, empty bucket; also on a server that has those of earlier runs."""
+    return server.create_bucket(f"txnstore-test-{_RUN}-{next(_numbers)}")
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
-    """ministack: the default S3 server of the tests."""
-    with S3Server("ministack") as server:
+    """The S3 server that ``TXNSTORE_TEST_S3`` names, or else ministack."""
+    with S3Server() as server:
         yield server
 
 

@@ -12,6 +12,8 @@ import txnstore
 from txnstore.store import Store
 from txnstore.testing.wire import RequestLog, WireRequest
 
+pytestmark = pytest.mark.s3
+
 
 @pytest.fixture
 def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[Store]:

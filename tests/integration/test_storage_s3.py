@@ -8,6 +8,7 @@ import pickle
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def backend(url: str, options: dict[str, Any]) -> S3Store:
     return S3Store(bucket, prefix, storage_options=options)
 
 
-class TestMinistack(StorageContract):
+class TestS3(StorageContract):
     large_bytes = MULTIPART_FROM_BYTES + 1
 
     @pytest.fixture
@@ -62,6 +63,24 @@ def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[S3Stor
     store = backend(f"{s3_bucket_url}/root", logged_options)
     yield store
     store.close()
+
+
+def test_a_server_that_runs_already_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/testing.md: its keys are taken from the environment, it gets buckets, and it stays."""
+    with S3Server("ministack") as running:
+        monkeypatch.setenv("TXNSTORE_TEST_S3", f"{running.url}/")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "its-key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "its-secret")
+        with S3Server() as given:
+            assert (given.kind, given.url) == ("given", running.url)
+            assert (given.storage_options["key"], given.storage_options["secret"]) == ("its-key", "its-secret")
+            url = fresh_bucket(given)
+        store = backend(url, given.storage_options)
+        assert store.put_if_absent("a", b"1")
+        store.close()
+        monkeypatch.delenv("TXNSTORE_TEST_S3")
+        assert running.storage_options["key"] == "test-access-key"
+        assert S3Server().kind == "ministack"
 
 
 # --- requests on the wire ---------------------------------------------------------------------------------------------
@@ -141,8 +160,10 @@ def test_long_lists_and_deletes_go_in_pages(s3_server: S3Server, store: S3Store,
 
 def test_marker_objects_of_other_tools_are_not_listed(store: S3Store, request_log: RequestLog) -> None:
     client = store._client()
-    for name in ("root/folder/", "root/", "root/a//b"):
+    for name in ("root/folder/", "root/"):
         client.call_s3("put_object", Bucket=store.bucket, Key=name, Body=b"")
+    with suppress(OSError):  # MinIO has no such names
+        client.call_s3("put_object", Bucket=store.bucket, Key="root/a//b", Body=b"")
     store.put("folder/a", b"")
     assert [info.key for info in store.list("")] == ["folder/a"]
 
@@ -203,12 +224,14 @@ def every(fault: WireFault) -> Callable[[WireRequest], WireFault]:
         WireFault(Break.STATUS, 429, "TooManyRequests"),
         WireFault(Break.STATUS, 500, "InternalError"),
         WireFault(Break.STATUS, 503, "SlowDown"),
+        WireFault(Break.STATUS, 503, "SlowDownWrite"),
         WireFault(Break.STATUS, 504, "GatewayTimeout"),
+        WireFault(Break.STATUS, 499, "ClientDisconnected"),
         WireFault(Break.STATUS, 400, "RequestTimeout"),
         WireFault(Break.DROP_BEFORE),
         WireFault(Break.DROP_AFTER),
     ],
-    ids=lambda fault: f"{fault.what.value}-{fault.status}",
+    ids=lambda fault: f"{fault.what.value}-{fault.status}-{fault.code}",
 )
 def test_a_create_without_a_clear_answer_is_unknown(store: S3Store, request_log: RequestLog, fault: WireFault) -> None:
     """OBJ-02, OBJ-04: and it is not repeated by anybody below us, on a fresh connection."""
@@ -334,7 +357,7 @@ def test_a_server_that_does_not_know_conditions_is_unsafe(store: S3Store, reques
 
 def test_a_missing_bucket_is_no_missing_object(s3_server: S3Server, storage_options: dict[str, Any]) -> None:
     store = backend("s3://no-such-bucket/x", storage_options)
-    for call in every_call(store):
+    for call in [*every_call(store), store.now_ms]:
         with pytest.raises(StorageRefusedError, match="bucket 'no-such-bucket' does not exist"):
             call()
     store.close()
@@ -435,11 +458,13 @@ def test_the_options_of_the_caller_are_left_alone(s3_bucket_url: str, storage_op
     store.close()
 
 
-def test_the_environment_is_enough(monkeypatch: pytest.MonkeyPatch, s3_server: S3Server, s3_bucket_url: str) -> None:
+def test_the_environment_is_enough(
+    monkeypatch: pytest.MonkeyPatch, s3_bucket_url: str, storage_options: dict[str, Any]
+) -> None:
     """As docker/minio/README.md says."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-access-key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret-key")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", storage_options["endpoint_url"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", storage_options["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", storage_options["secret"])
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     store = open_store(f"{s3_bucket_url}/demo")
     assert store.put_if_absent("a", b"1")

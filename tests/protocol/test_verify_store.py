@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,8 +19,9 @@ from txnstore.core.model import Batch
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError
 from txnstore.segment.codec import encode as encode_segment
 from txnstore.segment.schema import HEADERS, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD
+from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, open_on
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 
@@ -93,7 +95,7 @@ def test_verification_writes_nothing_and_reads_segments_only_if_deep(store: Stor
     spent = store.objects.snapshot() - counts
     assert (spent.puts, spent.delete) == (0, 0)
     assert spent.get == 1 + store.state().sequence + 2
-    assert spent.list == 3
+    assert spent.list == 4
 
 
 def test_an_empty_store_is_sound(clock: ManualClock) -> None:
@@ -374,6 +376,37 @@ def test_an_altered_identity_is_named(store: Store) -> None:
     document = json.loads(store.objects.get(keys.STORE))
     store.objects.put(keys.STORE, json.dumps({**document, "chains": 7}).encode())
     assert _found(store.verify()) == [("identity_intact", keys.STORE)]
+
+
+class _HidesFromLists(MemoryStore):
+    """MinIO when an object ``bucket/root`` stands beside a store in ``bucket/root/…``: lists are empty."""
+
+    hides = False
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        return [] if self.hides else super().list(prefix, start_after, limit)
+
+
+def test_lists_that_hide_what_is_there_are_named_as_the_cause(clock: ManualClock) -> None:
+    """OBJ-05: a writer and a reader notice nothing, a vacuum deletes nothing, a verification says why it fails."""
+    objects = _HidesFromLists()
+    store = create_on(objects, runtime=runtime(clock))
+    store.create_topic("t")
+    commit(store, [b"1"])
+    objects.hides = True
+    commit(store, [b"2"])
+    assert [
+        record["value"] for record in open_on(objects, runtime=runtime(clock)).scan("t").to_table().to_pylist()
+    ] == [
+        b"1",
+        b"2",
+    ]
+    assert store.vacuum(older_than=0).deleted == ()
+    first = store.verify().violations[0]
+    assert (first.name, first.subject) == ("lists_are_complete", keys.STORE)
+    assert store.url in first.message
+    objects.hides = False
+    assert store.verify().ok
 
 
 def test_the_store_of_another_runtime_agrees(store: Store, clock: ManualClock) -> None:

@@ -15,7 +15,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from txnstore.errors import InvalidConfigError, StorageError, StorageRefusedError, TxnStoreError
+from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError, TxnStoreError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.forklock import ForkLock
 from txnstore.storage.names import check_key, check_prefix, check_range
@@ -142,7 +142,10 @@ class S3Store:
 
     def now_ms(self) -> int:
         """The server's clock, from the ``Date`` of an answer to HEAD of the bucket. Whole seconds."""
-        answer = self._call(Kind.READ, "", "head_bucket")
+        try:
+            answer = self._call(Kind.READ, "", "head_bucket")
+        except ObjectNotFoundError:  # the answer to a HEAD has no body that could say what is not there
+            raise from_code("NoSuchBucket", Kind.READ, self.bucket, self.url) from None
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         if date is None:
             raise StorageError(f"Cannot read the clock of {self.url}: the server's answers have no Date header.")

@@ -49,7 +49,7 @@ _CREDENTIALS = {
 }
 _REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
 _BODY_LOST_ON_THE_WAY = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
-_BUSY_STATUS = {408, 409, 425, 429}
+_BUSY_STATUS = {408, 409, 425, 429, 499}  # 499: the server believes that we have hung up (MinIO: ClientDisconnected)
 
 # Classes of botocore and aiohttp by name, so that this module needs neither.
 _NEVER_SENT = {"ConnectTimeoutError", "ProxyConnectionError", "ClientConnectorError", "gaierror"}
@@ -141,7 +141,7 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
         code in _BODY_LOST_ON_THE_WAY
         or status in _BUSY_STATUS
         or (status >= 500 and status != 501)
-        or code == "SlowDown"
+        or code.startswith("SlowDown")
     ):
         return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
     if 200 <= status < 300:
@@ -182,6 +182,8 @@ def _passing(message: str, kind: Kind) -> StorageError:
 def _status_of_code(code: str) -> int | None:
     if code.isdigit():
         return int(code)
+    if code.startswith("SlowDown"):  # MinIO: SlowDownRead, SlowDownWrite, when too few of its drives answer
+        return 503
     return {
         "AccessDenied": 403,
         "InternalError": 500,

@@ -1,6 +1,8 @@
-"""Real S3 servers for tests, each a process of its own on 127.0.0.1, whose conditional PUT is atomic.
+"""Real S3 servers for tests, whose conditional PUT is atomic.
 
 ``ministack``: the ministack package, a single event loop. ``moto``: moto behind a lock; bare moto checks, then creates.
+Both are processes of their own on 127.0.0.1. ``given``: a server that runs already, at the endpoint in
+``TXNSTORE_TEST_S3``, with the keys in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``.
 """
 
 from __future__ import annotations
@@ -13,27 +15,28 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 import txnstore.errors
 
 START_TIMEOUT_S = 60.0
+GIVEN = "TXNSTORE_TEST_S3"
+"""The environment variable with the endpoint of a server to test with; empty is none."""
+_REGION = "us-east-1"
 
 
 class S3Server:
-    """A server process: ``with S3Server("ministack") as server: … server.storage_options …``.
+    """A server: ``with S3Server() as server: … server.storage_options …``; by default the given one, else ministack.
 
-    It ends with :meth:`stop`, and by itself when this process ends, however that happens: its standard input closes.
+    A process ends with :meth:`stop`, and by itself when this process ends, however that happens: its standard input
+    closes. A given server stays, with all that was stored there.
     """
 
-    def __init__(self, kind: Literal["ministack", "moto"] = "ministack") -> None:
-        self.kind = kind
-        self.port = 0
-        self._process: subprocess.Popen[str] | None = None
-
-    @property
-    def url(self) -> str:
+    def __init__(self, kind: Literal["ministack", "moto", "given"] | None = None) -> None:
+        self.kind = kind or ("given" if os.environ.get(GIVEN) else "ministack")
+        self.url = os.environ[GIVEN].rstrip("/") if self.kind == "given" else ""
         """The endpoint."""
-        return f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[str] | None = None
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -42,6 +45,9 @@ class S3Server:
 
     def start(self) -> Self:
         """Start and wait until it answers; returns itself."""
+        if self.kind == "given":
+            self._wait()
+            return self
         package_root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
         paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
@@ -57,13 +63,8 @@ class S3Server:
         if not line.strip().isdigit():
             self.stop()
             raise RuntimeError(f"The S3 server {self.kind} did not start. Is the package installed?")
-        self.port = int(line)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                self.stop()
-                raise RuntimeError(f"The S3 server {self.kind} does not answer at {self.url}.")
-            time.sleep(0.05)
+        self.url = f"http://127.0.0.1:{int(line)}"
+        self._wait()
         return self
 
     def stop(self) -> None:
@@ -82,8 +83,9 @@ class S3Server:
 
     def create_bucket(self, name: str) -> str:
         """Make an empty bucket; returns its ``s3://`` URL."""
-        if self._request("PUT", f"/{name}") != 200:
-            raise RuntimeError(f"The S3 server {self.kind} did not create the bucket {name!r}.")
+        status = self._request("PUT", f"/{name}")
+        if status != 200:
+            raise RuntimeError(f"The S3 server {self.kind} did not create the bucket {name!r}: it answered {status}.")
         return f"s3://{name}"
 
     def __enter__(self) -> Self:
@@ -94,6 +96,15 @@ class S3Server:
     ) -> None:
         self.stop()
 
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            ended = self._process is not None and self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"The S3 server {self.kind} does not answer at {self.url}.")
+            time.sleep(0.05)
+
     def _answers(self) -> bool:
         try:
             return self._request("GET", "/") < 500
@@ -101,13 +112,18 @@ class S3Server:
             return False
 
     def _request(self, method: str, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        from botocore.auth import S3SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.credentials import Credentials
+
+        request = AWSRequest(method, self.url + path)
+        options = self.storage_options
+        S3SigV4Auth(Credentials(options["key"], options["secret"]), "s3", _REGION).add_auth(request)
+        parts = urlsplit(self.url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.netloc, timeout=30)
         try:
-            # The servers do not check signatures, but they tell the service from the header.
-            scope = (
-                "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
-            )
-            connection.request(method, path, headers={"Authorization": scope, "Content-Length": "0"})
+            connection.request(method, path, headers={**request.headers, "Content-Length": "0"})
             response = connection.getresponse()
             response.read()
             return response.status
@@ -116,10 +132,11 @@ class S3Server:
 
 
 def storage_options(endpoint_url: str) -> dict[str, Any]:
-    """Options for a test server (or a :class:`~txnstore.testing.wire.RequestLog`) at this endpoint."""
+    """Options for a test server (or a :class:`~txnstore.testing.wire.RequestLog` before it) at this endpoint."""
+    given = os.environ if os.environ.get(GIVEN) else {}  # else nobody's real keys
     return {
-        "key": "test-access-key",
-        "secret": "test-secret-key",
+        "key": given.get("AWS_ACCESS_KEY_ID", "test-access-key"),
+        "secret": given.get("AWS_SECRET_ACCESS_KEY", "test-secret-key"),
         "endpoint_url": endpoint_url,
-        "client_kwargs": {"region_name": "us-east-1"},
+        "client_kwargs": {"region_name": _REGION},
     }

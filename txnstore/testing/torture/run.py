@@ -15,6 +15,7 @@ from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.events import ProducerInitialized, TxnPrepared
 from txnstore.core.model import TxnState
+from txnstore.ids import Runtime
 from txnstore.testing.history import (
     Anomaly,
     Decision,
@@ -33,7 +34,10 @@ from txnstore.testing.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Ta
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run. ``folder``: an empty one, for the histories and for a local store. ``store``: local, s3 or moto."""
+    """What to run. ``folder``: an empty one, for the histories and for a local store. ``store``: local, s3 or moto.
+
+    ``s3`` is the default server of :class:`~txnstore.testing.servers.S3Server`.
+    """
 
     folder: Path
     duration: float = 60.0
@@ -104,8 +108,8 @@ def torture(settings: Settings) -> Report:
 def _place(settings: Settings, stack: ExitStack) -> tuple[str, dict[str, Any]]:
     if settings.store == "local":
         return str(settings.folder / "store"), {}
-    server = stack.enter_context(S3Server("moto" if settings.store == "moto" else "ministack"))
-    return server.create_bucket("torture"), server.storage_options
+    server = stack.enter_context(S3Server("moto" if settings.store == "moto" else None))
+    return server.create_bucket(f"torture-{Runtime().new_id()}"), server.storage_options
 
 
 def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:
