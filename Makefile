@@ -78,11 +78,13 @@ SEED ?= 0
 torture: $(STAMP) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
 	'$(BIN)/python' -m txnstore.testing.torture --duration '$(DURATION)' --store '$(STORE)' --chains '$(CHAINS)' --seed '$(SEED)'
 
+# KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a new broker.
 HISTORIES ?= 1000
+KAFKA ?=
 
 .PHONY: differential
-differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model of Kafka; shrink what differs
-	TXNSTORE_DIFFERENTIAL=$(HISTORIES) '$(BIN)/python' -m pytest -q tests/protocol/test_differential.py
+differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model of Kafka; with KAFKA=…/libs also with Kafka
+	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' '$(BIN)/python' -m pytest -q tests/protocol/test_differential.py
 
 .PHONY: bench
 bench: $(STAMP) ## Measure against the raw storage, side by side

@@ -239,6 +239,21 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
     ),
     ("SEQ-10", BROKER, {"op": "raw_append"}, {"error": None}, {"error": "INVALID_TXN_STATE"}),
     (
+        "TV2-02",
+        BROKER,
+        {"op": "raw_end_txn", "commit": True},
+        {"error": "INVALID_TXN_STATE"},
+        {"error": "PRODUCER_FENCED"},
+    ),
+    (
+        "INIT-07",
+        BROKER,
+        {"op": "commit"},
+        {"error": "INVALID_PRODUCER_ID_MAPPING"},
+        {"error": "PRODUCER_FENCED"},
+    ),
+    ("API-09", BROKER, {"op": "flush"}, {"error": None}, {"error": "PRODUCER_CLOSED"}),
+    (
         "D1",
         BROKER,
         {"op": "delete_records"},

@@ -131,8 +131,9 @@ def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> N
     """Fence an offset commit by member id, static name and generation (KIP-447).
 
     Without a membership it is accepted in a transaction (OFF-08), else only while the group has no live member, as by
-    Kafka's ``ClassicGroup.validateOffsetCommit``. Stricter than Kafka: a member cannot commit for a partition that
-    another member holds, though its generation is the newest; it gave that partition back before.
+    Kafka's ``ClassicGroup.validateOffsetCommit``; a generation is one of a group that is known. Stricter than Kafka: a
+    member cannot commit for a partition that another member holds, though its generation is the newest; it gave that
+    partition back before.
     """
     name, group = offsets.group, _group(draft, offsets.group)
     if offsets.generation < 0 and not offsets.member_id and offsets.instance_id is None:
@@ -140,8 +141,8 @@ def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> N
             msg = f"group {name!r} has members, so offsets can be committed by them only"
             raise UnknownMemberError(msg)
         return
-    if not group.members and offsets.generation != group.generation:
-        msg = f"group {name!r} is at generation {group.generation}, not {offsets.generation}"
+    if offsets.generation >= 0 and name not in draft.state.groups:
+        msg = f"group {name!r} is not known, so it has no generation {offsets.generation}"
         raise IllegalGenerationError(msg)
     known_member(group, name, offsets.member_id, offsets.instance_id)
     if offsets.generation != group.generation:

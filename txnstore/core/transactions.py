@@ -83,7 +83,8 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
     if command.expected is not None:
         held = _expected_identity(txn, command.expected)
         if held is not None:
-            return held
+            # An end has bumped the epoch that the caller holds, so nothing else does; its transaction is over for good.
+            return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in _COMPLETED else held
     if command.keep_held and txn.state is TxnState.ONGOING and txn.held != NO_PRODUCER:
         return _keep(draft, command, txn)
     unfinished = _end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)
@@ -91,8 +92,8 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
         return unfinished
     txn = draft.state.transactions[transactional_id]
     if command.expected is not None and _is_last(txn, command.expected):
-        # The end has bumped the epoch that the caller held; across chains it asks a second time, and is told the same.
-        return ProducerIdentity(txn.producer_id, txn.epoch, transactional_id)
+        # The end has bumped the epoch that the caller held.
+        return _grant(draft, command, txn.producer_id, txn.epoch)
     if txn.epoch >= MAX_EPOCH:
         return _grant(draft, command, draft.state.next_producer_id, 0)
     return _grant(draft, command, txn.producer_id, txn.epoch + 1)

@@ -105,7 +105,7 @@ def _root(spark: SparkSession, location: Location) -> str | None:
 
 
 def _has_s3a(spark: Any) -> bool:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
+    from py4j.protocol import Py4JJavaError
 
     loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # noqa: SLF001 - the only way to ask
     try:

@@ -3,7 +3,8 @@
 ::
 
     replay TRACE ... [--chains N]   run traces against the model and against a new store of N chains in memory
-    record OPS [--name NAME]        run a file of JSON lines, one operation each, against the model; print the trace
+    record OPS [--name NAME]        run operations against the model and print the trace: JSON lines, or a trace again
+    record OPS --kafka LIBS         the same against a new broker; LIBS is the folder with the jars of a Kafka release
 """
 
 from __future__ import annotations
@@ -16,25 +17,55 @@ from pathlib import Path
 from txnstore.testing.differential.model_driver import ModelDriver
 from txnstore.testing.differential.replay import MismatchError, record, replay
 from txnstore.testing.differential.store_driver import StoreDriver
-from txnstore.testing.differential.trace import Trace
+from txnstore.testing.differential.trace import MODEL, Trace
+from txnstore.testing.kafka import BrokerDriver
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if a trace does not fit."""
-    parser = argparse.ArgumentParser(prog="python -m txnstore.testing.differential", description=__doc__)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m txnstore.testing.differential", description=__doc__, formatter_class=form
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     replaying = commands.add_parser("replay", help="compare traces with the model and with a store")
     replaying.add_argument("traces", nargs="+", type=Path)
     replaying.add_argument("--chains", type=int, default=1)
-    recording = commands.add_parser("record", help="turn operations into a trace of the model")
-    recording.add_argument("ops", type=Path)
-    recording.add_argument("--name", default="")
+    recording = commands.add_parser("record", help="turn operations into a trace of the model, or of a broker")
+    recording.add_argument("ops", type=Path, help="a file of JSON lines, or a trace: its operations are run again")
+    recording.add_argument("--name", help="what the trace is called (default: as its file)")
+    recording.add_argument(
+        "--kafka", type=Path, metavar="LIBS", help="run a broker of the Kafka release with these jars"
+    )
+    recording.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
     options = parser.parse_args(arguments)
     if options.command == "record":
-        ops = [json.loads(line) for line in options.ops.read_text().splitlines() if line.strip()]
-        sys.stdout.write(Trace(options.name or options.ops.stem, "", [], ops, record(ops)).dumps())
+        sys.stdout.write(_recorded(options).dumps())
         return 0
     return max(_replay(Trace.load(path), options.chains) for path in options.traces)
+
+
+def _recorded(options: argparse.Namespace) -> Trace:
+    """The operations of a file with what the model, or a new broker, shows after each."""
+    trace = _script(options.ops)
+    trace.name = options.name or trace.name
+    if options.kafka is None:
+        trace.source, trace.observations = MODEL, record(trace.ops)
+        return trace
+    driver = BrokerDriver(options.kafka, dict(setting.split("=", 1) for setting in options.set))
+    try:
+        trace.source, trace.observations = f"kafka {driver.cluster.version}", record(trace.ops, driver)
+    finally:
+        driver.close()
+    return trace
+
+
+def _script(path: Path) -> Trace:
+    """What is to be run: a trace, without what was seen; or a trace of nothing but the operations in the lines."""
+    if path.suffix == ".json":
+        return Trace.load(path)
+    ops = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return Trace(path.stem, "", [], ops, [])
 
 
 def _replay(trace: Trace, chains: int) -> int:

@@ -128,6 +128,25 @@ def _kept(comparison: Comparison, op: Op, difference: Difference) -> bool:
     return comparison.from_broker and moved
 
 
+def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """The commit, and what its producer is asked after it."""
+    ends = op["op"] in {"begin", "commit"} or (op["op"] == "raw_end_txn" and op["commit"])
+    both = difference.expected == "INVALID_TXN_STATE" and difference.actual == "PRODUCER_FENCED"
+    return comparison.from_broker and difference.path == ("error",) and ends and both
+
+
+def _rotated(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    both = difference.expected == "INVALID_PRODUCER_ID_MAPPING" and difference.actual == "PRODUCER_FENCED"
+    return comparison.from_broker and difference.path == ("error",) and both
+
+
+def _silent_flush(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Here an error, there an answer with no offsets in it."""
+    told = difference.path == ("error",) and difference.actual in ("PRODUCER_FENCED", "PRODUCER_CLOSED")
+    nothing = difference == Difference(("answer",), {"offsets": {}}, None)
+    return comparison.from_broker and op["op"] == "flush" and (nothing or (told and difference.expected is None))
+
+
 #: The differences that may be.
 WHITELIST: tuple[Allowed, ...] = (
     Allowed(
@@ -146,5 +165,10 @@ WHITELIST: tuple[Allowed, ...] = (
         "TMO-08", "a bump for an id that is not known is refused, and no new producer id granted (D7)", _unknown_id
     ),
     Allowed("SEQ-10", "a transactional producer id never appends without its transaction, open or not", _owned_id),
+    Allowed("TV2-02", "a commit that finds its transaction aborted is fenced, as KAFKA-20785 asks", _late_commit),
+    Allowed("INIT-07", "who had a producer id that was replaced is fenced; in Kafka the old id is unknown", _rotated),
+    Allowed(
+        "API-09", "a flush, too, says that a producer is fenced or closed; Kafka's has nothing to flush", _silent_flush
+    ),
     Allowed("D1", "what is undecided is not deleted", _kept),
 )

@@ -26,6 +26,7 @@ KAFKA_NAMES = {
     "ProducerClosedError": "PRODUCER_CLOSED",
     "ProducerFencedError": "PRODUCER_FENCED",
     "TopicExistsError": "TOPIC_ALREADY_EXISTS",
+    "UnknownMemberError": "UNKNOWN_MEMBER_ID",
     "TransactionalIdNotFound": "TRANSACTIONAL_ID_NOT_FOUND",
     "UnknownTopicOrPartitionError": "UNKNOWN_TOPIC_OR_PARTITION",
     "UnstableOffsetCommitError": "UNSTABLE_OFFSET_COMMIT",

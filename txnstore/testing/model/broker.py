@@ -101,12 +101,15 @@ class Broker:
             return Identity(*txn.current, transactional_id)
         if expected is not None and expected != txn.current:
             if expected == txn.last:
+                if txn.state.startswith("COMPLETE"):
+                    txn.state, txn.timeout_ms = "EMPTY", timeout_ms
                 return Identity(*txn.current, transactional_id)
             raise RefusedError("PRODUCER_FENCED")
         if txn.state == "ONGOING":
             self.finish(transactional_id, "ABORT")
-            if expected is not None:
-                return Identity(*txn.current, transactional_id)  # That was the bump which it has asked for (KIP-360).
+            if expected is not None:  # That was the bump which it has asked for (KIP-360).
+                txn.state, txn.timeout_ms = "EMPTY", timeout_ms
+                return Identity(*txn.current, transactional_id)
         self._bump(transactional_id, txn)
         # Only who has asked for the bump by its own identity may ask again (INIT-10).
         txn.state, txn.timeout_ms, txn.last = "EMPTY", timeout_ms, expected
@@ -243,7 +246,7 @@ class Broker:
 
     def _check_offsets(self, item: Offsets) -> None:
         if item.generation >= 0:
-            raise RefusedError("ILLEGAL_GENERATION")
+            raise RefusedError("UNKNOWN_MEMBER_ID" if item.group in self.groups else "ILLEGAL_GENERATION")
         for partition in item.offsets:
             self._log(partition)
 

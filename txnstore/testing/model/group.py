@@ -27,7 +27,7 @@ class Marker:
 
 
 class Group:
-    """The offsets of a group. It has no members, so no generation is ever the current one (OFF-08)."""
+    """The offsets of a group. It has no members, so whoever says that he is one is unknown (OFF-08)."""
 
     def __init__(self) -> None:
         self.log: list[Write | Marker] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import logging
 import multiprocessing
 import os
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from txnstore.core.routing import MAX_CHAINS
-from txnstore.testing.simulation.ranges import one
+from txnstore.testing.simulation.ranges import one, quiet
 from txnstore.testing.simulation.settings import Settings, settings_of
 from txnstore.testing.simulation.shrink import shrink
 from txnstore.testing.simulation.simulation import Run, simulate
@@ -91,7 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--chains", type=_chains, help="the number of chains (default: the seed tells)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
-    logging.getLogger("txnstore").setLevel(logging.CRITICAL)
+    with quiet():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.seed is None and options.settings is None:
         return int(many(options.first, options.seeds, options.chains, options.jobs) > 0)
     settings = options.settings or settings_of(options.seed, options.chains)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from txnstore.testing.simulation.settings import settings_of
@@ -21,10 +23,22 @@ class Result:
     operations: dict[str, int]
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What the library logs of its troubles is no news in a simulation."""
+    logger = logging.getLogger("txnstore")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def one(seed: int, chains: int | None) -> Result:
-    """Run a seed; what the library logs of its troubles is no news here."""
-    logging.getLogger("txnstore").setLevel(logging.CRITICAL)
-    run = simulate(settings_of(seed, chains))
+    """Run a seed."""
+    with quiet():
+        run = simulate(settings_of(seed, chains))
     mishaps = Counter(step.mishap for step in run.trace if step.mishap)
     operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")
     return Result(seed, run.anomalies, len(run.trace), dict(mishaps), dict(operations))

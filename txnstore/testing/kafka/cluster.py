@@ -1,0 +1,166 @@
+"""A broker of one node in a process of its own, and the Java virtual machine that its clients run in."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+#: One broker, no replicas, few internal partitions; what is timed out or deleted is looked for often (DIF-03).
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "file.delete.delay.ms": "100",
+}
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+START_SECONDS = 60.0
+
+
+class Cluster:
+    """A broker on 127.0.0.1 with a new folder; ``jars`` is the ``libs`` folder of a Kafka release."""
+
+    def __init__(self, jars: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._jars = jars
+        self._folder = Path(tempfile.mkdtemp(prefix="kafka-"))
+        self._port, controller = _free_ports(2)
+        self.address = f"127.0.0.1:{self._port}"
+        self.data = self._folder / "data"
+        lines = {
+            **SETTINGS,
+            **(settings or {}),
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": str(self.data),
+        }
+        self._config = self._folder / "server.properties"
+        self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config)).wait()
+        self._broker = self._start()
+
+    @property
+    def version(self) -> str:
+        """``4.1.0``, from the names of the jars."""
+        [jar] = self._jars.glob("kafka-clients-*.jar")
+        return jar.stem.removeprefix("kafka-clients-")
+
+    def restart(self) -> None:
+        """Kill the broker, and start it again on what it has written."""
+        self._stop()
+        self._broker = self._start()
+
+    def close(self) -> None:
+        """Stop the broker and remove its folder."""
+        self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def log_files(self, partition: str, suffix: str) -> list[Path]:
+        """The files of a partition's log, in the order of their offsets."""
+        return sorted((self.data / partition).glob(f"*{suffix}"))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        broker = self._java("kafka.Kafka", str(self._config))
+        for _ in _until(START_SECONDS):
+            if broker.poll() is not None:
+                msg = f"the broker ended with {broker.returncode}: {self._output.read_text()[-2000:]}"
+                raise RuntimeError(msg)
+            if _answers(self._port) and "Kafka Server started" in self._output.read_text():
+                return broker
+        broker.kill()
+        msg = f"the broker does not answer on {self.address} after {START_SECONDS:.0f} s"
+        raise TimeoutError(msg)
+
+    def _stop(self) -> None:
+        self._broker.kill()
+        self._broker.wait()
+
+    @property
+    def _output(self) -> Path:
+        return self._folder / "output.log"
+
+    def _java(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with self._output.open("wb") as output:
+            return subprocess.Popen(
+                ["java", "-Xmx512m", "-cp", f"{self._jars}/*", main, *arguments], stdout=output, stderr=output
+            )
+
+
+class VirtualMachine:
+    """A JVM with Kafka's own clients in it; ``kafka.clients.producer.KafkaProducer`` is a class of it."""
+
+    def __init__(self, jars: Path) -> None:
+        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+        [jar] = Path(sys.prefix).glob("share/py4j/py4j*.jar")
+        port, token, self._process = launch_gateway(
+            jarpath=str(jar), classpath=f"{jars}/*", die_on_exit=True, enable_auth=True, return_proc=True
+        )
+        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
+        self.gateway: Any = JavaGateway(gateway_parameters=parameters)
+        self.java: Any = self.gateway.jvm.java
+        self.kafka: Any = self.gateway.jvm.org.apache.kafka
+
+    def close(self) -> None:
+        """End the JVM, whatever its clients wait for."""
+        self.gateway.close()
+        self._process.kill()
+        self._process.wait()
+
+    def properties(self, values: Mapping[str, str]) -> Any:
+        """The configuration of a client."""
+        found = self.java.util.Properties()
+        for key, value in values.items():
+            found.put(key, value)
+        return found
+
+    def array(self, of: Any, items: list[Any]) -> Any:
+        """A Java array."""
+        found = self.gateway.new_array(of, len(items))
+        for number, item in enumerate(items):
+            found[number] = item
+        return found
+
+    def field(self, thing: Any, name: str) -> Any:
+        """What a private field holds."""
+        field = thing.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        return field.get(thing)
+
+
+def _until(seconds: float) -> Iterator[None]:
+    """Again and again, with a short pause, until the time is over."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.05)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [found.getsockname()[1] for found in sockets]
+    for found in sockets:
+        found.close()
+    return ports
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
