@@ -222,7 +222,6 @@ BROKER = "kafka 4.1"
 ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("FEN-06", "model", {"op": "raw_append"}, {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}),
     ("API-01", BROKER, {"op": "begin"}, {"error": "ILLEGAL_STATE"}, {"error": "PRODUCER_CLOSED"}),
-    ("DIF-09", BROKER, {"op": "init"}, {"answer": {"epoch": 4}}, {"answer": {"epoch": 3}}),
     (
         "CMP-17",
         "model",
@@ -230,14 +229,6 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
         {"state": {"partitions": {"t-0": {"uncommitted": [[0, None, "a"], [1, None, "b"]]}}}},
         {"state": {"partitions": {"t-0": {"uncommitted": [[1, None, "b"]]}}}},
     ),
-    (
-        "TMO-08",
-        BROKER,
-        {"op": "raw_init", "producer_id": 0},
-        {"error": None},
-        {"error": "INVALID_PRODUCER_ID_MAPPING"},
-    ),
-    ("SEQ-10", BROKER, {"op": "raw_append"}, {"error": None}, {"error": "INVALID_TXN_STATE"}),
     (
         "TV2-02",
         BROKER,
@@ -253,13 +244,6 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
         {"error": "PRODUCER_FENCED"},
     ),
     ("API-09", BROKER, {"op": "flush"}, {"error": None}, {"error": "PRODUCER_CLOSED"}),
-    (
-        "D1",
-        BROKER,
-        {"op": "delete_records"},
-        {"state": {"partitions": {"t-0": {"log_start": 5}}}},
-        {"state": {"partitions": {"t-0": {"log_start": 3}}}},
-    ),
 ]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from txnstore.testing.differential.trace import MODEL, Op
@@ -40,7 +39,7 @@ class Allowed:
 class Comparison:
     """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
 
-    ``source``: who has made the expectations. A model knows no other epochs and names than a store does.
+    ``source``: who has made the expectations. Most entries of the whitelist are for a broker alone.
     """
 
     def __init__(self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None) -> None:
@@ -48,7 +47,6 @@ class Comparison:
         self.compacted = False
         self.used: dict[str, int] = {}
         self._whitelist = WHITELIST if whitelist is None else whitelist
-        self._epochs: dict[int, int] = {}
 
     def step(self, op: Op, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
         """The differences after an operation that no item allows."""
@@ -61,13 +59,6 @@ class Comparison:
             else:
                 self.used[allowed.item] = self.used.get(allowed.item, 0) + 1
         return found
-
-    def same_order(self, expected: int, actual: int) -> bool:
-        """Whether an epoch stands to those before it as it does for the other side."""
-        known = self._epochs
-        known.setdefault(expected, actual)
-        pairs = sorted(known.items())
-        return known[expected] == actual and all(a[1] < b[1] for a, b in pairwise(pairs))
 
 
 def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
@@ -94,12 +85,6 @@ def _errors(*names: str) -> Callable[[Comparison, Op, Difference], bool]:
     return applies
 
 
-def _epoch(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    if not comparison.from_broker or difference.path[-1] != "epoch":
-        return False
-    return comparison.same_order(difference.expected, difference.actual)
-
-
 def _compacted(comparison: Comparison, op: Op, difference: Difference) -> bool:
     """Nothing is gone but what no reader of committed data would get, or what hid that, and nothing is new."""
     if not comparison.compacted or difference.path[-1] not in {"uncommitted", "aborted"}:
@@ -111,21 +96,6 @@ def _compacted(comparison: Comparison, op: Op, difference: Difference) -> bool:
 def _illegal_state(comparison: Comparison, op: Op, difference: Difference) -> bool:
     both = difference.expected == "ILLEGAL_STATE" and difference.actual in {"INVALID_TXN_STATE", "PRODUCER_CLOSED"}
     return comparison.from_broker and difference.path == ("error",) and both
-
-
-def _unknown_id(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    refused = op["op"] == "raw_init" and "producer_id" in op and difference.actual == "INVALID_PRODUCER_ID_MAPPING"
-    return comparison.from_broker and difference.path == ("error",) and refused
-
-
-def _owned_id(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    refused = op["op"] == "raw_append" and op.get("id") is None and difference.actual == "INVALID_TXN_STATE"
-    return comparison.from_broker and difference.path == ("error",) and refused
-
-
-def _kept(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    moved = difference.path[-1] in {"log_start", "committed", "uncommitted"} and op["op"] == "delete_records"
-    return comparison.from_broker and moved
 
 
 def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -155,20 +125,14 @@ WHITELIST: tuple[Allowed, ...] = (
         _errors("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"),
     ),
     Allowed("API-01", "Java's IllegalStateException is the producer's own state here", _illegal_state),
-    Allowed("DIF-09", "of epochs only the order is comparable, if brokers fence with epochs of their own", _epoch),
     Allowed(
         "CMP-17",
         "a compaction may drop aborted records: read_uncommitted shows fewer, the index names fewer",
         _compacted,
     ),
-    Allowed(
-        "TMO-08", "a bump for an id that is not known is refused, and no new producer id granted (D7)", _unknown_id
-    ),
-    Allowed("SEQ-10", "a transactional producer id never appends without its transaction, open or not", _owned_id),
     Allowed("TV2-02", "a commit that finds its transaction aborted is fenced, as KAFKA-20785 asks", _late_commit),
     Allowed("INIT-07", "who had a producer id that was replaced is fenced; in Kafka the old id is unknown", _rotated),
     Allowed(
         "API-09", "a flush, too, says that a producer is fenced or closed; Kafka's has nothing to flush", _silent_flush
     ),
-    Allowed("D1", "what is undecided is not deleted", _kept),
 )
