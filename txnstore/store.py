@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from txnstore.chain import keys
-from txnstore.chain.chains import Chains, read_if_there
-from txnstore.chain.codec import StoreDocument, decode, encode
-from txnstore.chain.log import Chain
+from txnstore.chain.codec import StoreDocument, encode
+from txnstore.connection import Connection
 from txnstore.coordinating import administration
 from txnstore.coordinating.administration import (
     HangingTransaction,
@@ -21,23 +16,19 @@ from txnstore.coordinating.administration import (
     TransactionDescription,
     TransactionHistory,
 )
-from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.expiring import ExpiryReport, expire
-from txnstore.coordinating.recovery import RecoveryReport, recover, unblock
-from txnstore.core.commands import Command, ProducerIdentity
+from txnstore.coordinating.recovery import RecoveryReport, recover
+from txnstore.core.commands import ProducerIdentity
 from txnstore.core.model import Topic, TopicPartition, Transaction
-from txnstore.core.routing import CATALOG, MAX_CHAINS
-from txnstore.core.view import View
+from txnstore.core.routing import MAX_CHAINS
 from txnstore.errors import (
     InvalidConfigError,
     StoreExistsError,
-    StoreNotFoundError,
 )
 from txnstore.ids import Runtime
 from txnstore.reading.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.claim import Claim
-from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.redact import redact
 from txnstore.storage.registry import open_store
@@ -51,9 +42,6 @@ if TYPE_CHECKING:
     from txnstore.groups import GroupDescription, Target
     from txnstore.producer import Producer
     from txnstore.scan import Scan
-
-#: How every ``store.json`` of ours begins, in any version.
-_OURS = b'{"version":'
 
 
 def create(
@@ -125,179 +113,17 @@ def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime |
     return store
 
 
-@dataclass(frozen=True, slots=True)
-class StoreMetrics:
-    """Counters of this process since the store was opened: requests by kind, bytes, commits, conflicts."""
-
-    gets: int
-    puts: int
-    lists: int
-    deletes: int
-    bytes_in: int
-    bytes_out: int
-    commits: int
-    commands: int
-    conflicts: int
-    unknown_outcomes: int
-    checkpoints: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What was read of a store, and what works on it."""
-
-    document: StoreDocument
-    chains: Chains
-    coordinator: Coordinator
-
-
-class Store:
+class Store(Connection):
     """A store that is open: thread-safe, picklable, safe after ``fork``; a context manager.
 
     Made by :func:`create` and :func:`open`.
     """
 
-    def __init__(self, objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> None:
-        self.objects = objects if isinstance(objects, CountingStore) else CountingStore(objects)
-        self.read_only = read_only
-        self.runtime = runtime or Runtime()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._lock = threading.RLock()
-        self._forget()
-        self._pid = os.getpid()
-
-    def _forget(self) -> None:
-        """What is needed again is read again; all of it goes at once, under the lock that it is made under."""
-        self._pools: dict[str, Executor] = {}
-        self._opened: _Opened | None = None
-
-    # What it stands on ------------------------------------------------------------------------------------------------
-
-    @property
-    def url(self) -> str:
-        """Where the store is, without credentials."""
-        return self.objects.url
-
-    @property
-    def store_id(self) -> str:
-        """The id that the store got when it was created."""
-        return self._open().document.store_id
-
-    @property
-    def chains(self) -> Chains:
-        """The manifest chains; read again in a process that inherited or unpickled this object."""
-        return self._open().chains
-
-    def _open(self) -> _Opened:
-        opened = self._opened
-        if opened is not None and self._pid == os.getpid():
-            return opened
-        self._own_process()
-        with self._lock:
-            return self._opened or self._load()
-
-    @property
-    def chain(self) -> Chain:
-        """The chain of the catalog: the only one, unless the store was created with several."""
-        return self.chains[CATALOG]
-
-    @property
-    def pool(self) -> Executor:
-        """The workers for requests in parallel."""
-        return self._workers("requests", self.runtime.executor)
-
-    def _workers(self, purpose: str, make: Callable[[], Executor]) -> Executor:
-        self._own_process()
-        with self._lock:
-            if purpose not in self._pools:
-                self._pools[purpose] = make()
-            return self._pools[purpose]
-
-    def _own_process(self) -> None:
-        """After a fork, forget what belongs to the parent: its threads and its locks are not here."""
-        if self._pid != os.getpid():
-            self._reset()
-
-    def load(self) -> Chains:
-        """Read everything again."""
-        self._own_process()
-        with self._lock:
-            return self._load().chains
-
-    def _load(self) -> _Opened:
-        """Read the identity and the first hint at once, then the chains."""
-        identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
-        hint = read_if_there(self.objects, keys.latest(0))
-        data = identity.result()
-        if data is None:
-            msg = f"there is no txnstore at {redact(self.url)}: it has no {keys.STORE}"
-            raise StoreNotFoundError(msg)
-        if not data.startswith(_OURS[: len(data)]):
-            what = f"its {keys.STORE} belongs to something else; a store needs a URL of its own"
-            msg = f"there is no txnstore at {redact(self.url)}: {what}"
-            raise StoreNotFoundError(msg)
-        document = decode(StoreDocument, keys.STORE, data)
-        count = document.chains
-        # Each chain has its own, so that callers who wait for one that cannot be written keep nobody from the others.
-        workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
-        chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
-        chains.load(hint)
-        self._opened = _Opened(document, chains, Coordinator(chains, self.runtime, self._in_background))
-        return self._opened
-
-    def _in_background(self) -> Executor:
-        return self._workers("background", self.runtime.background)
-
-    def submit(self, command: Command) -> Any:
-        """Commit a command and return its answer; see :meth:`txnstore.coordinating.coordinator.Coordinator.submit`."""
-        return self.coordinator.submit(command)
-
-    @property
-    def coordinator(self) -> Coordinator:
-        """What takes commands to the chains."""
-        return self._open().coordinator
-
-    def state(self, *, refresh: bool | Collection[int] = True) -> View:
-        """The state of the store: at the head (one GET a chain if nothing is new), or as last known.
-
-        ``refresh``: True or False, or the numbers of the chains to read.
-        """
-        if isinstance(refresh, bool):
-            return self.chains.view(None if refresh else ())
-        return self.chains.view(refresh)
-
-    def unblock(self, producer_ids: Iterable[int]) -> bool:
-        """End the open transactions of these producers that their owners have left; whether there was such a thing."""
-        if self.read_only:
-            return False
-        return unblock(self.coordinator, self.state(refresh=False), producer_ids, self.runtime.clock())
+    # What it shows of itself ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """A consistent view of all topics, pinned now."""
         return Snapshot(self.state())
-
-    def metrics(self) -> StoreMetrics:
-        """What this object has cost so far."""
-        counts, metrics = self.objects.snapshot(), [chain.metrics for chain in self.chains]
-        return StoreMetrics(
-            gets=counts.get + counts.stat,
-            puts=counts.puts,
-            lists=counts.list,
-            deletes=counts.delete,
-            bytes_in=counts.bytes_in,
-            bytes_out=counts.bytes_out,
-            commits=sum(chain.commits for chain in metrics),
-            commands=sum(chain.commands for chain in metrics),
-            conflicts=sum(chain.conflicts for chain in metrics),
-            unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
-            checkpoints=sum(chain.checkpoints for chain in metrics),
-        )
-
-    def checkpoint(self) -> int:
-        """Save the state of every chain now, so that the next open is fast; returns how many entries that covers."""
-        return sum(self.chains.at_once({chain.number: chain.checkpoint for chain in self.chains}).values())
 
     # Catalog ----------------------------------------------------------------------------------------------------------
 
@@ -519,30 +345,6 @@ class Store:
         from txnstore.compactor import verify
 
         return verify(self, deep=deep)
-
-    # Life -------------------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Release threads and connections. Using the store again connects again."""
-        self._own_process()
-        with self._lock:
-            # Forgotten first: who comes now connects again. Who is in the middle of something goes on by itself.
-            pools = self._pools
-            self._forget()
-        for purpose in sorted(pools):  # The background first: what it finishes needs the others.
-            pools[purpose].shutdown(wait=True)
-        self.objects.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<txnstore.Store {redact(self.url)}>"
