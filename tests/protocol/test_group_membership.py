@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.core import T0, T1, World
 from tests.helpers.groups import SESSION, group, join, settle
 from txnstore.core.commands import (
+    Append,
     CommitOffsets,
     DeleteGroup,
     DeleteTopic,
@@ -217,6 +218,42 @@ def test_off_08_without_a_membership(world: World) -> None:
     member.leave()
     world.commit_offset(4)
     assert world.offset() == 4
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_off_08_without_a_generation_nobody_has_to_be_a_member_while_nobody_is(
+    world: World, transactional: bool
+) -> None:
+    """As in Kafka, before the group is known, and after its last member; a generation is checked even then."""
+    client = world.client("id")
+
+    def commit(offset: int, generation: int, member_id: str, instance_id: str | None = None) -> CommitOffsets | Append:
+        item = GroupOffset(topic="t", partition=0, offset=offset)
+        claim = TxnOffsets("g", (item,), generation, member_id, instance_id)
+        return client.append(offsets=claim) if transactional else CommitOffsets(claim)
+
+    world.do(commit(1, -1, "nobody"))
+    member = join(world, "a")
+    world.refuse(UnknownMemberError, commit(2, -1, "nobody"))
+    world.refuse(UnknownMemberError, commit(2, -1, "", "one"))
+    world.refuse(IllegalGenerationError, commit(2, -1, "a"))
+    member.leave()
+    world.refuse(UnknownMemberError, commit(2, group(world).generation, "a"))
+    world.do(commit(3, -1, "a"))
+    world.do(commit(4, -1, "", "one"))
+    if transactional:
+        client.commit()
+    assert world.offset() == 4
+
+
+def test_off_08_who_is_silent_for_too_long_is_no_member(world: World) -> None:
+    join(world, "a")
+    client = world.client("id")
+    stranger = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),), -1, "nobody")
+    world.refuse(UnknownMemberError, client.append(offsets=stranger))
+    world.now += SESSION + 10
+    world.do(client.append(offsets=stranger))
+    assert not group(world).members
 
 
 def test_a_plain_commit_removes_the_dead(world: World) -> None:

@@ -7,6 +7,7 @@ traces observe too little.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from txnstore.testing.differential import WHITELIST, Comparison, MismatchError, 
 from txnstore.testing.differential.__main__ import main
 from txnstore.testing.differential.trace import changes, merged
 from txnstore.testing.model import Batch, Broker, Group, Identity, Log, Producer, RefusedError, Transaction, broker, log
-from txnstore.testing.model.group import Write
+from txnstore.testing.model.group import Claim, Write
 
 FOLDER = Path(__file__).parent.parent / "traces"
-TRACES = [Trace.load(path) for path in sorted(FOLDER.glob("*.json"))]
+PATHS = [*sorted(FOLDER.glob("*.json")), *sorted(FOLDER.glob("kafka/*members*.json"))]
+TRACES = [Trace.load(path) for path in PATHS]
 Patch = pytest.MonkeyPatch
 
 
@@ -111,7 +113,52 @@ def _pending_offsets_are_stable(patch: Patch) -> None:
 
 
 def _any_generation(patch: Patch) -> None:
-    patch.setattr(Broker, "_check_offsets", lambda self, item: None)
+    patch.setattr(Broker, "_check_offsets", lambda self, item, transactional: None)
+
+
+def _any_generation_of_a_member(patch: Patch) -> None:
+    def check(self: Group, claim: Claim, *, transactional: bool) -> None:
+        real(self, replace(claim, generation=self.generation) if claim.member in self.members else claim, transactional)
+
+    real = _checked(Group.check)
+    patch.setattr(Group, "check", check)
+
+
+def _any_member(patch: Patch) -> None:
+    patch.setattr(Group, "_check_member", lambda self, claim: None)
+
+
+def _no_static_names(patch: Patch) -> None:
+    patch.setattr(Group, "_static", lambda self, instance: None)
+
+
+def _nobody_commits_in_a_transaction_like_outside(patch: Patch) -> None:
+    real = _checked(Group.check)
+    patch.setattr(Group, "check", lambda self, claim, transactional: real(self, claim, False))
+
+
+def _nobody_commits_outside_like_in_a_transaction(patch: Patch) -> None:
+    real = _checked(Group.check)
+    patch.setattr(Group, "check", lambda self, claim, transactional: real(self, claim, True))
+
+
+def _checked(check: Callable[..., None]) -> Callable[[Group, Claim, bool], None]:
+    return lambda group, claim, transactional: check(group, claim, transactional=transactional)
+
+
+def _a_static_member_that_comes_back_rebalances(patch: Patch) -> None:
+    real = Group.join
+
+    def join(self: Group, member: str, instance: str | None) -> None:
+        before = self.generation
+        real(self, member, instance)
+        self.generation = before + 1
+
+    patch.setattr(Group, "join", join)
+
+
+def _who_leaves_rebalances_nobody(patch: Patch) -> None:
+    patch.setattr(Group, "leave", lambda self, claim: self.members.pop(claim.member, None))
 
 
 def _no_sweep(patch: Patch) -> None:
@@ -169,6 +216,13 @@ MUTANTS: list[Callable[[Patch], None]] = [
     _the_first_write_stays,
     _pending_offsets_are_stable,
     _any_generation,
+    _any_generation_of_a_member,
+    _any_member,
+    _no_static_names,
+    _nobody_commits_in_a_transaction_like_outside,
+    _nobody_commits_outside_like_in_a_transaction,
+    _a_static_member_that_comes_back_rebalances,
+    _who_leaves_rebalances_nobody,
     _no_sweep,
     _an_init_leaves_what_is_open,
     _a_commit_that_has_nothing_bumps,
@@ -235,6 +289,21 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
         {"op": "raw_end_txn", "commit": True},
         {"error": "INVALID_TXN_STATE"},
         {"error": "PRODUCER_FENCED"},
+    ),
+    ("OFF-06", BROKER, {"op": "flush"}, {"error": "COMMIT_FAILED"}, {"error": "ILLEGAL_GENERATION"}),
+    (
+        "OFF-08",
+        BROKER,
+        {"op": "commit_offsets"},
+        {"error": "GROUP_ID_NOT_FOUND"},
+        {"error": "ILLEGAL_GENERATION"},
+    ),
+    (
+        "ADD-09",
+        BROKER,
+        {"op": "raw_txn_offset_commit"},
+        {"state": {"transactions": {"x": {"state": "ONGOING"}}}},
+        {"state": {"transactions": {"x": {"state": "EMPTY"}}}},
     ),
     (
         "INIT-07",

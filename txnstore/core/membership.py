@@ -130,17 +130,19 @@ def known_member(group: Group, name: str, member_id: str, instance_id: str | Non
 def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> None:
     """Fence an offset commit by member id, static name and generation (KIP-447).
 
-    Without a membership it is accepted in a transaction (OFF-08), else only while the group has no live member, as by
-    Kafka's ``ClassicGroup.validateOffsetCommit``; a generation is one of a group that is known. Stricter than Kafka: a
-    member cannot commit for a partition that another member holds, though its generation is the newest; it gave that
+    Without a membership it is accepted in a transaction (OFF-08). Without a generation it is accepted while the group
+    has no live member, whoever says that he is one: there is nobody to protect, as in Kafka's
+    ``ClassicGroup.validateOffsetCommit``. A generation is one of a group that is known. Stricter than Kafka: a member
+    cannot commit for a partition that another member holds, though its generation is the newest; it gave that
     partition back before.
     """
     name, group = offsets.group, _group(draft, offsets.group)
-    if offsets.generation < 0 and not offsets.member_id and offsets.instance_id is None:
-        if not transactional and not empty(draft, name):
-            msg = f"group {name!r} has members, so offsets can be committed by them only"
-            raise UnknownMemberError(msg)
+    anonymous = not offsets.member_id and offsets.instance_id is None
+    if offsets.generation < 0 and ((transactional and anonymous) or empty(draft, name)):
         return
+    if offsets.generation < 0 and anonymous:
+        msg = f"group {name!r} has members, so offsets can be committed by them only"
+        raise UnknownMemberError(msg)
     if offsets.generation >= 0 and name not in draft.state.groups:
         msg = f"group {name!r} is not known, so it has no generation {offsets.generation}"
         raise IllegalGenerationError(msg)

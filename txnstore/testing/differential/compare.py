@@ -117,6 +117,25 @@ def _silent_flush(comparison: Comparison, op: Op, difference: Difference) -> boo
     return comparison.from_broker and op["op"] == "flush" and (nothing or (told and difference.expected is None))
 
 
+def _commit_failed(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """When the offsets are refused, and for a commit after that."""
+    told = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"} | ({"INVALID_TXN_STATE"} if op["op"] == "commit" else set())
+    both = difference.expected == "COMMIT_FAILED" and difference.actual in told
+    return comparison.from_broker and difference.path == ("error",) and both
+
+
+def _unknown_group(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    both = difference.expected == "GROUP_ID_NOT_FOUND" and difference.actual == "ILLEGAL_GENERATION"
+    return comparison.from_broker and difference.path == ("error",) and op["op"] == "commit_offsets" and both
+
+
+def _begun_by_a_refusal(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Only right after the refusal: what follows has to be the same again."""
+    state = difference.path[:2] == ("state", "transactions") and difference.path[-1] == "state"
+    both = difference.expected == "ONGOING" and difference.actual in {"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}
+    return comparison.from_broker and op["op"] == "raw_txn_offset_commit" and state and both
+
+
 #: The differences that may be.
 WHITELIST: tuple[Allowed, ...] = (
     Allowed(
@@ -131,6 +150,13 @@ WHITELIST: tuple[Allowed, ...] = (
         _compacted,
     ),
     Allowed("TV2-02", "a commit that finds its transaction aborted is fenced, as KAFKA-20785 asks", _late_commit),
+    Allowed("OFF-06", "Java's CommitFailedException hides which part of a membership is wrong", _commit_failed),
+    Allowed("OFF-08", "the generation of a group that is not known is illegal for every commit", _unknown_group),
+    Allowed(
+        "ADD-09",
+        "offsets that are refused begin no transaction in a chain; in Kafka there is one, which can be aborted",
+        _begun_by_a_refusal,
+    ),
     Allowed("INIT-07", "who had a producer id that was replaced is fenced; in Kafka the old id is unknown", _rotated),
     Allowed(
         "API-09", "a flush, too, says that a producer is fenced or closed; Kafka's has nothing to flush", _silent_flush

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from txnstore.testing.differential.members import Claim, Members
 from txnstore.testing.differential.names import ProducerIds
 from txnstore.testing.differential.trace import Op
 from txnstore.testing.model import Broker, Identity, Log, Producer, RefusedError
 from txnstore.testing.model.broker import Data, Offsets
+from txnstore.testing.model.group import Claim as Membership
 
 
 class ModelDriver:
     """A model cluster with its producers."""
 
-    supports = frozenset({"delete_records", "compact"})
+    supports = frozenset({"delete_records", "compact", "members"})
 
     def __init__(self, broker: Broker | None = None, producer: type[Producer] = Producer) -> None:
         self.broker = broker if broker is not None else Broker()
         self.producers: dict[str, Producer] = {}
         self._producer = producer
         self._ids = ProducerIds()
+        self._members = Members()
 
     def apply(self, op: Op) -> dict[str, Any]:
         """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""
@@ -46,7 +49,7 @@ class ModelDriver:
         self.producers[op["producer"]].send(op["partition"], (op.get("key"), op.get("value")))
 
     def op_send_offsets(self, op: Op) -> None:
-        self.producers[op["producer"]].send_offsets(_offsets(op))
+        self.producers[op["producer"]].send_offsets(self._offsets(op))
 
     def op_flush(self, op: Op) -> dict[str, Any]:
         return {"offsets": self.producers[op["producer"]].flush()}
@@ -67,7 +70,23 @@ class ModelDriver:
         del self.producers[op["producer"]]
 
     def op_commit_offsets(self, op: Op) -> None:
-        self.broker.commit_offsets(_offsets(op))
+        self.broker.commit_offsets(self._offsets(op))
+
+    def op_join(self, op: Op) -> dict[str, int]:
+        instance = op.get("instance")
+        self._members.tell(op["group"], op["member"], Claim(op["member"], instance=instance))
+        self.broker.group(op["group"]).join(op["member"], instance)
+        return {"generation": self._rebalanced(op["group"])}
+
+    def op_leave(self, op: Op) -> None:
+        self.broker.group(op["group"]).leave(self._claim(op))
+        self._rebalanced(op["group"])
+
+    def _rebalanced(self, name: str) -> int:
+        group = self.broker.group(name)
+        for member, instance in group.members.items():
+            self._members.tell(name, member, Claim(member, group.generation, instance))
+        return group.generation
 
     # Raw requests -----------------------------------------------------------------------------------------------------
 
@@ -84,7 +103,7 @@ class ModelDriver:
         self.broker.add_partitions(self._who(op), op["partitions"])
 
     def op_raw_txn_offset_commit(self, op: Op) -> None:
-        self.broker.produce(self._who(op), [], [_offsets(op)])
+        self.broker.produce(self._who(op), [], [self._offsets(op)])
 
     def op_raw_end_txn(self, op: Op) -> dict[str, int]:
         return self._identity(self.broker.end(self._who(op), "COMMIT" if op["commit"] else "ABORT"))
@@ -208,9 +227,12 @@ class ModelDriver:
     def _identity(self, identity: Identity) -> dict[str, int]:
         return {"producer_id": self._ids.number(identity.producer_id), "epoch": identity.epoch}
 
+    def _offsets(self, op: Op) -> Offsets:
+        return Offsets(op["group"], op["offsets"], self._claim(op))
 
-def _offsets(op: Op) -> Offsets:
-    return Offsets(op["group"], op["offsets"], op.get("generation", -1))
+    def _claim(self, op: Op) -> Membership:
+        claim = self._members.claim(op)
+        return Membership(claim.member_id, claim.generation, claim.instance)
 
 
 def _shown(group: Any, partition: str) -> bool:

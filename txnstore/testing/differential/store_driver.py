@@ -10,9 +10,19 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
 from txnstore.consumer import Consumer
-from txnstore.core.commands import Append, CommitOffsets, EndTxn, InitProducer, ProducerIdentity
+from txnstore.core.commands import (
+    Append,
+    CommitOffsets,
+    EndTxn,
+    Heartbeat,
+    InitProducer,
+    JoinGroup,
+    LeaveGroup,
+    ProducerIdentity,
+)
 from txnstore.core.events import ProducerInitialized
 from txnstore.core.groups import committed
+from txnstore.core.membership import MAX_SESSION_TIMEOUT_MS
 from txnstore.core.model import NewBatch, Outcome, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.errors import TxnStoreError
@@ -24,6 +34,7 @@ from txnstore.segment.schema import records_to_table
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing.clock import ManualClock
+from txnstore.testing.differential.members import Claim, Members
 from txnstore.testing.differential.names import ProducerIds
 from txnstore.testing.differential.store_support import (
     KAFKA_NAMES,
@@ -46,7 +57,7 @@ class StoreDriver:
     ``thorough``: read all records after each operation, and not only at a restart, a compaction and the end.
     """
 
-    supports = frozenset({"compact"})
+    supports = frozenset({"compact", "members"})
 
     def __init__(self, chains: int = 1, *, thorough: bool = True) -> None:
         self.clock = ManualClock()
@@ -55,6 +66,7 @@ class StoreDriver:
         self._objects = MemoryStore(clock=self.clock)
         self._opened = 0
         self._ids = ProducerIds()
+        self._members = Members()
         self._view = StoreView(self._objects, chains, self._ids, thorough=thorough)
         self.store: Store = create_on(self._objects, chains, runtime=self._runtime())
         self._stores = [self.store]
@@ -101,8 +113,9 @@ class StoreDriver:
     def op_send_offsets(self, op: Op) -> None:
         offsets = {partition_of(tp): offset for tp, offset in op["offsets"].items()}
         group: Any = op["group"]
-        if "generation" in op:
-            group = Membership(op["group"], op["generation"])
+        claim = self._members.claim(op)
+        if claim != Claim():
+            group = Membership(op["group"], claim.generation, claim.member_id, claim.instance)
         self.producers[op["producer"]].send_offsets(offsets, group)
 
     def op_flush(self, op: Op) -> dict[str, Any]:
@@ -130,11 +143,35 @@ class StoreDriver:
         del self.producers[op["producer"]]
 
     def op_commit_offsets(self, op: Op) -> None:
-        if "generation" in op:
-            self.store.submit(CommitOffsets(offsets_of(op)))
+        claim = self._members.claim(op)
+        if claim != Claim():
+            self.store.submit(CommitOffsets(offsets_of(op, claim)))
             return
         with Consumer(self.store, group=op["group"]) as consumer:
             consumer.commit({partition_of(tp): offset for tp, offset in op["offsets"].items()})
+
+    def op_join(self, op: Op) -> dict[str, int]:
+        group, name, instance = op["group"], op["member"], op.get("instance")
+        topics = tuple((topic.name, topic.partitions) for topic in self.store.state().sorted_topics())
+        told = self.store.submit(
+            JoinGroup(group, name, topics, session_timeout_ms=MAX_SESSION_TIMEOUT_MS, instance_id=instance)
+        )
+        self._members.tell(group, name, Claim(name, told.generation, instance))
+        self._settle(group)
+        return {"generation": self._members.told(group, name).generation}
+
+    def op_leave(self, op: Op) -> None:
+        claim = self._members.claim(op)
+        self.store.submit(LeaveGroup(op["group"], claim.member_id, claim.instance))
+        self._settle(op["group"])
+
+    def _settle(self, group: str) -> None:
+        """Heartbeats of all members until each has heard of the rest: partitions move in the first round."""
+        for _ in range(2):
+            for name, member in sorted(self.store.state().groups[group].members.items()):
+                beat = Heartbeat(group, name, member.assigned, instance_id=member.instance_id)
+                told = self.store.submit(beat)
+                self._members.tell(group, name, Claim(name, told.generation, member.instance_id))
 
     def _results(self, op: Op) -> Results:
         return Results(self._futures[op["producer"]])
@@ -164,7 +201,7 @@ class StoreDriver:
         chain.submit(Append(self._who(op), partitions=tuple(partition_of(tp) for tp in op["partitions"])))
 
     def op_raw_txn_offset_commit(self, op: Op) -> None:
-        self.store.submit(Append(self._who(op), offsets=(offsets_of(op),)))
+        self.store.submit(Append(self._who(op), offsets=(offsets_of(op, self._members.claim(op)),)))
 
     def op_raw_end_txn(self, op: Op) -> dict[str, int]:
         outcome = Outcome.COMMIT if op["commit"] else Outcome.ABORT

@@ -11,11 +11,13 @@ from txnstore.core.events import GroupOffset
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.producing.batching import RecordFuture
+from txnstore.testing.differential.members import Claim
 from txnstore.testing.differential.trace import Op
 
 #: Kafka's names for the classes of errors; a class that is not here has no counterpart and stands for itself.
 KAFKA_NAMES = {
     "ConcurrentTransactionsError": "CONCURRENT_TRANSACTIONS",
+    "FencedInstanceError": "FENCED_INSTANCE_ID",
     "IllegalGenerationError": "ILLEGAL_GENERATION",
     "InvalidPidMappingError": "INVALID_PRODUCER_ID_MAPPING",
     "InvalidTxnStateError": "INVALID_TXN_STATE",
@@ -44,6 +46,7 @@ class Membership:
     group: str
     generation: int
     member_id: str = ""
+    instance_id: str | None = None
 
 
 class Results:
@@ -77,11 +80,11 @@ def partition_of(name: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-def offsets_of(op: Op) -> TxnOffsets:
+def offsets_of(op: Op, claim: Claim) -> TxnOffsets:
     """The positions of an operation as a command holds them."""
     items = ((partition_of(name), offset) for name, offset in op["offsets"].items())
     offsets = tuple(GroupOffset(topic=tp.topic, partition=tp.partition, offset=offset) for tp, offset in items)
-    return TxnOffsets(op["group"], offsets, op.get("generation", -1))
+    return TxnOffsets(op["group"], offsets, claim.generation, claim.member_id, claim.instance)
 
 
 def as_bytes(text: str | None) -> bytes | None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from txnstore.testing.differential.members import Claim
 from txnstore.testing.kafka.cluster import Cluster, VirtualMachine
 from txnstore.testing.kafka.requests import topic_partition
 
@@ -67,15 +68,14 @@ class ClientProducer:
             future.get()
         self._futures.append((partition, future))
 
-    def send_offsets(self, offsets: Mapping[str, int], group: str, generation: int | None) -> None:
+    def send_offsets(self, offsets: Mapping[str, int], group: str, claim: Claim) -> None:
         """Send positions. Kafka's producer does it at once; what the coordinator refuses is raised by a flush."""
         consumer, positions = self._machine.kafka.clients.consumer, self._machine.java.util.HashMap()
         for name, offset in offsets.items():
             tp = self._machine.kafka.common.TopicPartition(*topic_partition(name))
             positions.put(tp, consumer.OffsetAndMetadata(offset))
-        metadata = consumer.ConsumerGroupMetadata(group)
-        if generation is not None:
-            metadata = consumer.ConsumerGroupMetadata(group, generation, "", self._machine.java.util.Optional.empty())
+        instance = self._machine.java.util.Optional.ofNullable(claim.instance)
+        metadata = consumer.ConsumerGroupMetadata(group, claim.generation, claim.member_id, instance)
         asks = self._manager.isTransactional() and self._state() == "IN_TRANSACTION"
         try:
             self._client.sendOffsetsToTransaction(positions, metadata)

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from txnstore.testing.differential.members import Members
 from txnstore.testing.differential.names import ProducerIds
 from txnstore.testing.differential.trace import Op
 from txnstore.testing.kafka.client import ClientProducer
 from txnstore.testing.kafka.cluster import Cluster, VirtualMachine
+from txnstore.testing.kafka.groups import ClassicGroups
 from txnstore.testing.kafka.requests import BrokerError, Requests
 from txnstore.testing.kafka.view import QUIET_SECONDS, BrokerView
 
 #: Kafka's exceptions that are no answer of a broker.
 CLIENT_ERRORS = {
+    "CommitFailedException": "COMMIT_FAILED",
     "IllegalStateException": "ILLEGAL_STATE",
     "TransactionalIdNotFoundException": "TRANSACTIONAL_ID_NOT_FOUND",
     "OffsetOutOfRangeException": "OFFSET_OUT_OF_RANGE",
@@ -28,7 +31,7 @@ UNSEEN = {"tick", "begin", "send", "send_offsets"}
 class BrokerDriver:
     """A new broker with its producers."""
 
-    supports = frozenset({"delete_records", "compact"})
+    supports = frozenset({"delete_records", "compact", "members"})
 
     def __init__(self, jars: Path, settings: dict[str, str] | None = None) -> None:
         self.cluster = Cluster(jars, settings)
@@ -38,6 +41,8 @@ class BrokerDriver:
         self._observed: dict[str, Any] = {}
         self._ids = ProducerIds()
         self._requests = Requests(self.machine, self.cluster)
+        self._members = Members()
+        self._groups = ClassicGroups(self.machine, self._requests, self._members)
         self._view = BrokerView(self.machine, self.cluster, self._requests, self._ids)
         self._retried(self._requests.find_coordinators)
 
@@ -113,7 +118,7 @@ class BrokerDriver:
         self.producers[op["producer"]].send(op["partition"], op.get("key"), op.get("value"))
 
     def op_send_offsets(self, op: Op) -> None:
-        self.producers[op["producer"]].send_offsets(op["offsets"], op["group"], op.get("generation"))
+        self.producers[op["producer"]].send_offsets(op["offsets"], op["group"], self._members.claim(op))
 
     def op_flush(self, op: Op) -> dict[str, Any]:
         return {"offsets": self.producers[op["producer"]].flush()}
@@ -134,7 +139,14 @@ class BrokerDriver:
         self.producers.pop(op["producer"]).kill()
 
     def op_commit_offsets(self, op: Op) -> None:
-        self._requests.commit_offsets(op["group"], op["offsets"], op.get("generation", -1))
+        self._requests.commit_offsets(op["group"], op["offsets"], self._members.claim(op))
+
+    def op_join(self, op: Op) -> dict[str, int]:
+        topics = sorted({name.rpartition("-")[0] for name in self._view.partitions})
+        return {"generation": self._groups.join(op["group"], op["member"], op.get("instance"), topics)}
+
+    def op_leave(self, op: Op) -> None:
+        self._groups.leave(op["group"], self._members.claim(op))
 
     def _named(self, identity: tuple[int, int]) -> dict[str, int]:
         return {"producer_id": self._ids.number(identity[0]), "epoch": identity[1]}
@@ -154,7 +166,7 @@ class BrokerDriver:
 
     def op_raw_txn_offset_commit(self, op: Op) -> None:
         who = (op.get("id"), self._ids.real(op["producer_id"]), op["epoch"])
-        self._requests.commit_transaction_offsets(who, op["group"], op["offsets"], op.get("generation", -1))
+        self._requests.commit_transaction_offsets(who, op["group"], op["offsets"], self._members.claim(op))
 
     def op_raw_end_txn(self, op: Op) -> dict[str, int]:
         real = self._ids.real(op["producer_id"])

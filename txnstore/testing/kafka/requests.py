@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
+from txnstore.testing.differential.members import Claim
 from txnstore.testing.kafka.cluster import Cluster, VirtualMachine
 
 #: Versions that clients of transactions of the second kind send (KIP-890): an end bumps, a first append adds.
@@ -47,9 +49,9 @@ class Requests:
         ):
             data = self._message.FindCoordinatorRequestData().setKeyType(kind.id()).setCoordinatorKeys(["any"])
             for found in (
-                self._send(self._api.FindCoordinatorRequest.Builder(data).build(FIND_COORDINATOR)).data().coordinators()
+                self.send(self._api.FindCoordinatorRequest.Builder(data).build(FIND_COORDINATOR)).data().coordinators()
             ):
-                self._check(found.errorCode())
+                self.check(found.errorCode())
 
     def init(
         self, transactional_id: str | None, timeout_ms: int, expected: tuple[int, int] | None, times: int = 1
@@ -60,19 +62,19 @@ class Requests:
         data.setTransactionalId(transactional_id).setTransactionTimeoutMs(timeout_ms)
         data.setProducerId(producer_id).setProducerEpoch(epoch)
         request = self._api.InitProducerIdRequest.Builder(data).build(INIT_PRODUCER_ID)
-        answer = self._send(request, times).data()
-        self._check(answer.errorCode())
+        answer = self.send(request, times).data()
+        self.check(answer.errorCode())
         return answer.producerId(), answer.producerEpoch()
 
     def add_partitions(self, transactional_id: str, producer_id: int, epoch: int, partitions: list[str]) -> None:
         """``AddPartitionsToTxn`` of a client."""
         tps = [self._machine.kafka.common.TopicPartition(*topic_partition(name)) for name in partitions]
         builder = self._api.AddPartitionsToTxnRequest.Builder.forClient(transactional_id, producer_id, epoch, tps)
-        answer = self._send(builder.build(ADD_PARTITIONS)).data()
-        self._check(answer.errorCode())
+        answer = self.send(builder.build(ADD_PARTITIONS)).data()
+        self.check(answer.errorCode())
         for topic in answer.resultsByTopicV3AndBelow().iterator():
             for partition in topic.resultsByPartition().iterator():
-                self._check(partition.partitionErrorCode())
+                self.check(partition.partitionErrorCode())
 
     def append(
         self, who: tuple[str | None, int, int], partition: str, sequence: int, records: list[list[str | None]]
@@ -88,9 +90,9 @@ class Requests:
         topics.add(topic_data)
         data = self._message.ProduceRequestData().setTransactionalId(transactional_id).setAcks(-1).setTimeoutMs(10_000)
         request = self._api.ProduceRequest(data.setTopicData(topics), PRODUCE)
-        for found in self._send(request).data().responses().iterator():
+        for found in self.send(request).data().responses().iterator():
             for answer in found.partitionResponses():
-                self._check(answer.errorCode())
+                self.check(answer.errorCode())
                 return int(answer.baseOffset())
         raise BrokerError("UNKNOWN_SERVER_ERROR")
 
@@ -110,24 +112,27 @@ class Requests:
         return build(none, producer_id, epoch, sequence, rows)
 
     def commit_transaction_offsets(
-        self, who: tuple[str | None, int, int], group: str, offsets: Mapping[str, int], generation: int
+        self, who: tuple[str | None, int, int], group: str, offsets: Mapping[str, int], claim: Claim
     ) -> None:
         """``TxnOffsetCommit``."""
         data = self._message.TxnOffsetCommitRequestData()
         transactional_id, producer_id, epoch = who
         data.setTransactionalId(transactional_id).setProducerId(producer_id).setProducerEpoch(epoch)
-        data.setGroupId(group).setGenerationIdOrMemberEpoch(generation)
+        data.setGroupId(group).setGenerationIdOrMemberEpoch(claim.generation)
+        data.setMemberId(claim.member_id).setGroupInstanceId(claim.instance)
         kind = self._message.TxnOffsetCommitRequestData
         data.setTopics(self._offsets(kind.TxnOffsetCommitRequestTopic, kind.TxnOffsetCommitRequestPartition, offsets))
-        parsed = self._send(self._api.TxnOffsetCommitRequest(data, TXN_OFFSET_COMMIT)).data()
+        parsed = self.send(self._api.TxnOffsetCommitRequest(data, TXN_OFFSET_COMMIT)).data()
         self._check_partitions(parsed)
 
-    def commit_offsets(self, group: str, offsets: Mapping[str, int], generation: int) -> None:
-        """``OffsetCommit`` without a member."""
-        data = self._message.OffsetCommitRequestData().setGroupId(group).setGenerationIdOrMemberEpoch(generation)
+    def commit_offsets(self, group: str, offsets: Mapping[str, int], claim: Claim) -> None:
+        """``OffsetCommit``."""
+        data = self._message.OffsetCommitRequestData().setGroupId(group)
+        data.setGenerationIdOrMemberEpoch(claim.generation)
+        data.setMemberId(claim.member_id).setGroupInstanceId(claim.instance)
         kind = self._message.OffsetCommitRequestData
         data.setTopics(self._offsets(kind.OffsetCommitRequestTopic, kind.OffsetCommitRequestPartition, offsets))
-        self._check_partitions(self._send(self._api.OffsetCommitRequest(data, OFFSET_COMMIT)).data())
+        self._check_partitions(self.send(self._api.OffsetCommitRequest(data, OFFSET_COMMIT)).data())
 
     def _offsets(self, of_topic: Any, of_partition: Any, offsets: Mapping[str, int]) -> list[Any]:
         topics: dict[str, list[Any]] = {}
@@ -139,14 +144,14 @@ class Requests:
     def _check_partitions(self, answer: Any) -> None:
         for topic in answer.topics():
             for partition in topic.partitions():
-                self._check(partition.errorCode())
+                self.check(partition.errorCode())
 
     def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> tuple[int, int]:
         """``EndTxn``: the identity that goes on."""
         data = self._message.EndTxnRequestData().setTransactionalId(transactional_id).setCommitted(commit)
         data.setProducerId(producer_id).setProducerEpoch(epoch)
-        answer = self._send(self._api.EndTxnRequest.Builder(data, True).build(END_TXN)).data()
-        self._check(answer.errorCode())
+        answer = self.send(self._api.EndTxnRequest.Builder(data, True).build(END_TXN)).data()
+        self.check(answer.errorCode())
         return answer.producerId(), answer.producerEpoch()
 
     def committed(self, group: str, partitions: list[str], *, require_stable: bool) -> dict[str, int | str | None]:
@@ -163,8 +168,8 @@ class Requests:
         data = kind().setGroups([kind.OffsetFetchRequestGroup().setGroupId(group).setTopics(asked)])
         request = self._api.OffsetFetchRequest.Builder.forTopicNames(data.setRequireStable(require_stable), False)
         found: dict[str, int | str | None] = {}
-        for one in self._send(request.build(OFFSET_FETCH)).data().groups():
-            self._check(one.errorCode())
+        for one in self.send(request.build(OFFSET_FETCH)).data().groups():
+            self.check(one.errorCode())
             for topic in one.topics():
                 for row in topic.partitions():
                     name, offset = f"{topic.name()}-{row.partitionIndex()}", row.committedOffset()
@@ -178,10 +183,10 @@ class Requests:
         row = kind.DeleteRecordsPartition().setPartitionIndex(number).setOffset(offset)
         data = kind().setTopics([kind.DeleteRecordsTopic().setName(topic).setPartitions([row])]).setTimeoutMs(10_000)
         for found in (
-            self._send(self._api.DeleteRecordsRequest.Builder(data).build(DELETE_RECORDS)).data().topics().iterator()
+            self.send(self._api.DeleteRecordsRequest.Builder(data).build(DELETE_RECORDS)).data().topics().iterator()
         ):
             for answer in found.partitions().iterator():
-                self._check(answer.errorCode())
+                self.check(answer.errorCode())
                 return int(answer.lowWatermark())
         raise BrokerError("UNKNOWN_SERVER_ERROR")
 
@@ -189,22 +194,56 @@ class Requests:
         """Kafka's name of an error code; None if it is none."""
         return str(self._machine.kafka.common.protocol.Errors.forCode(code).name()) if code else None
 
-    def _check(self, code: int) -> None:
+    def check(self, code: int) -> None:
+        """Raise the error of this code, if it is one."""
         name = self.error(code)
         if name is not None:
             raise BrokerError(name)
 
-    def _send(self, request: Any, times: int = 1) -> Any:
+    def send(self, request: Any, times: int = 1) -> Any:
+        """Send a request, so many times, and wait for the last answer."""
+        with self.post(request, times) as pending:
+            return pending.answer()
+
+    def post(self, request: Any, times: int = 1) -> Pending:
+        """Send a request without waiting for its answer."""
         header = self._api.RequestHeader(request.apiKey(), request.version(), "trace", 1)
         buffer = request.serializeWithHeader(header)
         sent = bytes(buffer.array())[: buffer.limit()]
         host, port = self._cluster.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as connection:
-            for _ in range(times):
-                connection.sendall(struct.pack(">i", len(sent)) + sent)
-                [size] = struct.unpack(">i", _received(connection, 4))
-                data = _received(connection, size)
+        connection = socket.create_connection((host, int(port)), timeout=30)
+        pending = Pending(connection, lambda data: self._parsed(data, header))
+        for number in range(times):
+            if number:
+                pending.answer()
+            connection.sendall(struct.pack(">i", len(sent)) + sent)
+        return pending
+
+    def _parsed(self, data: bytes, header: Any) -> Any:
         return self._api.AbstractResponse.parseResponse(self._machine.java.nio.ByteBuffer.wrap(data), header)
+
+
+class Pending:
+    """A request that was sent over a connection of its own; the coordinator of a group may answer much later."""
+
+    def __init__(self, connection: socket.socket, parsed: Callable[[bytes], Any]) -> None:
+        self._connection = connection
+        self._parsed = parsed
+
+    def ready(self, seconds: float) -> bool:
+        """Whether the answer is there, at the latest after so long."""
+        return bool(select.select([self._connection], [], [], seconds)[0])
+
+    def answer(self) -> Any:
+        """Wait for the answer."""
+        [size] = struct.unpack(">i", _received(self._connection, 4))
+        return self._parsed(_received(self._connection, size))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._connection.close()
 
 
 def topic_partition(name: str) -> tuple[str, int]:

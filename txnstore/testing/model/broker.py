@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from txnstore.testing.model.group import Group, Marker, Write
+from txnstore.testing.model.group import NOBODY, Claim, Group, Marker, Write
 from txnstore.testing.model.log import NO_PRODUCER, Log, Record, RefusedError
 
 #: The last epoch that a client may hold (INIT-07).
@@ -62,7 +62,7 @@ class Offsets:
 
     group: str
     offsets: dict[str, int]
-    generation: int = -1
+    claim: Claim = NOBODY
 
 
 class Broker:
@@ -158,7 +158,7 @@ class Broker:
         for batch in data:
             self._log(batch.partition)
         for item in offsets or []:
-            self._check_offsets(item)
+            self._check_offsets(item, transactional=True)
         for batch in data:
             log = self._log(batch.partition)
             log.check(who.producer_id, who.epoch, batch.sequence, len(batch.records), transactional=transactional)
@@ -213,7 +213,7 @@ class Broker:
         for partition in sorted(txn.partitions):
             self.logs[partition].mark(txn.producer_id, txn.epoch + 1, outcome)
         for group in sorted(txn.groups):
-            self._group(group).log.append(Marker(txn.producer_id, outcome))
+            self.group(group).log.append(Marker(txn.producer_id, outcome))
         txn.last = txn.current
         self._bump(transactional_id, txn)
         txn.state, txn.started_at = f"COMPLETE_{outcome}", None
@@ -234,7 +234,7 @@ class Broker:
 
     def commit_offsets(self, item: Offsets) -> None:
         """Commit positions outside of a transaction."""
-        self._check_offsets(item)
+        self._check_offsets(item, transactional=False)
         self._write_offsets(item, None)
 
     def committed(self, group: str, partition: str, *, require_stable: bool) -> int | None:
@@ -244,18 +244,20 @@ class Broker:
             raise RefusedError("UNSTABLE_OFFSET_COMMIT")
         return known.committed(partition)
 
-    def _check_offsets(self, item: Offsets) -> None:
-        if item.generation >= 0:
-            raise RefusedError("UNKNOWN_MEMBER_ID" if item.group in self.groups else "ILLEGAL_GENERATION")
+    def _check_offsets(self, item: Offsets, *, transactional: bool) -> None:
+        if item.group not in self.groups and item.claim.generation >= 0:
+            raise RefusedError("ILLEGAL_GENERATION")
+        self.groups.get(item.group, Group()).check(item.claim, transactional=transactional)
         for partition in item.offsets:
             self._log(partition)
 
     def _write_offsets(self, item: Offsets, producer_id: int | None) -> None:
         for partition, offset in item.offsets.items():
-            self._group(item.group).log.append(Write(partition, offset, producer_id))
+            self.group(item.group).log.append(Write(partition, offset, producer_id))
 
-    def _group(self, name: str) -> Group:
+    def group(self, name: str) -> Group:
+        """A group; it is there as soon as somebody asks."""
         return self.groups.setdefault(name, Group())
 
 
-__all__ = ["LAST_EPOCH", "NO_PRODUCER", "Broker", "Data", "Identity", "Offsets", "Transaction"]
+__all__ = ["LAST_EPOCH", "NO_PRODUCER", "Broker", "Claim", "Data", "Identity", "Offsets", "Transaction"]

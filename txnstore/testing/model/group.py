@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txnstore.testing.model.log import RefusedError
+
 
 @dataclass
 class Write:
@@ -26,11 +28,69 @@ class Marker:
     outcome: str
 
 
+@dataclass(frozen=True)
+class Claim:
+    """Who commits as which member: ``instance`` is the name of a static one."""
+
+    member: str = ""
+    generation: int = -1
+    instance: str | None = None
+
+
+#: What a commit claims that names no member.
+NOBODY = Claim()
+
+
 class Group:
-    """The offsets of a group. It has no members, so whoever says that he is one is unknown (OFF-08)."""
+    """The offsets of a group, and its members, each with its static name or None.
+
+    A change of the members is complete at once: whoever is a member then has heard of the new generation.
+    """
 
     def __init__(self) -> None:
         self.log: list[Write | Marker] = []
+        self.members: dict[str, str | None] = {}
+        self.generation = 0
+
+    def join(self, member: str, instance: str | None) -> None:
+        """A new member, and a new generation; one that takes the place of a static member changes nothing (KIP-345)."""
+        before = self._static(instance)
+        if before is not None:
+            del self.members[before]
+        else:
+            self.generation += 1
+        self.members[member] = instance
+
+    def leave(self, claim: Claim) -> None:
+        """A member goes; one that was replaced cannot."""
+        self._check_member(claim)
+        del self.members[claim.member]
+        self.generation += 1
+
+    def check(self, claim: Claim, *, transactional: bool) -> None:
+        """Fence a commit by member, static name and generation (OFF-06, OFF-08).
+
+        Without a generation nobody has to be a member while nobody is one; without any claim a transaction never has.
+        """
+        if claim.generation < 0 and not self.members:
+            return
+        if claim == NOBODY:
+            if not transactional:
+                raise RefusedError("UNKNOWN_MEMBER_ID")
+            return
+        self._check_member(claim)
+        if claim.generation != self.generation:
+            raise RefusedError("ILLEGAL_GENERATION")
+
+    def _check_member(self, claim: Claim) -> None:
+        static = self._static(claim.instance)
+        if static is not None and static != claim.member:
+            raise RefusedError("FENCED_INSTANCE_ID")
+        if claim.member not in self.members or (claim.instance is not None and static is None):
+            raise RefusedError("UNKNOWN_MEMBER_ID")
+
+    def _static(self, instance: str | None) -> str | None:
+        return next((name for name, known in self.members.items() if instance is not None and known == instance), None)
 
     def outcome(self, place: int) -> str | None:
         """What became of the write at this place of the log; None while that is not decided."""
