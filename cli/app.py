@@ -21,13 +21,33 @@ from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
 from txnstore.cli.topic import topic
 from txnstore.cli.txn import txn
-from txnstore.errors import GroupNotFoundError, StoreExistsError, TransactionalIdNotFoundError, TxnStoreError
+from txnstore.errors import (
+    FencedInstanceError,
+    GroupNotFoundError,
+    IllegalGenerationError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    StorageRefusedError,
+    StoreExistsError,
+    StoreNotFoundError,
+    TransactionalIdNotFoundError,
+    TxnStoreError,
+    UnknownMemberError,
+)
 
+_REJOIN = "Run the command again: it goes on at what the group has committed."
 #: What to do next, where the command line has another answer than the library.
 _ADVICE: dict[type[Exception], str] = {
     StoreExistsError: "Use it as it is, or add --exist-ok.",
+    StoreNotFoundError: "Check --store, or create one with `txnstore init`.",
+    StorageRefusedError: "",  # The message says it.
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
     GroupNotFoundError: "`txnstore group list` shows all.",
+    OffsetOutOfRangeError: "Give --to an offset in that range, earliest or latest; --topic and --partition say where.",
+    ProducerFencedError: "Another producer has this --transactional-id now. Run the command again to take it over.",
+    IllegalGenerationError: _REJOIN,
+    UnknownMemberError: _REJOIN,
+    FencedInstanceError: _REJOIN,
 }
 
 

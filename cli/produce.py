@@ -58,7 +58,9 @@ def produce(
     """
     _check_options(path, form, key_field, key_separator)
     with app.open() as store:
-        reading = _reading(store.topic(topic), form, key_field, key_separator)
+        found = store.topic(topic)
+        _check_partition(found, partition)
+        reading = _reading(found, form, key_field, key_separator)
         pieces, total = _input(path, reading)
         with store.producer(transactional_id=transactional_id) as producer:
             scope = producer.transaction() if transactional_id is not None else nullcontext()
@@ -88,6 +90,13 @@ def _check_options(path: Path | None, form: str | None, key_field: str | None, k
     if key_field is not None and form == "text":
         msg = "--key-field is for JSON and files, not for --format text"
         raise click.UsageError(msg)
+
+
+def _check_partition(topic: Topic, partition: int | None) -> None:
+    """Also for input without a record, which no producer looks at."""
+    if partition is not None and partition >= topic.partitions:
+        msg = f"topic {topic.name!r} has no partition {partition}"
+        raise CommandError(msg, f"Give --partition 0 to {topic.partitions - 1}, or leave it out.")
 
 
 def _reading(topic: Topic, form: str | None, key_field: str | None, key_separator: str | None) -> Reading:

@@ -22,7 +22,9 @@ _COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "
 _OPEN_COLUMNS = ["partition", "first_offset", "last_stable", "high_watermark"]
 _STEP_COLUMNS = ["timestamp", "step", "producer_id", "epoch", "chain", "entry", "partitions", "groups"]
 _PRODUCER_COLUMNS = ["producer_id", "epoch", "last_sequence", "last_timestamp", "first_offset", "transactional_id"]
-_HANGING_COLUMNS = ["partition", "producer_id", "epoch", "first_offset", "last_timestamp", "transactional_id", "reason"]
+_HANGING_COLUMNS = [
+    "partition", "group", "producer_id", "epoch", "first_offset", "last_timestamp", "transactional_id", "reason",
+]  # fmt: skip
 
 
 @click.group()
@@ -124,16 +126,16 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
 
 
 @txn.command("find-hanging")
-@click.option("--topic", help="Only in the partitions of this topic.")
+@click.option("--topic", help="Only in the partitions of this topic, and groups with pending offsets in it.")
 @click.option(
     "--late", type=Duration(), default="5m", show_default=True, help="How long past its time-out is too long."
 )
 @shared_options()
 @pass_app
 def find_hanging(app: App, topic: str | None, late: float) -> None:
-    """Show open data that nobody is about to end: no coordinator knows it, or it is long past its time-out.
+    """Show what is open, in a partition or as offsets of a group, and nobody is about to end.
 
-    `recover` ends what is late; `txn abort` ends the rest.
+    No coordinator knows it, or it is long past its time-out. `recover` ends what is late; `txn abort` ends the rest.
     """
     with app.open(read_only=True) as store:
         found = store.find_hanging(topic, late)
@@ -191,9 +193,9 @@ def _names(partitions: Iterable[TopicPartition]) -> list[str]:
     return [str(tp) for tp in partitions]
 
 
-def _without_tp(values: dict[str, Any], tp: TopicPartition) -> dict[str, Any]:
+def _without_tp(values: dict[str, Any], tp: TopicPartition | None) -> dict[str, Any]:
     del values["tp"]
-    return {"partition": str(tp), **values}
+    return {"partition": str(tp) if tp is not None else None, **values}
 
 
 def _partition(text: str) -> tuple[str, int]:

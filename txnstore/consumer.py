@@ -145,7 +145,9 @@ class Consumer:
         """The next records, up to ``max_records`` (``max_poll_records``); none if there are none within ``timeout``.
 
         What was fetched already, or can be planned from what is known, comes without a look at the chain. Otherwise
-        that is one GET, repeated until ``timeout`` seconds are over. Raises
+        that is one GET, repeated until ``timeout`` seconds are over. So ``timeout`` bounds the wait for new records,
+        not the call: fetching those that are there, joining the group and repeating a request that failed come on top.
+        Raises
         :class:`~txnstore.errors.UnstableOffsetCommitError` if an open transaction holds an offset of the group at
         which to begin, and :class:`~txnstore.errors.OffsetOutOfRangeError` if ``auto_offset_reset`` is ``"none"``.
         After an error the positions are where they were, so no record is skipped.

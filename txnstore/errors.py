@@ -336,7 +336,7 @@ class StorageError(TxnStoreError):
     """The storage refused a request or cannot be reached. Nothing happened."""
 
     retriable = True
-    advice = "Check the URL, the credentials and the network, then try again."
+    advice = "Check the URL and, for a server, the credentials and the network, then try again."
 
 
 class StorageRefusedError(StorageError):

@@ -116,7 +116,8 @@ def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime |
 class Store(Connection):
     """A store that is open: thread-safe, picklable, safe after ``fork``; a context manager.
 
-    Made by :func:`create` and :func:`open`.
+    Made by :func:`create` and :func:`open`. :meth:`close` releases its threads and connections and ends nothing else: a
+    store that is used again connects again, and what producers and consumers of it have under way goes on.
     """
 
     # What it shows of itself ------------------------------------------------------------------------------------------
@@ -245,7 +246,10 @@ class Store(Connection):
         return administration.describe_producers(self.state(), TopicPartition(topic, partition))
 
     def find_hanging(self, topic: str | None = None, late: float = administration.LATE) -> list[HangingTransaction]:
-        """Open data whose coordinator knows no such open transaction, or one ``late`` seconds past its time-out."""
+        """Open data and pending offsets of groups whose transaction its coordinator does not know, or that is late.
+
+        ``late``: by how many seconds past its time-out. ``topic``: only in its partitions, or offsets of these.
+        """
         return administration.find_hanging(self.state(), self.runtime.clock(), topic, late)
 
     def abort_transaction(self, transactional_id: str) -> bool:

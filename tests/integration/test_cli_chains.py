@@ -206,6 +206,15 @@ def test_what_hangs_is_found(cli: Cli) -> None:
     arguments = ["txn", "abort", "--partition", row["partition"], "--producer-id", str(row["producer_id"])]
     assert cli.ok(*arguments).out == f"Ended producer id {row['producer_id']} in orders-1\n"
     assert cli.ok(*arguments, "--json").lines == [{"ended": False}]
+    blocking = store.producer("blocking", transaction_timeout=0.001)
+    blocking.begin_transaction()
+    blocking.send_offsets({TopicPartition("orders", 0): 1}, "billing")
+    blocking.flush()
+    (row,) = cli.ok("txn", "find-hanging", "--late", "0s", "--json").lines
+    expected = {"partition": None, "group": "billing", "transactional_id": "blocking", "first_offset": None}
+    assert row.items() >= expected.items()
+    assert "billing" in cli.ok("txn", "find-hanging", "--late", "0s").out
+    assert cli.ok("txn", "abort", "blocking", "--json").lines == [{"ended": True}]
     store.close()
 
 

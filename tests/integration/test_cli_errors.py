@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -119,6 +121,32 @@ def test_there_is_no_store(cli: Cli, tmp_path: Path) -> None:
     assert str(file) in _refused(cli, 1, "info", url=str(file))
     assert not missing.exists(), "looking makes nothing"
     assert "https://" in _refused(cli, 1, "info", url="https://example.com/store")
+
+
+def test_a_store_that_cannot_be_made_there(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thing to do, and it fits: the storage says what, and nobody adds what is true of servers."""
+    file = tmp_path / "file"
+    file.write_text("x")
+    for url in (file, file / "store"):
+        expected = f"error: Cannot write to {file}: it is a file, not a folder. Choose another folder.\n"
+        assert _refused(cli, 1, "init", str(url)) == expected
+
+    def mkdir(path: str, *_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert _refused(cli, 1, "init", str(tmp_path / "new")) == (
+        f"error: Cannot make the folder {tmp_path}/new: permission denied. "
+        "Give this user the right to read and write there, or choose another folder.\n"
+    )
+
+
+@pytest.mark.parametrize("stdin", ["", "x\n"])
+def test_a_partition_that_is_not_there_is_refused_before_input_is_read(cli: Cli, stdin: str) -> None:
+    """And before an older producer of the transactional id is fenced."""
+    error = _refused(cli, 1, "produce", "orders", "--partition", "9", "--transactional-id", "job", stdin=stdin)
+    assert error == "error: topic 'orders' has no partition 9. Give --partition 0 to 0, or leave it out.\n"
+    assert cli.ok("txn", "list", "--json").lines == []
 
 
 def test_a_store_of_a_newer_version_is_refused(cli: Cli) -> None:

@@ -13,11 +13,11 @@ from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
 from txnstore.coordinating.administration import HangingTransaction
 from txnstore.core.commands import EndTxn, ProducerIdentity
-from txnstore.core.events import BatchAppended
+from txnstore.core.events import BatchAppended, Event, GroupOffset, OffsetsCommitted
 from txnstore.core.groups import committed
 from txnstore.core.history import TransactionStep
 from txnstore.core.invariants import check_view
-from txnstore.core.model import Batch, Outcome, Segment, TopicPartition, TxnState
+from txnstore.core.model import Batch, Outcome, Segment, State, TopicPartition, TxnState
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import (
     InvalidConfigError,
@@ -175,13 +175,18 @@ def forge(store: Store, tp: TopicPartition, producer_id: int) -> None:
     at, now = state.partitions[tp].high_watermark, store.runtime.clock()
     segment = Segment("topics/forged.parquet", "parquet", 1, "0" * 64, 1)
     batch = Batch(at, at + 1, 1, segment, 7, 8, 0, producer_id, 0, 0, transactional=True, appended_at=now)
+    write(store, number, state, BatchAppended(topic=tp.topic, partition=tp.partition, batch=batch))
+
+
+def write(store: Store, number: int, state: State, event: Event) -> None:
+    """An entry that no command has made."""
     forged = Entry(
         sequence=state.sequence + 1,
         entry_id="forged",
         writer_id="forged",
-        timestamp=now,
+        timestamp=store.runtime.clock(),
         previous=state.entry_hash,
-        events=[BatchAppended(topic=tp.topic, partition=tp.partition, batch=batch)],
+        events=[event],
     )
     assert store.objects.put_if_absent(keys.entry(number, forged.sequence), encode(forged))
 
@@ -258,6 +263,51 @@ def test_adm_04_a_transaction_long_past_its_time_out_is_found(store: Store, cloc
     assert store.find_hanging() == []
     with pytest.raises(ProducerFencedError):
         producer.commit_transaction()
+
+
+def test_adm_04_a_group_that_a_transaction_blocks_is_found(store: Store, clock: ManualClock) -> None:
+    """ADM-04, OFF-09: offsets pending without any data hold the group up; a group that has none is not blocked."""
+    producer, group, other = (
+        store.producer(name_of(store)),
+        groups_of(store, 0),
+        groups_of(store, len(store.chains) - 1),
+    )
+    producer.begin_transaction()
+    producer.send_offsets({T0: 5, ALL[1]: 6}, group)
+    producer.send_offsets({}, other)
+    producer.flush()
+    at = clock()
+    clock.advance(60_000 + 300_000)
+    assert store.find_hanging() == []
+    clock.advance(1)
+    (found,) = store.find_hanging()
+    assert found == HangingTransaction(
+        None, producer.producer_id, producer.epoch, None, at, name_of(store), "late", group
+    )
+    store.create_topic("other")
+    assert (store.find_hanging("t"), store.find_hanging("other")) == ([found], [])
+    store.recover()
+    assert store.find_hanging() == []
+
+
+def test_adm_04_offsets_that_no_coordinator_knows_are_found(store: Store, clock: ManualClock) -> None:
+    """ADM-04: damage; they go with their group."""
+    group, name = groups_of(store, 0), name_of(store)
+    store.producer(name).close()
+    gone = store.transaction(name)
+    state = store.chains[0].refresh()
+    pending = OffsetsCommitted(
+        group=group,
+        offsets=[GroupOffset(topic="t", partition=0, offset=1)],
+        producer_id=gone.producer_id,
+        epoch=gone.epoch,
+    )
+    write(store, 0, state, pending)
+    (found,) = store.find_hanging()
+    assert (found.group, found.transactional_id, found.reason) == (group, name, "unknown")
+    assert (found.tp, found.producer_id, found.epoch) == (None, gone.producer_id, gone.epoch)
+    store.delete_group(group)
+    assert store.find_hanging() == []
 
 
 def test_adm_04_what_is_decided_does_not_hang(store: Store, clock: ManualClock) -> None:

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from txnstore.store import create
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create, create_on
+
+
+def test_a_transaction_goes_on_after_its_store_was_closed() -> None:
+    """A close releases threads and connections, and ends nothing else."""
+    store = create_on(MemoryStore())
+    store.create_topic("t")
+    producer, consumer = store.producer("id"), store.consumer(["t"])
+    producer.begin_transaction()
+    producer.send("t", b"before")
+    store.close()
+    producer.send("t", b"after")
+    producer.commit_transaction()
+    store.close()
+    assert [record.value for record in consumer.poll()] == [b"before", b"after"]
+    store.close()
 
 
 def test_who_uses_a_store_that_is_being_closed_gets_one_that_works() -> None:

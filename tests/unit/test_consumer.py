@@ -190,6 +190,22 @@ def test_waiting_backs_off_and_keeps_to_the_timeout(store: Store, clock: ManualC
     assert len(kinds(store)) == 14, "one, and one after each pause: 10, 20, 40, 80, eight times 100, 50 ms"
 
 
+def test_the_timeout_bounds_the_wait_and_not_the_fetch(clock: ManualClock) -> None:
+    """What is there comes, however long its download takes."""
+
+    class Slow(MemoryStore):
+        def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+            clock.advance(5_000)
+            return super().get(key, start, end)
+
+    store = new_store(clock, Slow(clock=clock))
+    store.create_topic("t")
+    append(store, "a")
+    begun = clock()
+    assert texts(store.consumer(["t"]).poll(timeout=1.0)) == ["a"]
+    assert clock() > begun + 1_000
+
+
 def test_a_clock_that_stands_still_does_not_hang_a_poll(store: Store) -> None:
     consumer = store.consumer(["t"])
     object.__setattr__(store.runtime, "sleep", lambda _: None)

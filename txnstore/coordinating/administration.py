@@ -92,19 +92,21 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """Open data that nobody is about to end (ADM-04). ``reason`` says why.
+    """Open data, or offsets pending in a group, that nobody is about to end (ADM-04). ``reason`` says why.
 
-    ``unknown``: no coordinator knows an open transaction of this producer with this partition. ``late``: it is long
-    past its time-out.
+    Either ``tp`` and ``first_offset`` are given, where readers stop, or ``group``, whose offsets cannot be looked up
+    (OFF-09). ``unknown``: no coordinator knows an open transaction of this producer with this partition or group.
+    ``late``: it is long past its time-out.
     """
 
-    tp: TopicPartition
+    tp: TopicPartition | None
     producer_id: int
     epoch: int
-    first_offset: int
+    first_offset: int | None
     last_timestamp: int
     transactional_id: str | None
     reason: str
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,31 +185,49 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
 
 
 def find_hanging(view: View, now: int, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
-    """The open data in all partitions, or in those of a topic, that nobody is about to end at the time ``now``."""
+    """What is open in partitions, then in groups, and nobody is about to end at the time ``now``.
+
+    ``topic``: only its partitions, and groups with pending offsets in it.
+    """
     if topic is not None and check_topic_name(topic) not in view.topics:
         msg = f"there is no topic {topic!r}"
         raise UnknownTopicOrPartitionError(msg)
-    found, limit = [], now - milliseconds_from("late", late)
+    limit = now - milliseconds_from("late", late)
+    return [*_hanging_data(view, topic, limit), *_hanging_offsets(view, topic, limit)]
+
+
+def _hanging_data(view: View, topic: str | None, limit: int) -> Iterator[HangingTransaction]:
     for tp in sorted(view.partitions):
         log = view.log(tp)
         if log is None or (topic is not None and tp.topic != topic):
             continue
         for producer_id, first_offset in sorted(log.open_txns.items(), key=lambda item: item[0]):
-            reason = _hanging(view, tp, producer_id, limit)
+            txn = view.owner(producer_id)
+            reason = _reason(txn, limit, known=txn is not None and tp in txn.partitions)
             if reason is not None:
                 producer = log.producers[producer_id]
                 name = view.transactional_ids.get(producer_id)
-                found.append(
-                    HangingTransaction(
-                        tp, producer_id, producer.epoch, first_offset, producer.last_timestamp, name, reason
-                    )
+                yield HangingTransaction(
+                    tp, producer_id, producer.epoch, first_offset, producer.last_timestamp, name, reason
                 )
-    return found
 
 
-def _hanging(view: View, tp: TopicPartition, producer_id: int, limit: int) -> str | None:
-    txn = view.owner(producer_id)
-    if txn is None or tp not in txn.partitions:
+def _hanging_offsets(view: View, topic: str | None, limit: int) -> Iterator[HangingTransaction]:
+    for group_id, group in sorted(view.groups.items()):
+        for producer_id, pending in sorted(group.pending.items(), key=lambda item: item[0]):
+            if topic is not None and all(tp.topic != topic for tp in pending):
+                continue
+            txn = view.owner(producer_id)
+            reason = _reason(txn, limit, known=txn is not None and group_id in txn.groups)
+            if reason is not None:
+                epoch = txn.epoch if txn is not None else group.fences.get(producer_id, (-1, 0))[0]
+                last = max((offset.committed_at for offset in pending.values()), default=0)
+                name = view.transactional_ids.get(producer_id)
+                yield HangingTransaction(None, producer_id, epoch, None, last, name, reason, group_id)
+
+
+def _reason(txn: Transaction | None, limit: int, *, known: bool) -> str | None:
+    if txn is None or not known:
         return "unknown"
     return "late" if txn.expired(limit) else None
 

@@ -9,7 +9,6 @@ show torn content.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.fsync import fsync_file, fsync_folder
-from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_error
+from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_error, not_a_folder
 from txnstore.storage.names import TEMPORARY, check_key, check_prefix, check_range, legal_text
 
 HOUR_MS = 3_600_000
@@ -229,8 +228,10 @@ class LocalStore:
             made = True
         except FileExistsError:
             if not os.path.isdir(folder):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+                raise not_a_folder("write to", folder) from None
             made = False
+        except OSError as error:
+            raise map_os_error(error, "make the folder", folder) from error
         if made or folder != self.root:
             fsync_folder(parent)
         else:
@@ -245,7 +246,7 @@ class LocalStore:
 
     def _map_read_error(self, error: OSError, path: str) -> StorageError:
         if isinstance(error, NotADirectoryError) and os.path.exists(self.root) and not os.path.isdir(self.root):
-            return map_os_error(error, "read", path)
+            return not_a_folder("read", self.root)
         if isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError)):
             return ObjectNotFoundError(f"There is no object {path}.")
         return map_os_error(error, "read", path)
@@ -268,7 +269,7 @@ class LocalStore:
                         children.append((key, entry, is_folder))
         except (FileNotFoundError, NotADirectoryError):
             if os.path.exists(self.root) and not os.path.isdir(self.root):
-                raise StorageRefusedError(f"Cannot list {self.root}: it is a file, not a folder.") from None
+                raise not_a_folder("list", self.root) from None
             return
         except OSError as error:
             raise map_os_error(error, "list", f"{self.root}/{base}") from error

@@ -10,8 +10,8 @@ _REFUSED = {
     errno.ENOSPC: "the disk is full. Free some space there, then repeat the call",
     errno.EDQUOT: "the disk quota is used up. Free some space there, then repeat the call",
     errno.EROFS: "the file system is read-only. Mount it writable or choose another folder",
-    errno.EACCES: "permission denied. Give this user the right to read and write the folder",
-    errno.EPERM: "the operation is not permitted for this user",
+    errno.EACCES: "permission denied. Give this user the right to read and write there, or choose another folder",
+    errno.EPERM: "the operation is not permitted for this user. Choose another folder",
     errno.ENOTDIR: "a part of the path is a file, not a folder. Choose another folder",
     errno.EISDIR: "a folder has this name",
     errno.ENAMETOOLONG: "the name is too long for this file system. Choose a shorter folder or topic name",
@@ -32,6 +32,11 @@ def map_os_error(error: OSError, action: str, path: str) -> StorageError:
     if reason is not None:
         return StorageRefusedError(f"Cannot {action} {path}: {reason}.")
     return StorageError(f"Cannot {action} {path}: {error.strerror or type(error).__name__}.")
+
+
+def not_a_folder(action: str, path: str) -> StorageRefusedError:
+    """The error to raise when a file is where a folder is needed."""
+    return StorageRefusedError(f"Cannot {action} {path}: it is a file, not a folder. Choose another folder.")
 
 
 def map_link_error(error: OSError, path: str) -> StorageError | UnsafeStorageError:

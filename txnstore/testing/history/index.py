@@ -29,7 +29,8 @@ class Anomaly:
     def __str__(self) -> str:
         where = f" in {self.key}" if self.key is not None else ""
         who = f" (operations {', '.join(map(str, self.operations))})" if self.operations else ""
-        return f"{self.kind}{where}: {self.detail}{who}"
+        verdict = ", allowed" if self.allowed else ""
+        return f"{self.kind}{verdict}{where}: {self.detail}{who}"
 
 
 def anomaly(
