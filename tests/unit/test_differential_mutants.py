@@ -292,6 +292,13 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
     ),
     ("OFF-06", BROKER, {"op": "flush"}, {"error": "COMMIT_FAILED"}, {"error": "ILLEGAL_GENERATION"}),
     (
+        "OFF-07",
+        BROKER,
+        {"op": "commit_offsets", "group": "g", "protocol": "consumer"},
+        {"error": "STALE_MEMBER_EPOCH"},
+        {"error": "ILLEGAL_GENERATION"},
+    ),
+    (
         "OFF-08",
         BROKER,
         {"op": "commit_offsets"},
@@ -331,6 +338,21 @@ def test_dif_09_a_difference_is_allowed_by_its_item_alone(
 def test_dif_09_every_entry_of_the_whitelist_is_tested_here() -> None:
     assert [entry.item for entry in WHITELIST] == [row[0] for row in ALLOWED]
     assert all(entry.why for entry in WHITELIST)
+
+
+def test_off_07_what_kafka_takes_from_an_older_epoch_is_allowed_in_groups_of_the_newer_protocol_alone() -> None:
+    def differs(group: str, ahead: int, expected: str | None, actual: str) -> bool:
+        comparison = Comparison(BROKER)
+        comparison.step({"op": "join", "group": "newer", "protocol": "consumer"}, {}, {})
+        op = {"op": "commit_offsets", "group": group, "ahead": ahead}
+        return bool(comparison.step(op, {"error": expected}, {"error": actual}))
+
+    assert not differs("newer", -1, None, "ILLEGAL_GENERATION")
+    assert not differs("newer", 0, "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
+    assert differs("newer", 0, None, "ILLEGAL_GENERATION")
+    assert differs("newer", -1, None, "UNKNOWN_MEMBER_ID")
+    assert differs("classic", -1, None, "ILLEGAL_GENERATION")
+    assert differs("classic", 0, "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
 
 
 def test_cmp_17_a_compaction_may_hide_records_but_not_add_or_change_any() -> None:

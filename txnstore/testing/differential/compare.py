@@ -45,12 +45,15 @@ class Comparison:
     def __init__(self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None) -> None:
         self.from_broker = source != MODEL
         self.compacted = False
+        self.newer_groups: set[str] = set()
         self.used: dict[str, int] = {}
         self._whitelist = WHITELIST if whitelist is None else whitelist
 
     def step(self, op: Op, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
         """The differences after an operation that no item allows."""
         self.compacted = self.compacted or op["op"] == "compact"
+        if op.get("protocol") == "consumer":
+            self.newer_groups.add(op["group"])
         found = []
         for difference in _differences((), expected, actual):
             allowed = next((entry for entry in self._whitelist if entry.applies(self, op, difference)), None)
@@ -124,6 +127,19 @@ def _commit_failed(comparison: Comparison, op: Op, difference: Difference) -> bo
     return comparison.from_broker and difference.path == ("error",) and both
 
 
+def _newer_protocol(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """A commit for a group of KIP-848: see the page of differences."""
+    told = difference.expected, difference.actual
+    both: set[tuple[str | None, str]] = {
+        ("STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"),
+        ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"),
+    }
+    if op.get("ahead", 0) < 0:
+        both.add((None, "ILLEGAL_GENERATION"))
+    newer = comparison.from_broker and op.get("group") in comparison.newer_groups
+    return newer and difference.path == ("error",) and told in both
+
+
 def _unknown_group(comparison: Comparison, op: Op, difference: Difference) -> bool:
     both = difference.expected == "GROUP_ID_NOT_FOUND" and difference.actual == "ILLEGAL_GENERATION"
     return comparison.from_broker and difference.path == ("error",) and op["op"] == "commit_offsets" and both
@@ -151,6 +167,11 @@ WHITELIST: tuple[Allowed, ...] = (
     ),
     Allowed("TV2-02", "a commit that finds its transaction aborted is fenced, as KAFKA-20785 asks", _late_commit),
     Allowed("OFF-06", "Java's CommitFailedException hides which part of a membership is wrong", _commit_failed),
+    Allowed(
+        "OFF-07",
+        "each change of the members fences, also who keeps its partitions, and static names fence, also with KIP-848",
+        _newer_protocol,
+    ),
     Allowed("OFF-08", "the generation of a group that is not known is illegal for every commit", _unknown_group),
     Allowed(
         "ADD-09",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from txnstore.testing.differential.names import ProducerIds
 from txnstore.testing.differential.trace import Op
 from txnstore.testing.kafka.client import ClientProducer
 from txnstore.testing.kafka.cluster import Cluster, VirtualMachine
-from txnstore.testing.kafka.groups import ClassicGroups
+from txnstore.testing.kafka.groups import ClassicGroups, ConsumerGroups
 from txnstore.testing.kafka.requests import BrokerError, Requests
 from txnstore.testing.kafka.view import QUIET_SECONDS, BrokerView
 
@@ -42,7 +43,11 @@ class BrokerDriver:
         self._ids = ProducerIds()
         self._requests = Requests(self.machine, self.cluster)
         self._members = Members()
-        self._groups = ClassicGroups(self.machine, self._requests, self._members)
+        self._protocols: dict[str, ClassicGroups | ConsumerGroups] = {
+            "classic": ClassicGroups(self.machine, self._requests, self._members),
+            "consumer": ConsumerGroups(self.machine, self._requests, self._members),
+        }
+        self._groups: dict[str, ClassicGroups | ConsumerGroups] = {}
         self._view = BrokerView(self.machine, self.cluster, self._requests, self._ids)
         self._retried(self._requests.find_coordinators)
 
@@ -141,12 +146,13 @@ class BrokerDriver:
     def op_commit_offsets(self, op: Op) -> None:
         self._requests.commit_offsets(op["group"], op["offsets"], self._members.claim(op))
 
-    def op_join(self, op: Op) -> dict[str, int]:
-        topics = sorted({name.rpartition("-")[0] for name in self._view.partitions})
-        return {"generation": self._groups.join(op["group"], op["member"], op.get("instance"), topics)}
+    def op_join(self, op: Op) -> dict[str, int] | None:
+        group, topics = op["group"], Counter(name.rpartition("-")[0] for name in self._view.partitions)
+        self._groups[group] = self._protocols[op.get("protocol", "classic")]
+        return self._groups[group].join(group, op["member"], op.get("instance"), topics)
 
     def op_leave(self, op: Op) -> None:
-        self._groups.leave(op["group"], self._members.claim(op))
+        self._groups[op["group"]].leave(op["group"], self._members.claim(op))
 
     def _named(self, identity: tuple[int, int]) -> dict[str, int]:
         return {"producer_id": self._ids.number(identity[0]), "epoch": identity[1]}

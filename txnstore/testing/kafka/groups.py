@@ -1,8 +1,10 @@
-"""Groups of the classic protocol, by single requests: each operation ends with a group that is stable."""
+"""Groups of both protocols, by single requests: each operation ends with a group that is stable."""
 
 from __future__ import annotations
 
 import time
+import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +16,10 @@ JOIN_GROUP = 9
 SYNC_GROUP = 5
 HEARTBEAT = 4
 LEAVE_GROUP = 5
+CONSUMER_GROUP_HEARTBEAT = 1
+#: The epoch of a member that leaves (KIP-848), and of a static one that will be back.
+LEAVING = -1
+LEAVING_FOR_A_WHILE = -2
 #: Kafka's largest; members that are in no operation send no heartbeats.
 SESSION_TIMEOUT_MS = 1_800_000
 REBALANCE_TIMEOUT_MS = 60_000
@@ -21,7 +27,7 @@ REBALANCE_SECONDS = 30.0
 
 
 class ClassicGroups:
-    """The members of all groups of a trace."""
+    """The members of the groups whose members rebalance together."""
 
     def __init__(self, machine: VirtualMachine, requests: Requests, members: Members) -> None:
         self._machine = machine
@@ -32,17 +38,17 @@ class ClassicGroups:
         self._present: dict[str, list[str]] = {}
         self._topics: dict[tuple[str, str], list[str]] = {}
 
-    def join(self, group: str, name: str, instance: str | None, topics: list[str]) -> int:
-        """``JoinGroup`` of a member, and of all others if there is a rebalance: the generation that it is told."""
+    def join(self, group: str, name: str, instance: str | None, topics: Mapping[str, int]) -> dict[str, int]:
+        """``JoinGroup`` of a member, and of all others if there is a rebalance: the generation that they are told."""
         present = self._present.setdefault(group, [])
         present[:] = [
             other for other in present if instance is None or self._members.told(group, other).instance != instance
         ]
         self._members.tell(group, name, Claim(instance=instance))
-        self._topics[group, name] = topics
+        self._topics[group, name] = list(topics)
         self._rebalance(group, {name: self._join(group, name)})
         present.append(name)
-        return self._members.told(group, name).generation
+        return {"generation": self._members.told(group, name).generation}
 
     def leave(self, group: str, claim: Claim) -> None:
         """``LeaveGroup`` of one member, after which the others join again."""
@@ -114,3 +120,70 @@ class ClassicGroups:
             self._requests.send(self._api.SyncGroupRequest.Builder(data).build(SYNC_GROUP)).data().errorCode()
         )
         self._members.tell(group, name, told)
+
+
+class ConsumerGroups:
+    """The members of the groups whose broker assigns the partitions (KIP-848): a generation is a member's epoch."""
+
+    def __init__(self, machine: VirtualMachine, requests: Requests, members: Members) -> None:
+        self._machine = machine
+        self._requests = requests
+        self._members = members
+        self._api: Any = machine.kafka.common.requests
+        self._message: Any = machine.kafka.common.message
+        self._owned: dict[tuple[str, str], Any] = {}
+        self._topics: dict[tuple[str, str], dict[str, int]] = {}
+
+    def join(self, group: str, name: str, instance: str | None, topics: Mapping[str, int]) -> None:
+        """The first heartbeat of a member, and those of all others. How far the epoch goes says nothing to anybody."""
+        for other in self._present(group):
+            told = self._members.told(group, other)
+            if instance is not None and told.instance == instance:
+                self._heartbeat(group, replace(told, generation=LEAVING_FOR_A_WHILE), [])
+                del self._owned[group, other]
+        self._members.tell(group, name, Claim(str(uuid.uuid4()), 0, instance))
+        self._owned[group, name], self._topics[group, name] = [], dict(topics)
+        self._settle(group)
+
+    def leave(self, group: str, claim: Claim) -> None:
+        """The last heartbeat of a member, after which the others are told what is theirs."""
+        self._heartbeat(group, replace(claim, generation=LEAVING), [])
+        for name in self._members.named(group, [claim.member_id]):
+            del self._owned[group, name]
+        self._settle(group)
+
+    def _present(self, group: str) -> list[str]:
+        return [name for of, name in self._owned if of == group]
+
+    def _settle(self, group: str) -> None:
+        """Heartbeats of all, until all are at one epoch and every partition is somebody's."""
+        end, names = time.monotonic() + REBALANCE_SECONDS, self._present(group)
+        while names and not self._settled(group, names):
+            if time.monotonic() > end:
+                msg = f"group {group!r} is not stable after {REBALANCE_SECONDS:.0f} s"
+                raise TimeoutError(msg)
+            for name in names:
+                told = self._members.told(group, name)
+                answer = self._heartbeat(group, told, self._owned[group, name], list(self._topics[group, name]))
+                self._members.tell(group, name, replace(told, generation=answer.memberEpoch()))
+                if answer.assignment() is not None:
+                    self._owned[group, name] = list(answer.assignment().topicPartitions())
+            time.sleep(0.02)
+
+    def _settled(self, group: str, names: list[str]) -> bool:
+        owned = sum(len(list(row.partitions())) for name in names for row in self._owned[group, name])
+        epochs = {self._members.told(group, name).generation for name in names}
+        topics = {topic: count for name in names for topic, count in self._topics[group, name].items()}
+        return len(epochs) == 1 and epochs != {0} and owned == sum(topics.values())
+
+    def _heartbeat(self, group: str, claim: Claim, owned: list[Any], topics: list[str] | None = None) -> Any:
+        kind = self._message.ConsumerGroupHeartbeatRequestData
+        data = kind().setGroupId(group).setMemberId(claim.member_id).setMemberEpoch(claim.generation)
+        data.setInstanceId(claim.instance)
+        if topics is not None:
+            rows = [kind.TopicPartitions().setTopicId(row.topicId()).setPartitions(row.partitions()) for row in owned]
+            data.setRebalanceTimeoutMs(REBALANCE_TIMEOUT_MS).setSubscribedTopicNames(topics).setTopicPartitions(rows)
+        builder = self._api.ConsumerGroupHeartbeatRequest.Builder(data)
+        answer = self._requests.send(builder.build(CONSUMER_GROUP_HEARTBEAT)).data()
+        self._requests.check(answer.errorCode())
+        return answer
