@@ -222,6 +222,11 @@ class TopicConfig:
         check_format(self.segment_format, self.compression)
 
 
+def check_setting(name: object) -> None:
+    """Refuse a name that no setting has, with an :class:`InvalidConfigError` that suggests the one that was meant."""
+    _find(name)
+
+
 def _find(name: object) -> Setting:
     """The setting of this name, or an error that suggests the one that was meant."""
     if isinstance(name, str) and name in _BY_NAME:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
-from txnstore.catalog.settings import TopicConfig
+from txnstore.catalog.settings import TopicConfig, check_setting
 from txnstore.core.commands import AlterTopic, Command, CreateTopic, DeleteTopic
 from txnstore.core.model import (
     Topic,
@@ -20,6 +20,9 @@ from txnstore.segment.schema_text import schema_from_text, schema_to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: More is a slip of the finger: every state of the store has an item for each, also in memory.
+MAX_PARTITIONS = 100_000
 
 
 class _Catalog(Protocol):
@@ -126,6 +129,9 @@ def _altered(
         schemas.evolve_schema(schema_from_text(topic.schema), schema, topic.key)
         changes["schema"] = schema_to_text(schema)
     if config is not None:
+        for setting, value in config.items():
+            if value is None and setting not in topic.config:
+                check_setting(setting)
         merged = {**topic.config, **config}
         kept = {setting: value for setting, value in merged.items() if value is not None}
         changes["config"] = _settings(kept, topic.timestamp).to_mapping()
@@ -146,6 +152,6 @@ def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfi
 
 
 def _check_partitions(name: str, partitions: int) -> None:
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
-        msg = f"partitions of topic {name!r} must be an integer of at least 1, not {partitions!r}"
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
+        msg = f"partitions of topic {name!r} must be an integer from 1 to {MAX_PARTITIONS}, not {partitions!r}"
         raise InvalidConfigError(msg)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -30,6 +31,7 @@ from txnstore.errors import (
     StorageRefusedError,
     StoreExistsError,
     StoreNotFoundError,
+    TopicExistsError,
     TransactionalIdNotFoundError,
     TxnStoreError,
     UnknownMemberError,
@@ -39,6 +41,7 @@ _REJOIN = "Run the command again: it goes on at what the group has committed."
 #: What to do next, where the command line has another answer than the library.
 _ADVICE: dict[type[Exception], str] = {
     StoreExistsError: "Use it as it is, or add --exist-ok.",
+    TopicExistsError: "`txnstore topic show` shows it; --exist-ok is content with one that was created the same way.",
     StoreNotFoundError: "Check --store, or create one with `txnstore init`.",
     StorageRefusedError: "",  # The message says it.
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
@@ -71,6 +74,11 @@ for command in (
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status. Errors are one line on standard error."""
     app = App()
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for good; print would write to the output instead
+    if sys.stdout is None:
+        app.out.error("standard output is closed", "Send it somewhere, such as to /dev/null.")
+        return 1
     try:
         status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()

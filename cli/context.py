@@ -41,7 +41,9 @@ class App:
 
     def store_url(self) -> str:
         """The store that was chosen; a usage error if none was."""
-        url = self.url or os.environ.get(STORE_VARIABLE)
+        if self.url is not None:
+            return self.url
+        url = os.environ.get(STORE_VARIABLE)
         if not url:
             msg = f"which store? Give --store URL (a folder or s3://bucket/prefix), or set {STORE_VARIABLE}."
             raise click.UsageError(msg)

@@ -12,7 +12,7 @@ import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.output import Advance, counted
-from txnstore.cli.records import Piece, Reading, pieces_of_file, pieces_of_stream, size_of_file
+from txnstore.cli.records import ADVICE, Piece, Reading, pieces_of_file, pieces_of_stream, size_of_file
 
 if TYPE_CHECKING:
     from txnstore.core.model import Topic
@@ -120,15 +120,15 @@ def _input(path: Path | None, reading: Reading) -> tuple[Iterator[Piece], int | 
 
 
 def _send_all(producer: Producer, topic: str, pieces: Iterator[Piece], partition: int | None, advance: Advance) -> int:
-    from txnstore.errors import SchemaMismatchError
+    from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 
     count = 0
     for piece in pieces:
         try:
             _send(producer, topic, piece, partition)
-        except SchemaMismatchError as error:
+        except (SchemaMismatchError, UnknownTopicOrPartitionError, RecordTooLargeError) as error:
             msg = f"{piece.where} and following: {error}"
-            raise CommandError(msg, error.advice) from error
+            raise CommandError(msg, error.advice if isinstance(error, RecordTooLargeError) else ADVICE) from error
         count += piece.count
         advance(piece.done)
     return count

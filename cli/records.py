@@ -91,13 +91,14 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
             found.append(_record(line, reading))
         except ValueError as error:
             msg = f"{name}, line {number}: {error}"
-            raise CommandError(msg, _ADVICE) from None
+            raise CommandError(msg, ADVICE) from None
     return (
         found if reading.schema is None else _rows(found, f"{name}, lines {first} to {first + len(lines) - 1}", reading)
     )
 
 
-_ADVICE = "Correct the input; records of earlier lines may have been sent unless a --transactional-id was given."
+#: What to do about input that cannot be sent.
+ADVICE = "Correct the input; records of earlier lines may have been sent unless a --transactional-id was given."
 
 
 def _rows(rows: list[dict[str, Any]], where: str, reading: Reading) -> pa.Table:
@@ -109,7 +110,7 @@ def _rows(rows: list[dict[str, Any]], where: str, reading: Reading) -> pa.Table:
         return normalize(rows, reading.schema)
     except SchemaMismatchError as error:
         msg = f"{where}: {error}"
-        raise CommandError(msg, _ADVICE) from error
+        raise CommandError(msg, ADVICE) from error
 
 
 def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple[list[bytes | None], list[bytes]]:
@@ -119,7 +120,7 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
         key, found, value = line.partition(separator)
         if not found:
             msg = f"{name}, line {number}: there is no key separator {separator.decode()!r} in it"
-            raise CommandError(msg, _ADVICE)
+            raise CommandError(msg, ADVICE)
         keys.append(key)
         values.append(value)
     return keys, values
@@ -128,7 +129,7 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
 def _record(line: bytes, reading: Reading) -> dict[str, Any]:
     """One line of JSON: a row, a document that holds its key, or a record as ``consume --json`` prints it."""
     try:
-        document = json.loads(line)
+        document = json.loads(line.decode("utf-8-sig"))  # Else it would guess: UTF-16, for a line that begins oddly.
     except ValueError as error:
         msg = f"not valid JSON ({error})"
         raise ValueError(msg) from None
@@ -225,7 +226,7 @@ def _csv_batches(path: Path, reading: Reading) -> Iterator[tuple[pa.RecordBatch,
                 yield batch, stream.tell()
         except pa.ArrowException as error:
             msg = f"{path.name}: {error}"
-            raise CommandError(msg, _ADVICE) from None
+            raise CommandError(msg, ADVICE) from None
 
 
 def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict[str, Any]] | pa.Table:

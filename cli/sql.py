@@ -45,6 +45,9 @@ def sql(app: App, query: str | None, isolation: str, emit_views: bool, max_rows:
             app.out.line(doors.emit_views(store, isolation).rstrip("\n"))
         return
     text = query if query is not None else _read_query()
+    if not text.strip():
+        msg = "there is no query in it" if query is not None else "standard input holds no query"
+        raise click.UsageError(msg)
     with app.open(read_only=True) as store:
         _run(app, store, text, isolation, max_rows)
 
@@ -53,11 +56,7 @@ def _read_query() -> str:
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         msg = 'give a query: txnstore sql "SELECT …", or pipe one in'
         raise click.UsageError(msg)
-    text = sys.stdin.read()
-    if not text.strip():
-        msg = "standard input holds no query"
-        raise click.UsageError(msg)
-    return text
+    return sys.stdin.read()
 
 
 def _run(app: App, store: Store, query: str, isolation: str, max_rows: int) -> None:
@@ -79,14 +78,24 @@ def _run(app: App, store: Store, query: str, isolation: str, max_rows: int) -> N
 
 
 def _print(app: App, reader: pa.RecordBatchReader, max_rows: int) -> None:
-    rows = (row for batch in reader for row in batch.to_pylist())
+    names = _distinct(reader.schema.names)
+    rows = (row for batch in reader for row in batch.rename_columns(names).to_pylist())
     if app.out.as_json:
-        app.out.rows(rows, reader.schema.names)
+        app.out.rows(rows, names)
         return
     shown = _first(rows, max_rows)
-    app.out.rows(shown, reader.schema.names, empty="No rows", verbatim=True)
+    app.out.rows(shown, names, empty="No rows", verbatim=True)
     if next(rows, None) is not None:
         app.out.note(f"… and more: only the first {max_rows:,} rows are shown (--max-rows, or --json for all)")
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names of columns, each once, so that no column of a join is lost: ``id`` and ``id_1``, as DuckDB has it."""
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in range(1, len(names) + 1))
+        found.append(name if name not in found else next(other for other in others if other not in {*found, *names}))
+    return found
 
 
 def _first(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:

@@ -27,7 +27,10 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
     import txnstore
 
     with txnstore.create(
-        url or app.store_url(), chains, storage_options=app.storage_options or None, exist_ok=exist_ok
+        url if url is not None else app.store_url(),
+        chains,
+        storage_options=app.storage_options or None,
+        exist_ok=exist_ok,
     ) as store:
         count = len(store.chains)
         has = f", with {count} chains" if count > 1 else ""

@@ -52,6 +52,11 @@ def create(
     exist_ok: bool,
 ) -> None:
     """Create the topic NAME."""
+    if not columns and (key is not None or timestamp is not None):
+        msg = (
+            f"{'--key' if key is not None else '--timestamp'} names a column: give the columns with --column NAME:TYPE"
+        )
+        raise click.UsageError(msg)
     settings = _settings(config)
     schema = _schema(columns)
     with app.open() as store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -33,9 +34,10 @@ class Duration(click.ParamType[float]):
         if str(value).strip() == "0":
             return 0.0
         match = _DURATION.fullmatch(str(value).strip())
-        if match is None:
+        seconds = float(match[1]) * _UNITS[match[2]] if match is not None else math.inf
+        if math.isinf(seconds):
             self.fail(f"{value!r} is not a duration: write 90s, 30m, 24h or 7d", param, ctx)
-        return float(match[1]) * _UNITS[match[2]]
+        return seconds
 
 
 def column(text: str) -> pa.Field:

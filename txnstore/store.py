@@ -99,7 +99,8 @@ def create_on(
         raise StoreExistsError(msg)
     store = open_on(objects, runtime=runtime)
     if chains is not None and len(store.chains) != chains:
-        msg = f"the store at {redact(objects.url)} has {len(store.chains)} chains, not {chains}; that cannot be changed"
+        has = f"{len(store.chains)} chain{'s' if len(store.chains) > 1 else ''}"
+        msg = f"the store at {redact(objects.url)} has {has}, not {chains}; that cannot be changed"
         raise InvalidConfigError(msg)
     return store
 

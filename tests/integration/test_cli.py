@@ -237,6 +237,9 @@ def test_sql_prints_tables_for_people_and_all_rows_for_programs(typed: Cli) -> N
     assert "_offset" in table.out
     assert len(table.out.strip().splitlines()) == 4, "a title, a line, two rows"
     assert "only the first 2 rows" in table.err
+    twice = "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS A"
+    assert typed.ok("sql", twice, "--json").lines == [{"a": 1, "a_2": 2, "a_1": 3, "A": 4}]
+    assert typed.ok("sql", twice).out.split()[-4:] == ["1", "2", "3", "4"]
     assert typed.ok("sql", "--json", stdin=query).lines == typed.ok("sql", query, "--json").lines
     assert typed("sql", "SET threads = 1").out == ""
 

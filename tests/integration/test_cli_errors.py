@@ -45,6 +45,8 @@ def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str |
         (["topic", "create", "a", "--column", "id"], "NAME:TYPE"),
         (["topic", "create", "a", "--column", "id:integer"], "no column type 'integer'"),
         (["topic", "create", "a", "--config", "retention.ms"], "KEY=VALUE"),
+        (["topic", "create", "a", "--key", "id"], "give the columns with --column"),
+        (["topic", "create", "a", "--timestamp", "at"], "give the columns with --column"),
         (["topic", "alter", "orders"], "nothing to change"),
         (["topic", "alter", "orders", "--add-column", "a:int64"], "no columns of its own"),
         (["topic", "delete", "orders"], "--yes"),
@@ -58,6 +60,7 @@ def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str |
         (["consume", "orders", "--isolation", "serializable"], "serializable"),
         (["consume", "orders", "--max", "0"], "--max"),
         (["sql"], "holds no query"),
+        (["sql", " "], "no query in it"),
         (["sql", "SELECT 1", "--emit-views"], "--emit-views takes no query"),
         (["vacuum", "--older-than", "tomorrow"], "not a duration"),
         (["expire", "--offsets", "90"], "not a duration"),
@@ -80,9 +83,13 @@ def test_wrong_usage_is_status_2(cli: Cli, arguments: list[str], message: str) -
     [
         (["init"], "--exist-ok"),
         (["topic", "create", "orders"], "'orders' exists already"),
+        (["topic", "create", "orders"], "--exist-ok"),
+        (["topic", "create", "a", "--partitions", "1000000000"], "from 1 to 100000"),
+        (["topic", "alter", "orders", "--unset", "retention.m"], "did you mean retention.ms"),
+        (["init", ""], "must not be empty"),
+        (["info", "--store", ""], "must not be empty"),
         (["topic", "create", "a/b"], "'/'"),
         (["topic", "create", "a", "--config", "retention.hours=1"], "retention"),
-        (["topic", "create", "a", "--key", "id"], "needs a schema"),
         (["topic", "show", "nothing"], "no topic 'nothing'"),
         (["topic", "alter", "orders", "--partitions", "1", "--config", "nothing=1"], "nothing"),
         (["topic", "delete", "nothing", "--yes"], "nothing"),
@@ -105,6 +112,22 @@ def test_wrong_usage_is_status_2(cli: Cli, arguments: list[str], message: str) -
 )
 def test_what_cannot_be_done_is_status_1(cli: Cli, arguments: list[str], message: str) -> None:
     assert message in _refused(cli, 1, *arguments, stdin="x")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"value": "x", "partition": 9}', "no partition 9"),
+        ('{"value": "x", "partition": -1}', "at least 0, not -1"),
+        (json.dumps({"value": "x" * 2_000_000}), "over max.message.bytes"),
+        ("\0{\0", "not valid JSON (Expecting value"),
+    ],
+)
+def test_a_record_that_cannot_be_sent_is_found_by_its_line(cli: Cli, line: str, message: str) -> None:
+    error = _refused(cli, 1, "produce", "orders", "--format", "json", stdin=line + "\n")
+    assert error.startswith("error: standard input, line 1")
+    assert message in error
+    assert "Create the topic" not in error
 
 
 def test_no_store_is_named(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:

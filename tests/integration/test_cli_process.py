@@ -140,6 +140,22 @@ def test_standard_input_that_is_closed_is_told(url: str) -> None:
     assert "standard input is closed" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("closed", "expected"),
+    [
+        (">&-", (1, "", "error: standard output is closed. Send it somewhere, such as to /dev/null.\n")),
+        ("2>&-", (0, '{"topic":"orders"}\n', "")),
+        ("orders 2>&-", (2, "", "")),
+    ],
+)
+def test_output_that_is_closed_is_told_and_errors_never_take_its_place(
+    url: str, closed: str, expected: tuple[int, str, str]
+) -> None:
+    command = f'"{sys.executable}" -m txnstore.cli --store "{url}" sql "SELECT topic FROM txn.topics" --json {closed}'
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == expected
+
+
 def test_a_terminal_gets_a_bar_and_a_question(url: str) -> None:
     """Bars and questions go to a terminal, on standard error."""
     main, side = pty.openpty()
