@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from txnstore.reading.record import Record
 from txnstore.store import Store
 from txnstore.testing.simulation.actor import Actor
 from txnstore.testing.simulation.transacting import Known, TransactionalActor
-from txnstore.testing.simulation.world import SIDE, SOURCE, TARGET, Copied, Process
+from txnstore.testing.simulation.world import SIDE, SOURCE, TARGET, Copied, Process, World
 
 TOPICS = (SOURCE, SIDE, TARGET)
 Polled = dict[str, list[tuple[int, int]]]
@@ -78,6 +79,8 @@ class Copy(TransactionalActor):
 
     source = SOURCE
     group = "copy"
+    #: How it takes part in its group, beside the defaults.
+    membership: Mapping[str, Any] = MappingProxyType({})
 
     def live(self, process: Process) -> None:
         while self.left > 0:
@@ -85,7 +88,7 @@ class Copy(TransactionalActor):
             if producer is None:
                 return None
             try:
-                consumer = self.insist(partial(process.store.consumer, [self.source], self.group))
+                consumer = self.insist(partial(process.store.consumer, [self.source], self.group, **self.membership))
             except StorageError:
                 return self.pause(1_000)
             history = self.world.history
@@ -148,10 +151,22 @@ class Copy(TransactionalActor):
 
 
 class Member(Copy):
-    """A copy whose instances have a transactional id each: the generation of their group fences them (KIP-447)."""
+    """A copy whose instances have a transactional id each: the generation of their group fences them (KIP-447).
+
+    Some are static members; their leases last shorter than a pause, or longer than the run.
+    """
 
     source = SIDE
     group = "members"
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        rng = world.rng(f"{name}/membership")
+        self.membership = {
+            "assignor": rng.choice(("range", "cooperative-sticky")),
+            "session_timeout": rng.choice((6.0, 45.0, 1_800.0)),
+            "group_instance_id": rng.choice((None, self.label)),
+        }
 
 
 class Scanner(Actor):
