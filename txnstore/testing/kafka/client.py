@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from txnstore.testing.differential.members import Claim
-from txnstore.testing.kafka.cluster import Cluster, VirtualMachine
+from txnstore.testing.kafka.cluster import Cluster, VirtualMachine, again
 from txnstore.testing.kafka.requests import topic_partition
 
 TEXT = "org.apache.kafka.common.serialization.StringSerializer"
@@ -21,7 +20,6 @@ SETTINGS = {
     "request.timeout.ms": "5000",
     "max.block.ms": "10000",
 }
-ID_SECONDS = 10.0
 
 
 class ClientProducer:
@@ -47,9 +45,9 @@ class ClientProducer:
 
     def _wait_for_id(self) -> None:
         """Without transactions, a producer asks for its id in the background."""
-        end = time.monotonic() + ID_SECONDS
-        while self.identity[0] < 0 and time.monotonic() < end:
-            time.sleep(0.01)
+        for _ in again("the producer should get an id"):
+            if self.identity[0] >= 0:
+                return
 
     @property
     def identity(self) -> tuple[int, int]:

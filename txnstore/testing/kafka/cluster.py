@@ -75,15 +75,17 @@ class Cluster:
 
     def _start(self) -> subprocess.Popen[bytes]:
         broker = self._java("kafka.Kafka", str(self._config))
-        for _ in _until(START_SECONDS):
-            if broker.poll() is not None:
-                msg = f"the broker ended with {broker.returncode}: {self._output.read_text()[-2000:]}"
-                raise RuntimeError(msg)
-            if _answers(self._port) and "Kafka Server started" in self._output.read_text():
-                return broker
-        broker.kill()
-        msg = f"the broker does not answer on {self.address} after {START_SECONDS:.0f} s"
-        raise TimeoutError(msg)
+        try:
+            for _ in again(f"the broker should answer on {self.address}", START_SECONDS):
+                if broker.poll() is not None:
+                    msg = f"the broker ended with {broker.returncode}: {self._output.read_text()[-2000:]}"
+                    raise RuntimeError(msg)
+                if _answers(self._port) and "Kafka Server started" in self._output.read_text():
+                    break
+        except BaseException:
+            broker.kill()
+            raise
+        return broker
 
     def _stop(self) -> None:
         self._broker.kill()
@@ -142,12 +144,14 @@ class VirtualMachine:
         return field.get(thing)
 
 
-def _until(seconds: float) -> Iterator[None]:
-    """Again and again, with a short pause, until the time is over."""
+def again(what: str, seconds: float = 30.0) -> Iterator[None]:
+    """Once more and once more, with short pauses; then a :class:`TimeoutError` that says what has not happened."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield
-        time.sleep(0.05)
+        time.sleep(0.02)
+    msg = f"{what}, and did not in {seconds:.0f} s"
+    raise TimeoutError(msg)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -12,10 +12,10 @@ from txnstore.testing.differential.members import Members
 from txnstore.testing.differential.names import ProducerIds
 from txnstore.testing.differential.trace import Op
 from txnstore.testing.kafka.client import ClientProducer
-from txnstore.testing.kafka.cluster import Cluster, VirtualMachine
+from txnstore.testing.kafka.cluster import Cluster, VirtualMachine, again
 from txnstore.testing.kafka.groups import ClassicGroups, ConsumerGroups
 from txnstore.testing.kafka.requests import BrokerError, Requests
-from txnstore.testing.kafka.view import QUIET_SECONDS, BrokerView
+from txnstore.testing.kafka.view import BrokerView
 
 #: Kafka's exceptions that are no answer of a broker.
 CLIENT_ERRORS = {
@@ -27,6 +27,13 @@ CLIENT_ERRORS = {
 #: After these nothing new is to be seen yet. A broker aborts by itself what has timed out while time passes: that is
 #: shown after the sweep (DIF-10). Kafka's producer sends positions at once: that is shown after the flush.
 UNSEEN = {"tick", "begin", "send", "send_offsets"}
+#: What passes by itself.
+UNDER_WAY = {
+    "CONCURRENT_TRANSACTIONS",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+}
 
 
 class BrokerDriver:
@@ -79,23 +86,13 @@ class BrokerDriver:
     @staticmethod
     def _retried(call: Callable[[], Any]) -> Any:
         """An end that is still under way is waited for, as every client does."""
-        end = time.monotonic() + QUIET_SECONDS
-        while True:
+        for _ in again("the broker should be ready"):
             try:
                 return call()
             except BrokerError as error:
-                if (
-                    error.name
-                    not in {
-                        "CONCURRENT_TRANSACTIONS",
-                        "NOT_COORDINATOR",
-                        "COORDINATOR_NOT_AVAILABLE",
-                        "COORDINATOR_LOAD_IN_PROGRESS",
-                    }
-                    or time.monotonic() > end
-                ):
+                if error.name not in UNDER_WAY:
                     raise
-            time.sleep(0.02)
+        return None
 
     def _name(self, exception: Any) -> str:
         """Kafka's name of an exception: that of the first in the chain of causes that has one."""
@@ -199,12 +196,9 @@ class BrokerDriver:
 
     def op_sweep(self, op: Op) -> None:
         """The broker looks by itself for what has timed out: it is waited for."""
-        end = time.monotonic() + QUIET_SECONDS
-        while any(self._timed_out(name) for name in self._view.transactional_ids("ONGOING")):
-            if time.monotonic() > end:
-                msg = "the broker does not abort what has timed out"
-                raise TimeoutError(msg)
-            time.sleep(0.05)
+        for _ in again("the broker should abort what has timed out"):
+            if not any(self._timed_out(name) for name in self._view.transactional_ids("ONGOING")):
+                return
 
     def _timed_out(self, name: str) -> bool:
         found = self._view.describe(name)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import struct
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from txnstore.testing.differential.names import ProducerIds
-from txnstore.testing.kafka.cluster import Cluster, VirtualMachine
+from txnstore.testing.kafka.cluster import Cluster, VirtualMachine, again
 from txnstore.testing.kafka.requests import Requests, topic_partition
 
 #: An entry of the index of aborted transactions: version, producer id, first and last offset, last stable offset.
 ABORTED = struct.Struct(">hqqqq")
-#: The header of a batch: first offset, length, leader's epoch, magic, CRC, attributes, last offset delta, first and$
+#: The header of a batch: first offset, length, leader's epoch, magic, CRC, attributes, last offset delta, first and
 #: last timestamp, producer id, its epoch, first sequence, number of records.
 BATCH = struct.Struct(">qiibIhiqqqhii")
 #: The bytes of a batch that its length does not count.
@@ -23,7 +23,6 @@ OVERHEAD = 12
 CONTROL = 0x20
 #: Before the key in a marker: its length, attributes, timestamp and offset deltas, the length of the key; a byte each.
 KEY_IN_CONTROL_RECORD = 5
-QUIET_SECONDS = 30.0
 
 
 class BrokerView:
@@ -65,25 +64,16 @@ class BrokerView:
 
         self.admin.createTopics([self._admin_api.NewTopic(name, count, 1)]).all().get()
         self.partitions = sorted([*self.partitions, *(f"{name}-{number}" for number in range(count))])
-        end = time.monotonic() + QUIET_SECONDS
-        while True:
-            try:
+        for _ in again(f"the broker should know topic {name!r}"):
+            with suppress(Py4JJavaError):
                 self.offsets("earliest")
-            except Py4JJavaError:
-                if time.monotonic() > end:
-                    raise
-            else:
                 return
-            time.sleep(0.05)
 
     def observe(self) -> dict[str, Any]:
         """Everything that is compared after a step."""
         self.wait_until_quiet()
-        starts, stable, ends = (
-            self.offsets("earliest"),
-            self.end_offsets("read_committed"),
-            self.end_offsets("read_uncommitted"),
-        )
+        starts = self.offsets("earliest")
+        stable, ends = self.end_offsets("read_committed"), self.end_offsets("read_uncommitted")
         shown = {}
         for name in self.partitions:
             shown[name] = {
@@ -104,12 +94,9 @@ class BrokerView:
 
     def wait_until_quiet(self) -> None:
         """Wait until no end of a transaction is under way (DIF-08)."""
-        end = time.monotonic() + QUIET_SECONDS
-        while any(self._state(name).startswith("PREPARE") for name in self.transactional_ids()):
-            if time.monotonic() > end:
-                msg = f"a transaction is still being completed after {QUIET_SECONDS:.0f} s"
-                raise TimeoutError(msg)
-            time.sleep(0.005)
+        for _ in again("all transactions should be complete"):
+            if not any(self._state(name).startswith("PREPARE") for name in self.transactional_ids()):
+                return
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
@@ -166,15 +153,12 @@ class BrokerView:
         consumer.assign([tp])
         consumer.seek(tp, start)
         found: list[list[Any]] = []
-        deadline = time.monotonic() + QUIET_SECONDS
         pause = self._machine.java.time.Duration.ofMillis(200)
-        while True:
+        for _ in again(f"{isolation} should read {name} up to {end}"):
             found += [[record.offset(), record.key(), record.value()] for record in consumer.poll(pause).iterator()]
             if consumer.position(tp) >= end:
-                return found
-            if time.monotonic() > deadline:
-                msg = f"{name} cannot be read up to {end}: {isolation} is at {consumer.position(tp)}"
-                raise TimeoutError(msg)
+                break
+        return found
 
     def producers(self, name: str) -> list[list[Any]]:
         """Producer id, epoch, last sequence, first offset of the open transaction."""
