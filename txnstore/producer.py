@@ -9,6 +9,7 @@ sequences, the futures.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +21,7 @@ from txnstore.errors import (
     InvalidConfigError,
     InvalidTxnStateError,
     ProducerClosedError,
+    ProducerFencedError,
     StorageError,
     TransactionAbortedError,
     TxnStoreError,
@@ -386,7 +388,10 @@ class Producer:
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush (idempotent) or abort what is open (transactional), then refuse further use (API-11)."""
+        """Flush (idempotent) or abort what is open (transactional), then refuse further use (API-11).
+
+        A producer that was fenced closes in silence, as in Kafka: who fenced it has aborted what was open.
+        """
         if self._life.phase is Phase.CLOSED or self._life.forked:
             return
         if self._lingerer is not None:
@@ -396,7 +401,8 @@ class Producer:
                 if self.transactional_id is None:
                     self._registrar.flush()
                 elif self._life.phase in (Phase.IN_TRANSACTION, Phase.ABORTABLE_ERROR):
-                    self._end(Outcome.ABORT)
+                    with suppress(ProducerFencedError):
+                        self._end(Outcome.ABORT)
             finally:
                 with self._registrar.lock:
                     self._life.phase = Phase.CLOSED

@@ -18,6 +18,7 @@ from txnstore.errors import (
     InvalidConfigError,
     InvalidTxnStateError,
     InvalidTxnTimeoutError,
+    ProducerError,
     ProducerFencedError,
     StorageError,
     StorageRefusedError,
@@ -272,6 +273,18 @@ def test_a_zombie_is_fenced_in_every_call_that_reaches_the_chain(bench: Bench, c
         zombie.begin_transaction()
     zombie.close()
     assert values(bench.store) == [b"successor"]
+    sound(bench.store)
+
+
+def test_api_11_a_zombie_closes_in_silence(bench: Bench) -> None:
+    """API-11, FEN-09: who fenced it has aborted what was open, and its records have failed."""
+    zombie = begin(bench, "id", b"zombie")
+    future = zombie.send("t", b"zombie again", partition=0)
+    with another_process(bench.store, bench.inner) as other, other.producer("id"):
+        zombie.close()
+    assert isinstance(future.exception(), ProducerError)
+    assert repr(zombie).endswith("CLOSED>")
+    assert values(bench.store) == []
     sound(bench.store)
 
 

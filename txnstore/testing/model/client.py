@@ -124,6 +124,9 @@ class Producer:
                 self._write()
             elif self.state in {"IN_TRANSACTION", "ABORTABLE_ERROR"}:
                 self.abort()
+        except RefusedError as refused:
+            if refused.error != "PRODUCER_FENCED":  # Who fenced it has aborted what was open.
+                raise
         finally:
             self.state = "CLOSED"
 
