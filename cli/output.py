@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -186,6 +187,8 @@ def display(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     plain = _plain(value)
     if isinstance(plain, list) and not any(isinstance(item, list | dict) for item in plain):
         return ", ".join(map(display, plain))

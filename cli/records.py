@@ -92,9 +92,10 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
         except ValueError as error:
             msg = f"{name}, line {number}: {error}"
             raise CommandError(msg, ADVICE) from None
-    return (
-        found if reading.schema is None else _rows(found, f"{name}, lines {first} to {first + len(lines) - 1}", reading)
-    )
+    if reading.schema is None:
+        return found
+    where = f"line {first}" if len(lines) == 1 else f"lines {first} to {first + len(lines) - 1}"
+    return _rows(found, f"{name}, {where}", reading)
 
 
 #: What to do about input that cannot be sent.

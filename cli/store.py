@@ -35,6 +35,8 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
         count = len(store.chains)
         has = f", with {count} chains" if count > 1 else ""
         app.out.result(f"The store is at {store.url}{has}", url=store.url, store_id=store.store_id, chains=count)
+        if store.url.startswith("memory://"):
+            app.out.note("It ends with this command, for it is in the memory of its process: give a folder to keep it")
 
 
 @click.command()

@@ -164,6 +164,12 @@ def test_a_store_that_cannot_be_made_there(cli: Cli, tmp_path: Path, monkeypatch
     )
 
 
+def test_a_store_in_memory_is_made_and_said_to_be_short_lived(cli: Cli) -> None:
+    made = cli("init", "memory://cli-short-lived")
+    assert (made.status, "ends with this command" in made.err) == (0, True)
+    assert cli.ok("init", "memory://cli-short-lived", "--exist-ok", "--json").lines[0]["chains"] == 1
+
+
 @pytest.mark.parametrize("stdin", ["", "x\n"])
 def test_a_partition_that_is_not_there_is_refused_before_input_is_read(cli: Cli, stdin: str) -> None:
     """And before an older producer of the transactional id is fenced."""

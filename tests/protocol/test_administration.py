@@ -390,10 +390,13 @@ def test_adm_07_two_operators_abort_it_once(clock: ManualClock) -> None:
 
 
 def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
-    """INIT-17: what they left open is aborted; they stop with their next call; their successors go on."""
+    """INIT-17: what they left open is aborted; they stop with their next call; their successors go on.
+
+    An id that is given twice is fenced once.
+    """
     names = [ids_of(store, chain) for chain in range(len(store.chains))]
     producers = [open_everywhere(store, name, transaction_timeout=17.0) for name in names]
-    found = store.fence_producers([*names, "unknown"])
+    found = store.fence_producers([*names, "unknown", "unknown"])
     assert list(found) == [*names, "unknown"]
     for name, producer in zip(names, producers, strict=True):
         assert found[name].epoch > producer.epoch

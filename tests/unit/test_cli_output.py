@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -42,7 +43,16 @@ def test_every_value_has_one_form_in_json(value: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, ""), (False, "no"), (2013, "2013"), ([], ""), (["a", "b"], "a, b"), ({"a": 1}, '{"a":1}'), (b"x", "x")],
+    [
+        (None, ""),
+        (False, "no"),
+        (2013, "2013"),
+        ([], ""),
+        (["a", "b"], "a, b"),
+        ({"a": 1}, '{"a":1}'),
+        (b"x", "x"),
+        (math.inf, "inf"),
+    ],
 )
 def test_values_for_people_are_short(value: Any, text: str) -> None:
     assert display(value) == text

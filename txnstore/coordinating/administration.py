@@ -308,7 +308,7 @@ def fence_producers(coordinator: Coordinator, view: View, ids: Iterable[str]) ->
     """
     names = ids_from(ids)
     found: dict[str, ProducerIdentity] = {}
-    for name in names:
+    for name in dict.fromkeys(names):
         txn = view.transactions.get(name)
         command = InitProducer(name) if txn is None else InitProducer(name, txn.timeout_ms)
         found[name] = coordinator.submit(command)
