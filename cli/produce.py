@@ -81,6 +81,9 @@ def _check_options(path: Path | None, form: str | None, key_field: str | None, k
     if path is not None and path.suffix not in _SUFFIXES:
         msg = f"--file {path.name}: the name must end in one of {', '.join(_SUFFIXES)}"
         raise click.UsageError(msg)
+    if path is not None and path.suffix in (".parquet", ".csv") and not path.is_file():
+        msg = f"--file {path.name}: it is a pipe or a device, from which only .jsonl can be read"
+        raise click.UsageError(msg)
     if key_separator is not None and (path is not None or form == "json" or key_field is not None):
         msg = "--key-separator is for lines of text on standard input"
         raise click.UsageError(msg)

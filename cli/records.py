@@ -219,15 +219,32 @@ def _csv_batches(path: Path, reading: Reading) -> Iterator[tuple[pa.RecordBatch,
     import pyarrow as pa
     from pyarrow import csv
 
-    types = {} if reading.schema is None else {field.name: field.type for field in reading.schema}
-    options = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=["", "NA", "NULL", "null"])
     with path.open("rb") as stream:
         try:
+            options = csv.ConvertOptions(
+                column_types=_csv_types(path, reading),
+                strings_can_be_null=True,
+                null_values=["", "NA", "NULL", "null"],
+            )
             for batch in csv.open_csv(stream, convert_options=options):
                 yield batch, stream.tell()
         except pa.ArrowException as error:
             msg = f"{path.name}: {error}"
             raise CommandError(msg, ADVICE) from None
+
+
+def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
+    """The types of the topic's columns. Keys and values of Kafka records are bytes, also if all look like numbers."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    if reading.schema is not None:
+        return {field.name: field.type for field in reading.schema}
+    if reading.key_field is not None:
+        return {}
+    with path.open("rb") as stream:
+        is_record = "value" in csv.open_csv(stream).schema.names
+    return {"key": pa.binary(), "value": pa.binary()} if is_record else {}
 
 
 def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict[str, Any]] | pa.Table:

@@ -170,6 +170,12 @@ def test_a_store_in_memory_is_made_and_said_to_be_short_lived(cli: Cli) -> None:
     assert cli.ok("init", "memory://cli-short-lived", "--exist-ok", "--json").lines[0]["chains"] == 1
 
 
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+def test_a_pipe_is_no_file_that_is_read_more_than_once(cli: Cli, tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert f"--file {name}: it is a pipe" in _refused(cli, 2, "produce", "orders", "--file", str(tmp_path / name))
+
+
 @pytest.mark.parametrize("stdin", ["", "x\n"])
 def test_a_partition_that_is_not_there_is_refused_before_input_is_read(cli: Cli, stdin: str) -> None:
     """And before an older producer of the transactional id is fenced."""

@@ -143,6 +143,17 @@ def test_a_file_with_a_value_column_holds_records(tmp_path: Path) -> None:
     assert _file_rows(path, TEXT) == [{"key": b"k", "value": b"v"}]
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_keys_and_values_that_look_like_numbers_are_bytes_as_they_are(tmp_path: Path, mark: str) -> None:
+    """With the byte order mark, too, that spreadsheets write."""
+    path = tmp_path / "data.csv"
+    path.write_text(f"{mark}key,value\n007,1\n,2.50\n")
+    assert _file_rows(path, TEXT) == [{"key": b"007", "value": b"1"}, {"key": None, "value": b"2.50"}]
+    lines = tmp_path / "data.jsonl"
+    lines.write_text(f'{mark}{{"value": "a"}}\n{{"value": "b"}}\n')
+    assert [row["value"] for row in _file_rows(lines, JSON)] == [b"a", b"b"]
+
+
 def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
     parquet, csv = tmp_path / "data.parquet", tmp_path / "data.csv"
     parquet.write_bytes(b"not parquet")
