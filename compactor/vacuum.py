@@ -86,7 +86,7 @@ def vacuum(
         state = store.state(refresh=False)
     garbage = _choose(state, segments, now - grace_ms)
     leftovers = [
-        *_older(checkpoints, now - grace_ms),
+        *_older_as_a_whole(checkpoints, now - grace_ms),
         # A probe whose object disappears under it would take a safe storage for one that lets two writers win.
         *_older(probes, now - max(grace_ms, _SWEEP_MS)),
     ]
@@ -143,6 +143,19 @@ def _choose(state: View, segments: Iterable[ObjectInfo], before: int) -> list[Ob
 
 def _older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
     return [item for item in items if item.modified_ms <= limit]
+
+
+def _older_as_a_whole(parts: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
+    """The objects of the checkpoints of which no part is younger: late heads keep their batches."""
+    youngest: dict[str, int] = {}
+    for item in parts:
+        folder = _folder(item.key)
+        youngest[folder] = max(item.modified_ms, youngest.get(folder, 0))
+    return [item for item in parts if youngest[_folder(item.key)] <= limit]
+
+
+def _folder(key: str) -> str:
+    return key.rpartition("/")[0]
 
 
 def _all_old_checkpoints(store: Store) -> list[ObjectInfo]:

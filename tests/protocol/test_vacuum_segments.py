@@ -431,6 +431,36 @@ def test_the_checkpoint_of_the_hint_stays(store: Store, clock: ManualClock) -> N
     assert _checkpoints(store) == [first, *made[-2:]]
 
 
+@ONE_CHAIN
+def test_a_checkpoint_goes_as_a_whole(store: Store, clock: ManualClock) -> None:
+    """Its writer slept between its two objects: the grace period of both begins with the head."""
+    made = [_checkpoint(store, clock) for _ in range(3)]
+    head = store.objects.get(keys.checkpoint_head(0, made[0]))
+    clock.advance(DAY_MS)
+    store.objects.put(keys.checkpoint_head(0, made[0]), head)
+    assert store.vacuum().deleted == ()
+    assert store.verify(deep=True).ok
+    clock.advance(DAY_MS)
+    assert store.vacuum().deleted == (keys.checkpoint_head(0, made[0]), keys.checkpoint_batches(0, made[0]))
+
+
+@ONE_CHAIN
+def test_a_head_that_comes_after_the_vacuum_is_no_damage_and_goes_with_the_next(
+    store: Store, clock: ManualClock
+) -> None:
+    """Its writer slept for longer than the grace period; by then there are newer checkpoints."""
+    made = [_checkpoint(store, clock) for _ in range(3)]
+    key = keys.checkpoint_head(0, made[0])
+    head = store.objects.get(key)
+    clock.advance(DAY_MS)
+    store.vacuum()
+    store.objects.put(key, head)
+    assert store.verify(deep=True).ok
+    assert rows(reopen(store, clock)) == rows(store)
+    clock.advance(DAY_MS)
+    assert store.vacuum().deleted == (key,)
+
+
 def test_leftovers_of_probes_go(store: Store, clock: ManualClock) -> None:
     store.objects.put("_probe/left", b"x")
     assert store.vacuum().deleted == ()

@@ -45,6 +45,7 @@ class Comparison:
     def __init__(self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None) -> None:
         self.from_broker = source != MODEL
         self.compacted = False
+        self.restarted = False
         self.newer_groups: set[str] = set()
         self.used: dict[str, int] = {}
         self._whitelist = WHITELIST if whitelist is None else whitelist
@@ -52,6 +53,7 @@ class Comparison:
     def step(self, op: Op, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
         """The differences after an operation that no item allows."""
         self.compacted = self.compacted or op["op"] == "compact"
+        self.restarted = self.restarted or op["op"] == "restart"
         if op.get("protocol") == "consumer":
             self.newer_groups.add(op["group"])
         found = []
@@ -106,6 +108,12 @@ def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool
     ends = op["op"] in {"begin", "commit"} or (op["op"] == "raw_end_txn" and op["commit"])
     both = difference.expected == "INVALID_TXN_STATE" and difference.actual == "PRODUCER_FENCED"
     return comparison.from_broker and difference.path == ("error",) and ends and both
+
+
+def _shorter_window(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """A batch again after a restart: here a duplicate, there not known any more."""
+    both = difference == Difference(("error",), "OUT_OF_ORDER_SEQUENCE_NUMBER", None)
+    return comparison.from_broker and comparison.restarted and op["op"] == "raw_append" and both
 
 
 def _rotated(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -178,6 +186,7 @@ WHITELIST: tuple[Allowed, ...] = (
         "offsets that are refused begin no transaction in a chain; in Kafka there is one, which can be aborted",
         _begun_by_a_refusal,
     ),
+    Allowed("PST-03", "a restart forgets no batch of the window; a broker's keeps the last one", _shorter_window),
     Allowed("INIT-07", "who had a producer id that was replaced is fenced; in Kafka the old id is unknown", _rotated),
     Allowed(
         "API-09", "a flush, too, says that a producer is fenced or closed; Kafka's has nothing to flush", _silent_flush
