@@ -19,6 +19,7 @@ from txnstore.testing.differential.replay import MismatchError, record, replay
 from txnstore.testing.differential.store_driver import StoreDriver
 from txnstore.testing.differential.trace import MODEL, Trace
 from txnstore.testing.kafka import BrokerDriver
+from txnstore.testing.kafka.cluster import release_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     recording.add_argument("ops", type=Path, help="a file of JSON lines, or a trace: its operations are run again")
     recording.add_argument("--name", help="what the trace is called (default: as its file)")
     recording.add_argument(
-        "--kafka", type=Path, metavar="LIBS", help="run a broker of the Kafka release with these jars"
+        "--kafka", type=_libs, metavar="LIBS", help="run a broker of the Kafka release with these jars"
     )
     recording.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
     options = parser.parse_args(arguments)
@@ -43,6 +44,15 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(_recorded(options).dumps())
         return 0
     return max(_replay(Trace.load(path), options.chains) for path in options.traces)
+
+
+def _libs(text: str) -> Path:
+    """The folder with the jars of a Kafka release."""
+    try:
+        release_of(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
 
 
 def _recorded(options: argparse.Namespace) -> Trace:

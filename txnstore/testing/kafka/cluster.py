@@ -31,11 +31,23 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 START_SECONDS = 60.0
 
 
+def release_of(jars: Path) -> str:
+    """``4.4.0``: the Kafka release of a folder with jars, from their names. Raises ``ValueError`` if there is none."""
+    found = [jar.stem.removeprefix("kafka-clients-") for jar in jars.glob("kafka-clients-*.jar")]
+    if len(found) != 1:
+        msg = (
+            f"{jars} is not the libs folder of a Kafka release: {len(found)} files in it are called kafka-clients-*.jar"
+        )
+        raise ValueError(msg)
+    return found[0]
+
+
 class Cluster:
     """A broker on 127.0.0.1 with a new folder; ``jars`` is the ``libs`` folder of a Kafka release."""
 
     def __init__(self, jars: Path, settings: Mapping[str, str] | None = None) -> None:
         self._jars = jars
+        self.version = release_of(jars)
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-"))
         self._port, controller = _free_ports(2)
         self.address = f"127.0.0.1:{self._port}"
@@ -50,14 +62,12 @@ class Cluster:
         }
         self._config = self._folder / "server.properties"
         self._config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config)).wait()
-        self._broker = self._start()
-
-    @property
-    def version(self) -> str:
-        """``4.1.0``, from the names of the jars."""
-        [jar] = self._jars.glob("kafka-clients-*.jar")
-        return jar.stem.removeprefix("kafka-clients-")
+        try:
+            self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config)).wait()
+            self._broker = self._start()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
 
     def restart(self) -> None:
         """Kill the broker, and start it again on what it has written."""

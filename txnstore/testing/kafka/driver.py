@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +43,29 @@ class BrokerDriver:
     supports = frozenset({"delete_records", "compact", "members"})
 
     def __init__(self, jars: Path, settings: dict[str, str] | None = None) -> None:
-        self.cluster = Cluster(jars, settings)
-        self.machine = VirtualMachine(jars)
         self.producers: dict[str, ClientProducer] = {}
         self._last: Op = {}
         self._observed: dict[str, Any] = {}
         self._ids = ProducerIds()
-        self._requests = Requests(self.machine, self.cluster)
         self._members = Members()
-        self._protocols: dict[str, ClassicGroups | ConsumerGroups] = {
-            "classic": ClassicGroups(self.machine, self._requests, self._members),
-            "consumer": ConsumerGroups(self.machine, self._requests, self._members),
-        }
         self._groups: dict[str, ClassicGroups | ConsumerGroups] = {}
-        self._view = BrokerView(self.machine, self.cluster, self._requests, self._ids)
-        self._retried(self._requests.find_coordinators)
+        with ExitStack() as started:
+            self.cluster = Cluster(jars, settings)
+            started.callback(self.cluster.close)
+            self.machine = VirtualMachine(jars)
+            started.callback(self.machine.close)
+            self._requests = Requests(self.machine, self.cluster)
+            self._protocols: dict[str, ClassicGroups | ConsumerGroups] = {
+                "classic": ClassicGroups(self.machine, self._requests, self._members),
+                "consumer": ConsumerGroups(self.machine, self._requests, self._members),
+            }
+            self._view = BrokerView(self.machine, self.cluster, self._requests, self._ids)
+            self._retried(self._requests.find_coordinators)
+            self._started = started.pop_all()
 
     def close(self) -> None:
         """Stop all of it."""
-        self.machine.close()
-        self.cluster.close()
+        self._started.close()
 
     def apply(self, op: Op) -> dict[str, Any]:
         """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""

@@ -197,8 +197,11 @@ def markers(log: bytes) -> Iterator[tuple[int, str, int, int]]:
     Kafka's format, version 2: a batch of control has one record, whose key is two numbers: its version and its kind.
     """
     place = 0
-    while place + BATCH.size <= len(log):
-        offset, length, _, _, _, attributes, _, _, _, producer_id, epoch, _, _ = BATCH.unpack_from(log, place)
+    while place + OVERHEAD <= len(log):
+        [length] = struct.unpack_from(">i", log, place + 8)
+        if place + OVERHEAD + length > len(log):
+            return
+        offset, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, _ = BATCH.unpack_from(log, place)
         if attributes & CONTROL:
             _, kind = struct.unpack_from(">hh", log, place + BATCH.size + KEY_IN_CONTROL_RECORD)
             yield offset, ("ABORT", "COMMIT")[kind], producer_id, epoch
