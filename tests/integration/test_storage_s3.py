@@ -412,7 +412,7 @@ def test_secrets_reach_neither_errors_nor_logs(
             texts += ["".join(traceback.format_exception(caught.value)), repr(caught.value)]
         store.close()
     texts.append(caplog.text)
-    assert "trying again" in caplog.text
+    assert "retrying" in caplog.text
     for secret in secrets:
         assert not [text for text in texts if secret in text]
 

@@ -153,7 +153,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
         ("http://host/x", "cannot store anything at http:// URLs"),
         ("s3://", "names no bucket"),
         ("s3://bucket/../x", "not legal"),
-        ("s3://user:password@bucket/x", "holds credentials"),
+        ("s3://user:password@bucket/x", "contains credentials"),
         ("gs://bucket/x", "has not been checked"),
         ("file://host/x", "not the URL of a folder"),
     ],
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_a_store_with_another_number_of_chains(bucket: MemorySto
     """COORD-02: a store.json that was exchanged is not believed."""
     open_on(bucket).checkpoint()
     bucket.put(keys.STORE, resealed({**json.loads(bucket.get(keys.STORE)), "chains": 4}))
-    with refused(bucket, CorruptionError, "is of chain 0 of 1, not of chain 0 of 4"):
+    with refused(bucket, CorruptionError, "belongs to chain 0 of 1; expected chain 0 of 4"):
         open_on(bucket)
 
 

@@ -72,7 +72,7 @@ class Forgets(MemoryStore):
         (IgnoresTheCondition(), "let 9 of 9 writers create the same object"),
         (ChecksThenCreates(8), "let 8 of 9 writers create the same object"),
         (RefusesButOverwrites(), "holds the bytes of another"),
-        (Forgets(), "does not have it"),
+        (Forgets(), "could not find it"),
     ],
 )
 def test_an_unsafe_store_is_refused(store: MemoryStore, words: str) -> None:

@@ -1,6 +1,6 @@
-"""Object storage: one small protocol, its backends, and the wrappers around them.
+"""Object storage: the ``ObjectStore`` protocol, its backends, and wrappers that count and retry.
 
-``base`` is the contract. ``registry.open_store(url)`` is the door. Nothing outside this package touches fsspec.
+``base`` defines the protocol; ``registry.open_store(url)`` opens a backend. Only this package uses fsspec.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Claiming a name: the one place that turns the three outcomes of a conditional create into a certain one.
+"""Resolves the outcome of a conditional create, including an unknown one.
 
-    created           -> ours
-    exists or unknown -> read the name: our bytes? ours. Other bytes? theirs.
-    nothing there     -> the same bytes again: an unknown create may still arrive, but only with them
+    put_if_absent        next step
+    created              the object holds our bytes
+    exists or unknown    read the object: our bytes or those of another writer
+    object not found     repeat put_if_absent with the same bytes
 
-So a name is never given up before it is decided, and an error alone never decides anything. The bytes must be unique,
-which an id in them makes sure.
+Repeating with the same bytes is safe: an earlier create that still arrives can only write these bytes. An error alone
+never decides the outcome. The bytes of each claim must be unique; entries contain a unique id for this purpose.
+See docs/design/0002-commit.md.
 """
 
 from __future__ import annotations
@@ -15,27 +17,35 @@ from collections.abc import Callable
 from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
 from txnstore.storage.base import ObjectStore
 
-#: How often the same bytes are offered before the caller is told that nobody knows.
+#: How often a claim calls put_if_absent before it raises UnknownOutcomeError.
 _ATTEMPTS = 8
 
 
 class Claim:
-    """The attempt to create ``key`` with ``data``; :meth:`settle` may be called again after an unknown outcome."""
+    """An attempt to create ``key`` with ``data``; :meth:`settle` may be repeated after an unknown outcome."""
 
     __slots__ = ("data", "doubtful", "key", "unknown_outcomes")
 
     def __init__(self, key: str, data: bytes) -> None:
         self.key = key
         self.data = data
-        #: Whether an offer may have been accepted, or may still be, without our knowing.
+        #: Whether an earlier put_if_absent may have created the object, or may still create it.
         self.doubtful = False
         self.unknown_outcomes = 0
 
     def settle(self, objects: ObjectStore, pause: Callable[[int], None]) -> bytes:
-        """The bytes that the name holds in the end: ours, or those of whoever came first.
+        """Create the object, or find out which writer created it.
 
-        ``pause(n)`` waits before the n-th repetition. Raises :class:`UnknownOutcomeError` if nobody could tell in time,
-        and another :class:`StorageError` if the storage refused and certainly nothing has happened.
+        Args:
+            objects: The object store.
+            pause: Waits before the n-th repetition; called with n, from 1.
+
+        Returns:
+            The bytes of the object: ``self.data`` if this claim won, else those of the writer that won.
+
+        Raises:
+            UnknownOutcomeError: The outcome is still unknown after all attempts. Calling again is safe.
+            StorageError: The storage refused the first attempt; the object was not created.
         """
         cause: StorageError | None = None
         for tries in range(1, _ATTEMPTS + 1):
@@ -54,7 +64,7 @@ class Claim:
             if found is not None:
                 return found
             pause(tries)
-        msg = f"{self.key} on {objects.url}: the storage did not tell whether it was created"
+        msg = f"{self.key} on {objects.url}: the storage did not confirm whether the object was created"
         raise UnknownOutcomeError(msg) from cause
 
     def _read(self, objects: ObjectStore) -> bytes | None:
@@ -63,4 +73,4 @@ class Claim:
         except ObjectNotFoundError:
             return None
         except StorageError:
-            return None  # The next offer tells.
+            return None  # The next attempt resolves it.

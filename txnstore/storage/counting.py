@@ -1,4 +1,4 @@
-"""Counting what a store is asked for."""
+"""Counts the requests to an object store."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from txnstore.storage.forklock import ForkLock
 
 @dataclass(frozen=True, slots=True)
 class StoreCounts:
-    """Calls by kind, failed ones included, and the bytes of their bodies.
+    """The number of calls by kind, including failed ones, and the bytes transferred.
 
-    ``bytes_in`` came from the store, ``bytes_out`` went to it.
-    ``snapshot() - earlier`` is what happened in between.
+    ``snapshot() - earlier`` gives the counts between two snapshots.
+
+    Attributes:
+        bytes_in: Bytes read from the store.
+        bytes_out: Bytes written to the store, including those of failed writes.
     """
 
     get: int = 0
@@ -30,12 +33,12 @@ class StoreCounts:
 
     @property
     def requests(self) -> int:
-        """All calls together."""
+        """The number of calls of all kinds."""
         return self.get + self.put + self.put_if_absent + self.list + self.delete + self.stat + self.now_ms
 
     @property
     def puts(self) -> int:
-        """Conditional and unconditional writes together: what a storage bills as PUT."""
+        """The number of conditional and unconditional writes: the requests that a provider bills as PUT."""
         return self.put + self.put_if_absent
 
     def __sub__(self, earlier: StoreCounts) -> StoreCounts:
@@ -43,12 +46,15 @@ class StoreCounts:
 
 
 class CountingStore:
-    """An :class:`~txnstore.storage.base.ObjectStore` that passes every call on and counts it. Safe for many threads.
+    """An :class:`~txnstore.storage.base.ObjectStore` that forwards every call and counts it. Thread-safe.
 
-    It counts calls of the protocol. They equal requests on the wire except for lists and deletes of more than
-    1,000 keys, multipart uploads, and retries of a store below. With ``log=True``, :attr:`log` keeps
-    ``(kind, key)`` of every call in order; a delete logs its keys joined by a blank.
-    A pickled copy starts at zero.
+    It counts calls of the protocol. A call is one request on the wire, except for lists and deletes of more than
+    1,000 keys, multipart uploads, and retries inside the wrapped store. A pickled copy starts at zero.
+
+    Args:
+        inner: The store that the calls are forwarded to.
+        log: Whether :attr:`log` records ``(kind, key)`` of each call, in order. A delete records its keys joined by
+            a space.
     """
 
     def __init__(self, inner: ObjectStore, *, log: bool = False) -> None:
@@ -59,12 +65,12 @@ class CountingStore:
 
     @property
     def url(self) -> str:
-        """The root of the store below, without credentials."""
+        """The root URL of the wrapped store, without credentials."""
         return self.inner.url
 
     @property
     def log(self) -> Sequence[tuple[str, str]]:
-        """``(kind, key)`` of every call since the last reset; empty unless asked for."""
+        """``(kind, key)`` of every call since the last reset; empty without ``log=True``."""
         with self._lock.own:
             return list(self._log or ())
 
@@ -74,7 +80,7 @@ class CountingStore:
             return StoreCounts(**self._counts)
 
     def reset(self) -> StoreCounts:
-        """Set all counts to zero and forget the log; returns the counts until now."""
+        """Set all counts to zero and clear the log; returns the counts before the reset."""
         with self._lock.own:
             counts, self._counts = self._counts, {}
             if self._log is not None:

@@ -1,4 +1,4 @@
-"""A lock that a forked child does not inherit in a locked state, and that pickles."""
+"""A lock that is unlocked in a forked child process, and that can be pickled."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 
 
 class ForkLock:
-    """A mutex that belongs to one process: ``with lock.own: …``.
+    """A mutex with one lock per process: ``with lock.own: …``.
 
-    A plain lock that another thread holds at the moment of a fork stays locked in the child for ever. Here each
-    process takes a lock of its own. Pickling drops the state: the copy is a fresh, open lock.
+    A plain lock that another thread holds during a fork stays locked in the child forever. Here each process uses its
+    own lock. An unpickled copy is unlocked.
 
-    ``own`` hands out the plain lock, because only a ``with`` on that one cannot be interrupted between taking the lock
-    and entering the block: a Ctrl-C there would leave it locked for ever.
+    ``own`` returns the plain lock instead of wrapping it in a context manager: only ``with`` on a plain lock cannot be
+    interrupted (Ctrl-C) between acquiring the lock and entering the block, which would leave it locked forever.
     """
 
     __slots__ = ("_locks",)

@@ -1,27 +1,27 @@
-"""Flushing files and folders to the disk, as far as the operating system can be told to."""
+"""Flushes files and folders to disk, with the strongest flush that the operating system offers."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 
-# On macOS, fsync leaves the data in the drive's cache; only this call flushes that, too.
+# On macOS, fsync leaves the data in the drive's cache; F_FULLFSYNC also flushes the cache.
 _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 def fsync_file(descriptor: int) -> None:
-    """Return when the file's content and size are on the disk."""
+    """Flush the file's content and size to disk."""
     if _FULL_FSYNC is not None:
         try:
             fcntl.fcntl(descriptor, _FULL_FSYNC)
             return
         except OSError:
-            pass  # a network drive that does not know the call: the plain flush below is what it has
+            pass  # Network file systems may not support F_FULLFSYNC: fall back to fsync.
     os.fsync(descriptor)
 
 
 def fsync_folder(path: str) -> None:
-    """Return when the names in the folder are on the disk."""
+    """Flush the directory entries of the folder to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fsync_file(descriptor)

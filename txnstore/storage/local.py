@@ -1,9 +1,9 @@
-"""A folder as an object store, crash-safe.
+"""A crash-safe object store in a local folder.
 
-An object is written under a temporary name in its own folder, flushed to the disk, and only then linked to its name:
-``link(2)`` is atomic, fails if the name is taken, and publishes complete content. Then the folder itself is flushed,
-so that an acknowledged name survives a power cut. ``rename`` would overwrite, and ``O_EXCL`` on the final name would
-show torn content.
+``put_if_absent`` writes the object to a temporary file in the same folder, flushes it to disk, and links it to its
+final name: ``link(2)`` is atomic, fails if the name exists, and publishes complete content. It then flushes the
+folder, so that an acknowledged name survives a power failure. ``rename`` would overwrite an existing object, and
+``O_EXCL`` on the final name would expose partial content.
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ HOUR_MS = 3_600_000
 
 
 class LocalStore:
-    """An :class:`~txnstore.storage.base.ObjectStore` in the folder ``root``. Reading never creates the folder.
+    """An :class:`~txnstore.storage.base.ObjectStore` in the folder ``root``. Only writes create the folder.
 
-    Safe for many threads, for many processes, and after a fork. It needs hard links: without them the first write
-    raises :class:`~txnstore.errors.UnsafeStorageError`.
+    Safe for concurrent use by threads and processes, and after a fork. The file system must support hard links;
+    without them ``put_if_absent`` raises :class:`~txnstore.errors.UnsafeStorageError`.
+
+    Args:
+        root: The path of the folder; ``~`` is expanded.
+
+    Raises:
+        StorageRefusedError: ``root`` is empty or contains a NUL character.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -38,12 +44,12 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        # A file URL is percent-encoded. Only this one character must be, for the URL to lead back here.
+        # File URLs are percent-encoded; encoding "%" alone is enough for open_store(url) to find the same folder.
         return f"file://{self.root.replace('%', '%25')}"
 
     @property
     def identity(self) -> str:
-        """The folder: all that tells one local store from another."""
+        """Identifies the store in this process; see :func:`txnstore.storage.probe.probe_once`."""
         return self.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -81,7 +87,7 @@ class LocalStore:
             raise map_link_error(error, path) from error
         finally:
             _unlink_quietly(temporary)
-        # The loser flushes the folder, too: what it does next rests on the name that it saw.
+        # A call that lost flushes the folder, too: the caller goes on to depend on the object that it found.
         self._sync_name(path)
         return created
 
@@ -105,7 +111,7 @@ class LocalStore:
             except (FileNotFoundError, NotADirectoryError):
                 pass
             except OSError as error:
-                if not os.path.isdir(path):  # a folder is no object: there is nothing to delete
+                if not os.path.isdir(path):  # A folder is not an object: there is nothing to delete.
                     raise map_os_error(error, "delete", path) from error
         for folder in sorted(folders):
             try:
@@ -126,11 +132,13 @@ class LocalStore:
         return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def now_ms(self) -> int:
-        """The clock of the file system: the time that a new file in the root gets.
+        """Return the file system's clock: the modification time of a new temporary file in the root, in milliseconds.
 
-        On a network drive that is the server's clock, as for every ``modified_ms``. A root that is not there stays
-        so: :class:`~txnstore.errors.ObjectNotFoundError`. A root that cannot be written has no clock that we could
-        ask: :class:`~txnstore.errors.StorageError`.
+        On a network drive this is the server's clock, as for every ``modified_ms``.
+
+        Raises:
+            ObjectNotFoundError: The root does not exist; the call does not create it.
+            StorageError: The root is not writable.
         """
         path = self._temporary_in(self.root)
         try:
@@ -138,7 +146,7 @@ class LocalStore:
         except FileNotFoundError as error:
             raise ObjectNotFoundError(f"There is no folder {self.root}.") from error
         except OSError as error:
-            raise map_os_error(error, "ask the clock of the file system in", self.root) from error
+            raise map_os_error(error, "read the clock of the file system in", self.root) from error
         try:
             return os.fstat(descriptor).st_mtime_ns // 1_000_000
         finally:
@@ -149,9 +157,11 @@ class LocalStore:
         """Nothing to release: no file stays open between calls."""
 
     def sweep(self, older_than_ms: int = HOUR_MS) -> int:
-        """Delete the temporary files that crashed writers left, if older than this; returns how many.
+        """Delete temporary files that crashed writers left behind; returns the number of deleted files.
 
-        The age is measured on the file system's clock. An hour is far more than any write takes.
+        Args:
+            older_than_ms: The minimum age in milliseconds by the file system's clock. It must exceed the duration of
+                any write.
         """
         if not os.path.isdir(self.root):
             return 0
@@ -164,7 +174,7 @@ class LocalStore:
                         os.unlink(path)
                         count += 1
                 except FileNotFoundError:
-                    pass  # its writer finished, or another sweep was faster
+                    pass  # Its writer finished, or a concurrent sweep deleted it.
                 except OSError as error:
                     raise map_os_error(error, "delete", path) from error
         return count
@@ -179,7 +189,7 @@ class LocalStore:
         return f"{folder}/{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
 
     def _write_temporary(self, path: str, data: bytes) -> str:
-        """Write the bytes, flushed to the disk, to a new temporary file beside ``path``. Nothing stays if it fails."""
+        """Write the bytes to a new temporary file beside ``path`` and flush it; removes the file on failure."""
         folder = os.path.dirname(path)
         temporary = self._temporary_in(folder)
         try:
@@ -187,7 +197,7 @@ class LocalStore:
             try:
                 descriptor = _create(temporary)
             except FileNotFoundError:
-                # Somebody removed the folder since we made sure of it.
+                # Another process removed the folder after we created it.
                 self._durable.clear()
                 self._ensure_folder(folder)
                 descriptor = _create(temporary)
@@ -210,16 +220,16 @@ class LocalStore:
         return temporary
 
     def _ensure_folder(self, folder: str) -> None:
-        """Make the folder and its parents, and make their names durable, once a store and folder.
+        """Create the folder and its parents, and flush their names, once per store and folder.
 
-        A folder that is there already may be one whose maker died before it flushed the parent, so the parents inside
-        the root are flushed in any case.
+        The parents of an existing folder inside the root are flushed, too: the process that created the folder may
+        have crashed before its flush.
         """
         if folder in self._durable:
             return
         inside = folder == self.root or folder.startswith(f"{self.root}/")
         if not inside and os.path.isdir(folder):
-            return  # above the root, and there: not ours to flush
+            return  # An existing folder above the root does not belong to this store: it is not flushed.
         parent = os.path.dirname(folder)
         if parent != folder:
             self._ensure_folder(parent)
@@ -252,9 +262,9 @@ class LocalStore:
         return map_os_error(error, "read", path)
 
     def _walk(self, base: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """The objects below the folder ``base`` (empty, or ending in ``/``) in the order of their whole keys.
+        """Yield the objects below the folder ``base`` (empty, or ending in ``/``) in the order of their full keys.
 
-        A folder sorts as its name plus ``/``: ``a-b`` comes before ``a/b``. Only files that are handed out cost a stat.
+        A folder sorts as its name plus ``/``: ``a-b`` comes before ``a/b``. Only yielded files cost a stat.
         """
         children: list[tuple[str, os.DirEntry[str], bool]] = []
         try:
@@ -281,7 +291,7 @@ class LocalStore:
             try:
                 status = entry.stat()
             except FileNotFoundError:
-                continue  # deleted while we were listing
+                continue  # Deleted during the listing.
             except OSError as error:
                 raise map_os_error(error, "list", entry.path) from error
             yield ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
@@ -292,12 +302,12 @@ def _create(path: str) -> int:
 
 
 def _unlink_quietly(path: str) -> None:
-    # A temporary file that cannot be removed is never listed, and the next sweep takes it.
+    # Listings skip a temporary file that cannot be removed, and a later sweep deletes it.
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
 def _fsync_folder_if_readable(folder: str) -> None:
-    # The folder above the root may belong to somebody else: then its flush is not ours to demand.
+    # The folder above the root may belong to another user and be unreadable: then it cannot be flushed.
     with contextlib.suppress(PermissionError):
         fsync_folder(folder)

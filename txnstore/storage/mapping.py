@@ -1,4 +1,4 @@
-"""The one place where foreign errors become ours: those of the file system here, those of S3 in ``s3_errors``."""
+"""Maps errors of the file system to :mod:`txnstore.errors`. ``s3_errors`` maps those of S3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REFUSED = {
     errno.ENOTDIR: "a part of the path is a file, not a folder. Choose another folder",
     errno.EISDIR: "a folder has this name",
     errno.ENAMETOOLONG: "the name is too long for this file system. Choose a shorter folder or topic name",
-    errno.ELOOP: "the path goes in circles through symbolic links",
+    errno.ELOOP: "the path contains a loop of symbolic links",
     errno.EFBIG: "the file is too large for this file system or for the limit of this process",
 }
 
@@ -23,10 +23,10 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 
 def map_os_error(error: OSError, action: str, path: str) -> StorageError:
-    """The error to raise when ``action`` (``"read"``, ``"write"``, …) on ``path`` failed and nothing happened.
+    """The error for a failed ``action`` (``"read"``, ``"write"``, …) on ``path`` that had no effect.
 
-    What will fail again until somebody repairs it is a :class:`~txnstore.errors.StorageRefusedError`; the rest (an I/O
-    error, too many open files, a lost network drive) is a plain, retriable :class:`~txnstore.errors.StorageError`.
+    Failures that persist until their cause is repaired become a :class:`~txnstore.errors.StorageRefusedError`; others
+    (an I/O error, too many open files, a lost network drive) a retriable :class:`~txnstore.errors.StorageError`.
     """
     reason = _REFUSED.get(error.errno or 0)
     if reason is not None:
@@ -35,16 +35,16 @@ def map_os_error(error: OSError, action: str, path: str) -> StorageError:
 
 
 def not_a_folder(action: str, path: str) -> StorageRefusedError:
-    """The error to raise when a file is where a folder is needed."""
+    """The error for a path that must be a folder and is a file."""
     return StorageRefusedError(f"Cannot {action} {path}: it is a file, not a folder. Choose another folder.")
 
 
 def map_link_error(error: OSError, path: str) -> StorageError | UnsafeStorageError:
-    """The error to raise when the hard link that publishes an object could not be made, so that nothing happened."""
+    """The error for a hard link that could not be created; the object was not published, except perhaps after EIO."""
     if error.errno in _NO_HARD_LINKS:
         return UnsafeStorageError(
             f"Cannot create {path}: the file system does not support hard links ({error.strerror}), "
-            "and without them a name could be taken twice. Choose a folder on a local POSIX file system."
+            "and without them two writers could create the same object. Choose a folder on a local POSIX file system."
         )
     if error.errno == errno.EIO:
         return UnknownOutcomeError(f"Cannot tell whether {path} was created: {error.strerror}.")
@@ -52,7 +52,7 @@ def map_link_error(error: OSError, path: str) -> StorageError | UnsafeStorageErr
 
 
 def map_sync_error(error: OSError, path: str) -> UnknownOutcomeError:
-    """The error to raise when an object has its name, but the name could not be made durable."""
+    """The error for an object that exists, but whose name could not be flushed to disk."""
     return UnknownOutcomeError(
         f"Cannot tell whether {path} survives a crash: {error.strerror or type(error).__name__}."
     )

@@ -1,4 +1,4 @@
-"""A store in the memory of one process: for tests, examples and ``memory://`` URLs."""
+"""An object store in the memory of one process, for tests, examples and ``memory://`` URLs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from txnstore.storage.names import check_key, check_prefix, check_range
 
 
 def system_clock_ms() -> int:
-    """The wall clock of this machine in milliseconds: what a store in memory has for its own clock."""
+    """The wall clock of this machine in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 class MemoryStore:
-    """An :class:`~txnstore.storage.base.ObjectStore` that lives and dies with its process.
+    """An :class:`~txnstore.storage.base.ObjectStore` whose objects exist as long as its process.
 
-    ``MemoryStore()`` is a store of its own. ``MemoryStore.named(name)`` is the one of ``memory://name``, shared by the
-    whole process, and pickles to its name. ``clock`` gives milliseconds. Another process, a forked child too, is
-    refused: it would write to a copy that nobody sees.
+    ``MemoryStore()`` creates an independent store. ``MemoryStore.named(name)`` returns the store of
+    ``memory://name``, which the whole process shares and which can be pickled. Use in another process, including a
+    forked child, raises :class:`~txnstore.errors.StorageRefusedError`: it would write to a private copy.
+
+    Args:
+        name: The name in ``memory://name``; None for an independent store.
+        clock: The store's clock, in milliseconds since the epoch.
     """
 
     _lock_of_names = ForkLock()
@@ -37,11 +41,11 @@ class MemoryStore:
         self.pid = os.getpid()
         self._lock = ForkLock()
         self._objects: dict[str, tuple[bytes, int]] = {}
-        self._keys: list[str] = []  # sorted; kept beside the dict so that a list of a long chain costs a bisection
+        self._keys: list[str] = []  # Sorted, so that a listing can start with a bisection.
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
-        """The store of ``memory://name`` in this process, made at the first call."""
+        """Return the store of ``memory://name`` in this process; the first call creates it."""
         with cls._lock_of_names.own:
             store = cls._by_name.get(name)
             if store is None or store.pid != os.getpid():
@@ -50,7 +54,7 @@ class MemoryStore:
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Drop the store of ``memory://name``; the next :meth:`named` starts with an empty one."""
+        """Drop the store of ``memory://name``; the next :meth:`named` creates an empty one."""
         with cls._lock_of_names.own:
             cls._by_name.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""What a key may look like, the same in every backend, so that no key works on one storage and escapes on another."""
+"""Validates keys by the same rules in every backend, so that a key is legal on all of them or on none."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import re
 from txnstore.errors import StorageRefusedError
 
 TEMPORARY = ".tmp-"
-"""The start of the file names under which the local backend writes an object before it has its name."""
+"""The prefix of the names of the local backend's temporary files."""
 
 MAX_KEY_BYTES = 1024
-"""S3's limit for a key, root included; the backends check the part that they see."""
+"""S3's limit for a key in UTF-8 bytes. S3 counts the store's prefix, too; :func:`check_key` does not."""
 
 _ILLEGAL = re.compile("[\x00-\x1f\x7f\\\\\ud800-\udfff]")
 
 
 def check_key(key: str) -> str:
-    """The key itself, if it is legal in every backend.
+    """Return the key if it is legal in every backend.
 
-    Legal: ``/``-separated parts of UTF-8 text without control characters and backslashes; no part is empty, ``.``
-    or ``..`` or starts with ``.tmp-``. Anything else raises :class:`~txnstore.errors.StorageRefusedError`, before
-    any I/O: ``..`` and absolute paths would leave the root of a local store.
+    A legal key consists of ``/``-separated parts of UTF-8 text without control characters and backslashes; no part is
+    empty, ``.`` or ``..``, or starts with ``.tmp-``.
+
+    Raises:
+        StorageRefusedError: The key is illegal; for example, ``..`` would escape from the root of a local store.
     """
     _check_text(key)
     for part in key.split("/"):
@@ -30,7 +32,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself, if objects could start with it. Its last part may be incomplete or empty."""
+    """Return the prefix if a legal key could start with it. Its last part may be incomplete or empty."""
     _check_text(prefix)
     if any(part in ("", ".", "..") for part in prefix.split("/")[:-1]):
         raise StorageRefusedError(f"The key prefix {prefix!r} is not legal: no object can start with it.")
@@ -38,7 +40,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def check_range(key: str, start: int | None, end: int | None) -> tuple[int, int | None]:
-    """The half-open byte range with its start filled in; an end of None means the end of the object."""
+    """Return the byte range ``[start, end)`` with 0 for a missing start; raises for negative numbers."""
     first = 0 if start is None else start
     if first < 0 or (end is not None and end < 0):
         raise StorageRefusedError(f"The byte range [{start}, {end}) of {key!r} is not legal: it must not be negative.")
@@ -46,14 +48,14 @@ def check_range(key: str, start: int | None, end: int | None) -> tuple[int, int 
 
 
 def legal_text(name: str) -> bool:
-    """Whether a file name could be a part of a key: no control characters, backslashes or bytes outside UTF-8."""
+    """Whether the text contains no control characters, backslashes or bytes outside UTF-8."""
     return _ILLEGAL.search(name) is None
 
 
 def _check_text(key: str) -> None:
     if not legal_text(key):
         raise StorageRefusedError(
-            f"The object key {key!r} is not legal: it holds control characters, backslashes or text that is not UTF-8."
+            f"The object key {key!r} is not legal: it contains control characters, backslashes or invalid UTF-8."
         )
     size = len(key.encode("utf-8"))
     if size > MAX_KEY_BYTES:

@@ -1,4 +1,7 @@
-"""The proof, at open, that a store refuses a second create of a name. Everything else rests on that."""
+"""Checks, when a store is opened, that its storage refuses a second create of the same name.
+
+The commit protocol depends on this property; see docs/design/0002-commit.md.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ _log = logging.getLogger(__name__)
 
 PROBE_FOLDER = "_probe"
 _RACERS = 8
-_RACERS_LOCAL = 2  # link(2) is the kernel's promise, and each racer costs a flush of the disk
+_RACERS_LOCAL = 2  # The kernel guarantees that link(2) is atomic, and each racer costs a disk flush.
 _AGAIN = 3
 
+#: The identities of the stores that this process has probed.
 _proven: set[str] = set()
 
 
@@ -32,13 +36,21 @@ class _Attempt:
 
 
 def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) -> None:
-    """Return if the store creates a name exactly once, else raise :class:`~txnstore.errors.UnsafeStorageError`.
+    """Check that the store creates a name at most once.
 
-    ``racers`` threads create one name ``_probe/<id>`` at once, then one more create follows; at most one may be
-    told that it created the object, and its bytes must be there. ``ids`` gives unique names. The requests: ``racers``
-    + 1 creates, 1 get, 1 delete; 4 round trips. It finds stores that ignore the condition (many S3 look-alikes do)
-    and those with a wide race; a race of microseconds it cannot find. If the store does not answer, a
-    :class:`~txnstore.errors.StorageError` says so.
+    ``racers`` threads create ``_probe/<id>`` concurrently, then one more create follows. At most one of them may
+    succeed, and the object must then hold its bytes. This takes ``racers`` + 1 creates, 1 get and 1 delete in 4 round
+    trips. The probe detects stores that ignore the condition and stores with a wide race; it cannot detect a race of
+    microseconds.
+
+    Args:
+        store: The store to probe.
+        ids: Returns a unique name.
+        racers: The number of concurrent creates.
+
+    Raises:
+        UnsafeStorageError: More than one create succeeded, or the object does not hold the winner's bytes.
+        StorageError: The storage did not answer.
     """
     name = ids()
     key = f"{PROBE_FOLDER}/{name}"
@@ -55,10 +67,10 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
 
 
 def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
-    """:func:`probe`, but only once a process for each store; a store in memory needs none.
+    """Run :func:`probe` once per process and store; never for a store in memory.
 
-    Counting and retrying wrappers are seen through. A store is known by its ``identity`` if it has one; one without
-    is probed every time.
+    The check looks through counting and retrying wrappers. It recognizes a store by its ``identity`` attribute; a store
+    without one is probed every time.
     """
     backend = store
     while isinstance(backend, (CountingStore, RetryingStore)):
@@ -91,7 +103,7 @@ def _create(store: ObjectStore, key: str, body: bytes) -> _Attempt:
 
 
 def _create_again(store: ObjectStore, key: str, body: bytes) -> _Attempt:
-    """The create that must be refused, repeated while its outcome is unknown."""
+    """Run the create that the store must refuse; repeats it while its outcome is unknown."""
     attempt = _Attempt(body, None)
     for _ in range(_AGAIN):
         attempt = _create(store, key, body)
@@ -112,12 +124,12 @@ def _judge(store: ObjectStore, key: str, attempts: list[_Attempt]) -> None:
     except ObjectNotFoundError:
         if winners:
             raise UnsafeStorageError(
-                f"The storage at {store.url} acknowledged the object {key!r} and does not have it."
+                f"The storage at {store.url} acknowledged the object {key!r}, but then could not find it."
             ) from None
         raise StorageError(f"Cannot probe the storage at {store.url}: it answered none of the writes.") from None
-    # Without a winner, the answer to whoever created it was lost: then any of the bodies may be there.
+    # Without a winner, the response to the successful create was lost: the object may hold any of the bodies.
     expected = [attempt.body for attempt in winners or attempts]
     if found not in expected:
         raise UnsafeStorageError(
-            f"The storage at {store.url} told one writer that it created {key!r}, and holds the bytes of another."
+            f"The storage at {store.url} acknowledged {key!r} to one writer, but holds the bytes of another."
         )

@@ -1,4 +1,4 @@
-"""Taking credentials out of URLs before anybody sees them."""
+"""Removes credentials from URLs in messages."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _QUERY = re.compile(r"(://[^\s?#]*)[?#][^\s\"']*")
 
 
 def redact(url: str | os.PathLike[str]) -> str:
-    """The URL without user name, password and query, fit for messages. Also cleans every URL inside a longer text."""
+    """Return the URL, or any text with URLs in it, without user names, passwords and queries."""
     return _QUERY.sub(r"\1", _USERINFO.sub("", os.fspath(url)))

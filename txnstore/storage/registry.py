@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""Opens the object store for a URL."""
 
 from __future__ import annotations
 
@@ -31,12 +31,17 @@ def open_store(
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
 ) -> ObjectStore:
-    """The object store at ``url``, with retries around it. No request is made yet.
+    """Open the object store at ``url``, wrapped in :class:`~txnstore.storage.retry.RetryingStore`. Makes no request.
 
-    ``url``: a path, ``file:///path`` (percent-encoded), ``memory://name``, ``s3://bucket/prefix`` (or ``s3a://``).
-    ``storage_options`` go to fsspec's ``S3FileSystem`` as they are: ``key``, ``secret``, ``token``, ``endpoint_url``,
-    ``anon``, ``profile``, ``client_kwargs``, ``config_kwargs``, …. Any other URL, and options for a store that has
-    none, raise :class:`~txnstore.errors.InvalidConfigError`.
+    Args:
+        url: A path, ``file:///path`` (percent-encoded), ``memory://name``, or ``s3://bucket/prefix`` (``s3a://``).
+        storage_options: Passed unchanged to ``s3fs.S3FileSystem``: ``key``, ``secret``, ``token``, ``endpoint_url``,
+            ``anon``, ``profile``, ``client_kwargs``, ``config_kwargs``, …. Other stores take no options.
+        sleep: Pauses between retries, in seconds.
+        rng: The source of randomness for the pauses.
+
+    Raises:
+        InvalidConfigError: The URL is of another kind, or a store that takes no options got some.
     """
     if not isinstance(cast("object", url), str | os.PathLike):
         msg = f"a store is named by a URL or a path, not by {url!r}"
@@ -47,7 +52,7 @@ def open_store(
 def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
     match = _SCHEME.match(url)
     if match is None or match[1].lower() in ("file", "local"):
-        options.pop("auto_mkdir", None)  # fsspec's option for local files; we always make folders when writing
+        options.pop("auto_mkdir", None)  # An option of fsspec for local files: writes always create folders here.
         _refuse_options(url, options)
         path = url if match is None else _path_of_file_url(url, match[2])
         if not path:
@@ -63,8 +68,8 @@ def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
         return S3Store(*_bucket_and_prefix(url, rest), storage_options=options)
     if scheme in _UNCHECKED:
         raise InvalidConfigError(
-            f"{_UNCHECKED[scheme]} ({scheme}://) has not been checked yet to create objects atomically, "
-            "so txnstore does not open it. Use a local folder or s3://."
+            f"{_UNCHECKED[scheme]} ({scheme}://) is not supported: its atomic create has not been verified yet. "
+            "Use a local folder or s3://."
         )
     raise InvalidConfigError(
         f"txnstore cannot store anything at {scheme}:// URLs. Use a local folder, s3://bucket/prefix or memory://name."
@@ -84,8 +89,8 @@ def _bucket_and_prefix(url: str, rest: str) -> tuple[str, str]:
     bucket, _, prefix = rest.partition("/")
     if "@" in bucket or ":" in bucket:
         raise InvalidConfigError(
-            "The URL of the store holds credentials or a port. Pass key, secret and endpoint_url in storage_options, "
-            "or leave them to the environment, and write s3://bucket/prefix."
+            "The URL of the store contains credentials or a port. Write s3://bucket/prefix, and pass key, secret and "
+            "endpoint_url in storage_options or set them in the environment."
         )
     prefix = prefix.strip("/")
     if not bucket:

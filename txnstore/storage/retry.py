@@ -1,4 +1,4 @@
-"""Repeating requests that failed for a passing reason, where repeating is safe."""
+"""Retries requests that failed for a transient reason, where repeating them is safe."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ T = TypeVar("T")
 
 
 class RetryingStore:
-    """An :class:`~txnstore.storage.base.ObjectStore` that repeats what is safe to repeat.
+    """An :class:`~txnstore.storage.base.ObjectStore` that retries every operation except ``put_if_absent``.
 
-    ``get``, ``put``, ``list``, ``delete``, ``stat`` and ``now_ms`` are tried up to ``attempts`` times, with exponential
-    backoff and full jitter in between: the wait before attempt *k* + 1 is drawn from [0, min(cap, base · 2^(k-1))]
-    seconds. Only errors whose class says ``retriable`` are repeated: not a missing object, not a refusal. A
-    ``put_if_absent`` is never repeated here: what its failure means is for the commit loop to find out.
+    It retries errors whose class is ``retriable``, with exponential backoff and full jitter: the wait before attempt
+    *k* + 1 is drawn from [0, min(cap_s, base_s · 2^(k-1))] seconds. It passes ``put_if_absent`` on once: only
+    :class:`~txnstore.storage.claim.Claim` can resolve an unknown outcome.
+
+    Args:
+        inner: The store that the calls are forwarded to.
+        attempts: The maximum number of attempts per call.
+        base_s: The upper bound of the first wait, in seconds.
+        cap_s: The upper bound of every wait, in seconds.
+        sleep: Pauses for a number of seconds.
+        rng: The source of randomness for the waits.
     """
 
     def __init__(
@@ -82,7 +89,7 @@ class RetryingStore:
                     raise
                 wait_s = self._rng.uniform(0.0, min(self._cap_s, self._base_s * 2.0 ** (attempt - 1)))
                 _log.info(
-                    "storage request failed, trying again: operation=%s key=%s attempt=%d wait_s=%.3f error=%s",
+                    "storage request failed, retrying: operation=%s key=%s attempt=%d wait_s=%.3f error=%s",
                     operation, key, attempt, wait_s, error,
                 )  # fmt: skip
                 self._sleep(wait_s)

@@ -1,10 +1,11 @@
-"""S3 and what speaks its protocol, with s3fs as the transport and nothing else of s3fs.
+"""An object store on S3 and S3-compatible servers, with s3fs as the transport.
 
-s3fs by itself repeats writes, caches listings, and recognises a refused create only on some servers. So its retries
-and caches are off, a call here is one request (``call_s3``), and errors are judged by their HTTP status.
+By default s3fs repeats writes, caches listings, and recognizes a refused create only on some servers. Therefore its
+retries and caches are disabled, each call makes one request (``call_s3``), and ``s3_errors`` maps errors by their HTTP
+status.
 """
 
-# ruff: noqa: SLF001 - s3fs's coroutines have an underscore; only they can read a streamed body on the I/O thread.
+# ruff: noqa: SLF001 - Only the private coroutines of s3fs can read a streamed body on the I/O thread.
 
 from __future__ import annotations
 
@@ -25,22 +26,29 @@ from txnstore.storage.s3_session import single_attempt_session
 
 MIB = 1 << 20
 MULTIPART_FROM_BYTES = 64 * MIB
-"""A ``put`` of more goes in parts. A ``put_if_absent`` never does: servers check conditions on parts badly."""
+"""A larger ``put`` is a multipart upload. A ``put_if_absent`` never is: few servers check conditions on parts."""
 PART_BYTES = 32 * MIB
 PAGE_KEYS = 1000
-"""S3's limit of keys for one list and for one delete request."""
+"""S3's limit of keys per list and per delete request."""
 
 T = TypeVar("T")
 
 
 class S3Store:
-    """An :class:`~txnstore.storage.base.ObjectStore` in a bucket below a prefix.
-
-    ``storage_options`` go to ``s3fs.S3FileSystem`` as they are. One client a process, made at the first request, so
-    the store may be used after a fork; it pickles with its options, and shows them nowhere else.
+    """An :class:`~txnstore.storage.base.ObjectStore` in an S3 bucket, below a prefix.
 
     One call is one request, except for lists and deletes of more than 1,000 keys and a ``put`` of more than 64 MiB.
-    Modification times have the resolution of S3, one second.
+    Modification times have S3's resolution of one second. Each process creates its own client at its first request,
+    so the store can be used after a fork. A pickled copy contains the options, including credentials; messages and
+    ``repr`` never do.
+
+    Args:
+        bucket: The name of the bucket.
+        prefix: The prefix of all keys.
+        storage_options: Passed unchanged to ``s3fs.S3FileSystem``.
+
+    Raises:
+        InvalidConfigError: The ``endpoint_url`` contains credentials or a query.
     """
 
     def __init__(self, bucket: str, prefix: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -51,7 +59,7 @@ class S3Store:
         self._secrets = frozenset(_secrets_in(self._options))
         _check_endpoint(self._options)
         self._lock = ForkLock()
-        # A child keeps its parent's client, unused: to collect it would close sockets that the parent uses.
+        # A forked child keeps its parent's client without using it: collecting it would close the parent's sockets.
         self._clients: dict[int, Any] = {}
 
     @property
@@ -60,7 +68,7 @@ class S3Store:
 
     @property
     def identity(self) -> str:
-        """What tells this store from one of the same URL at another endpoint."""
+        """The URL with the endpoint; identifies the store in :func:`txnstore.storage.probe.probe_once`."""
         client = self._options.get("client_kwargs") or {}
         return (
             f"{self.url} at {self._options.get('endpoint_url') or client.get('endpoint_url') or 'the default endpoint'}"
@@ -69,7 +77,7 @@ class S3Store:
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         full = self._full(key)
         first, limit = check_range(key, start, end)
-        # HTTP cannot ask for zero bytes, so an empty range asks for one: a missing object is to be told in any case.
+        # HTTP cannot request zero bytes. An empty range requests one byte, so that a missing object still raises.
         last = None if limit is None else max(limit - 1, first)
         wanted = {} if first == 0 and last is None else {"Range": f"bytes={first}-{'' if last is None else last}"}
 
@@ -78,7 +86,7 @@ class S3Store:
                 response = await client._call_s3("get_object", Bucket=self.bucket, Key=full, **wanted, **client.req_kw)
             except Exception as error:
                 if wanted and answer_of(error).status == 416:
-                    return b""  # the range starts at or behind the end of the object
+                    return b""  # The range starts at or beyond the end of the object.
                 raise
             async with response["Body"] as stream:
                 return bytes(await stream.read())
@@ -141,14 +149,14 @@ class S3Store:
         return ObjectInfo(key, int(answer["ContentLength"]), _milliseconds(answer["LastModified"]))
 
     def now_ms(self) -> int:
-        """The server's clock, from the ``Date`` of an answer to HEAD of the bucket. Whole seconds."""
+        """Return the server's clock, from the ``Date`` header of a HEAD response; its resolution is one second."""
         try:
             answer = self._call(Kind.READ, "", "head_bucket")
-        except ObjectNotFoundError:  # the answer to a HEAD has no body that could say what is not there
+        except ObjectNotFoundError:  # A HEAD response has no body with an error code: only the bucket can be missing.
             raise from_code("NoSuchBucket", Kind.READ, self.bucket, self.url) from None
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         if date is None:
-            raise StorageError(f"Cannot read the clock of {self.url}: the server's answers have no Date header.")
+            raise StorageError(f"Cannot read the clock of {self.url}: the server's responses have no Date header.")
         return _milliseconds(parsedate_to_datetime(date))
 
     def close(self) -> None:
@@ -172,7 +180,7 @@ class S3Store:
             try:
                 check_key(key)
             except StorageRefusedError:
-                continue  # the "folder/" markers of some tools: no object of ours can have such a name
+                continue  # Some tools create "folder/" markers; txnstore never creates such keys.
             yield ObjectInfo(key, int(item["Size"]), _milliseconds(item["LastModified"]))
 
     def _call(self, kind: Kind, key: str, method: str, **arguments: Any) -> Any:
@@ -181,17 +189,17 @@ class S3Store:
         )
 
     def _run(self, kind: Kind, key: str, request: Callable[[Any], Awaitable[T]]) -> T:
-        """Run the coroutine on the I/O thread of fsspec; every error that comes out is one of ours."""
+        """Run the coroutine on fsspec's I/O thread and map every error to :mod:`txnstore.errors`."""
         from fsspec.asyn import sync
 
         client = self._client()
         try:
             answer: T = sync(client.loop, request, client)
             return answer
-        except Exception as error:  # noqa: BLE001 - every foreign error is mapped
+        except Exception as error:  # noqa: BLE001 - Every error is mapped.
             url = f"{self.url}/{key}" if key else self.url
             problem: TxnStoreError = map_s3_error(error, kind, self.bucket, url, self._secrets)
-        # Raised outside of the handler: else the foreign error, which may show a secret, would hang on as the context.
+        # Raised outside the handler: otherwise the original error, which may contain a secret, would be its context.
         raise problem
 
     def _client(self) -> Any:
@@ -222,9 +230,9 @@ class S3Store:
             client.retries = 1
             client.connect()
             return client
-        except Exception as error:  # noqa: BLE001 - whatever the options made it raise
+        except Exception as error:  # noqa: BLE001 - Invalid options can make s3fs raise any class.
             message = scrub(f"{type(error).__name__}: {error}", self._secrets)
-        raise InvalidConfigError(f"Cannot make a client for {self.url}: {message}. Check storage_options.")
+        raise InvalidConfigError(f"Cannot create a client for {self.url}: {message}. Check storage_options.")
 
 
 def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
@@ -236,7 +244,7 @@ def _check_endpoint(options: Mapping[str, Any]) -> None:
     for endpoint in (options.get("endpoint_url"), client.get("endpoint_url")):
         if endpoint and redact(endpoint) != endpoint:
             raise InvalidConfigError(
-                f"The endpoint_url {redact(endpoint)} holds credentials or a query. "
+                f"The endpoint_url {redact(endpoint)} contains credentials or a query. "
                 "Pass key and secret as storage_options."
             )
 

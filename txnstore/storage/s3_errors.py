@@ -1,7 +1,7 @@
-"""What an error of S3, its client library or the network means to txnstore. The S3 half of ``mapping``.
+"""Maps errors of S3, its client libraries and the network to :mod:`txnstore.errors`.
 
-Decided from the HTTP status and the error code, not from the class that s3fs chooses: that class depends on the
-server (a refused create is a FileExistsError on AWS, an ``OSError(EINVAL)`` on MinIO).
+The mapping uses the HTTP status and the S3 error code, not the exception class of s3fs: that class depends on the
+server (a refused create is a ``FileExistsError`` on AWS and an ``OSError(EINVAL)`` on MinIO).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txnstore.storage.redact import redact
 
 
 class Kind(Enum):
-    """What a request could have done when it failed."""
+    """The kind of a request; it determines whether a failed request may have had an effect."""
 
     READ = "read"
     WRITE = "write"
@@ -31,7 +31,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server said: HTTP status and S3 error code; (None, "") if there was no answer."""
+    """The HTTP status and S3 error code of a response; (None, "") without a response."""
 
     status: int | None
     code: str
@@ -49,9 +49,9 @@ _CREDENTIALS = {
 }
 _REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
 _BODY_LOST_ON_THE_WAY = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch"}
-_BUSY_STATUS = {408, 409, 425, 429, 499}  # 499: the server believes that we have hung up (MinIO: ClientDisconnected)
+_BUSY_STATUS = {408, 409, 425, 429, 499}  # 499: MinIO's ClientDisconnected
 
-# Classes of botocore and aiohttp by name, so that this module needs neither.
+# Exception classes of botocore and aiohttp by name, so that this module imports neither.
 _NEVER_SENT = {"ConnectTimeoutError", "ProxyConnectionError", "ClientConnectorError", "gaierror"}
 _NO_CREDENTIALS = {
     "NoCredentialsError",
@@ -67,7 +67,7 @@ _NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "Clie
 
 
 def answer_of(error: BaseException) -> Answer:
-    """What the server answered, found in the error or in what caused it."""
+    """The response of the server, found in the error or in one of its causes."""
     for link in _causes(error):
         response = getattr(link, "response", None)
         if isinstance(response, Mapping):
@@ -78,10 +78,17 @@ def answer_of(error: BaseException) -> Answer:
 
 
 def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secrets: Collection[str]) -> TxnStoreError:
-    """The error to raise when a request about ``url`` failed with ``error``. Never holds one of ``secrets``.
+    """The error to raise when a request for ``url`` failed with ``error``.
 
-    ``url`` names the object (or the store, for a list). A failed precondition (412) of a create is not an error and
-    must be handled before. The foreign error stays as the cause unless it would show a secret.
+    The caller handles the failed precondition (412) of a create, which is not an error. The original error becomes the
+    cause unless it contains a secret.
+
+    Args:
+        error: The exception of s3fs, botocore or aiohttp.
+        kind: The kind of the request.
+        bucket: The name of the bucket, for the message.
+        url: The object, or the store for a list.
+        secrets: Texts that neither the message nor the cause may contain.
     """
     answer = answer_of(error)
     answer = Answer(answer.status, scrub(answer.code, secrets))
@@ -90,21 +97,21 @@ def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secret
         if answer.status is not None
         else _from_client(error, kind, url, secrets)
     )
-    # A missing object is everyday news, and its whole story is in the message.
+    # A missing object is an expected outcome, and its message is complete without a cause.
     if not isinstance(problem, ObjectNotFoundError) and _is_clean(error, secrets):
         problem.__cause__ = error
     return problem
 
 
 def scrub(text: str, secrets: Collection[str]) -> str:
-    """The text without the secrets and without credentials in URLs."""
+    """Replace the secrets in the text by ``***`` and remove credentials from URLs."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return redact(text)
 
 
 def from_code(code: str, kind: Kind, bucket: str, url: str) -> TxnStoreError:
-    """The error for a code that came inside a successful answer, as in that of DeleteObjects."""
+    """The error for an error code inside a successful response, as DeleteObjects returns it per key."""
     return _from_answer(Answer(_status_of_code(code), code), kind, bucket, url)
 
 
@@ -150,7 +157,7 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
 
 
 def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
-    """The error where the server did not answer; it may have been sent or not even made."""
+    """The error for a request without a response; it may or may not have been sent."""
     links = [*_causes(error), *_wrapped(error)]
     names = {base.__name__ for link in links for base in type(link).__mro__}
     detail = scrub(f"{type(error).__name__}: {error}", secrets)
@@ -175,14 +182,14 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
 
 
 def _passing(message: str, kind: Kind) -> StorageError:
-    """The request may succeed later; a write may even have happened, or may still happen."""
+    """The error for a transient failure; a write may have happened, or may still happen."""
     return StorageError(message) if kind is Kind.READ else UnknownOutcomeError(message)
 
 
 def _status_of_code(code: str) -> int | None:
     if code.isdigit():
         return int(code)
-    if code.startswith("SlowDown"):  # MinIO: SlowDownRead, SlowDownWrite, when too few of its drives answer
+    if code.startswith("SlowDown"):  # MinIO: SlowDownRead and SlowDownWrite, when too few of its drives respond
         return 503
     return {
         "AccessDenied": 403,
@@ -194,7 +201,7 @@ def _status_of_code(code: str) -> int | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    # Not the context: that may be an older error, which a caller of ours was handling when it asked again.
+    # Not the context: it may be an earlier error that the caller was handling when it retried.
     link: BaseException | None = error
     for _ in range(10):
         if link is None:
@@ -204,8 +211,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _wrapped(error: BaseException) -> Iterator[BaseException]:
-    # botocore keeps the error of the HTTP library in kwargs["error"]. It must be asked: aiobotocore says
-    # EndpointConnectionError both when no connection came about and when one broke after the request was sent.
+    # botocore keeps the error of the HTTP library in kwargs["error"]. Only that error distinguishes the two cases of
+    # aiobotocore's EndpointConnectionError: no connection, and one that broke after the request was sent.
     for link in _causes(error):
         inner = getattr(link, "kwargs", {}).get("error")
         if isinstance(inner, BaseException):
@@ -213,7 +220,7 @@ def _wrapped(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_clean(error: BaseException, secrets: Collection[str]) -> bool:
-    """Whether a traceback of the error, with all that led to it, shows nothing that it should not."""
+    """Whether a traceback of the error, including its causes and contexts, contains no secret."""
     pending: list[BaseException | None] = [error]
     seen: set[int] = set()
     while pending:

@@ -1,9 +1,9 @@
-"""An HTTP session that sends a request once.
+"""An HTTP session that sends each request once.
 
-aiohttp sends an idempotent request again when its connection breaks, and counts PUT among those, also with
-``If-None-Match``. The second one would be answered 412 because of the first. Whoever made the request must learn that
-its outcome is unknown instead, so the repetition is switched off. What is safe to repeat is repeated one level up, by
-``RetryingStore``.
+aiohttp repeats an idempotent request when its connection breaks, and treats PUT as idempotent even with
+``If-None-Match``. The server would then answer 412 to the repetition because of the first request, although the caller
+must learn that the outcome is unknown. Therefore this session disables the repetition; ``RetryingStore`` repeats the
+requests that are safe to repeat.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def single_attempt_session() -> type[Any]:
     class SingleAttemptSession(AIOHTTPSession):  # type: ignore[misc, unused-ignore]
         async def _get_session(self, proxy_url: Any) -> Any:
             session = await super()._get_session(proxy_url)
-            # A private switch, without a public one. If it goes away, a create may be answered "exists" because of
-            # its own first half, which the protocol of ObjectStore allows; the tests on the wire would tell.
+            # aiohttp has no public switch. Without this one, a create may return "exists" because of its own first
+            # request, which the ObjectStore protocol allows; the tests with RequestLog detect the extra request.
             if hasattr(session, "_retry_connection"):
                 session._retry_connection = False  # noqa: SLF001
             return session
