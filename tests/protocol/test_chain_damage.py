@@ -80,7 +80,7 @@ def test_an_entry_that_names_another_predecessor_is_told(bucket: MemoryStore) ->
 
 def test_an_entry_in_the_slot_of_another_is_told(bucket: MemoryStore) -> None:
     bucket.put(keys.entry(0, 4), bucket.get(keys.entry(0, 5)))
-    assert f"{keys.entry(0, 4)} says that it is entry 5" in opened(bucket)
+    assert f"{keys.entry(0, 4)} contains entry 5; expected 4" in opened(bucket)
 
 
 def test_an_entry_of_another_store_is_told(bucket: MemoryStore) -> None:

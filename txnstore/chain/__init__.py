@@ -1,1 +1,1 @@
-"""The manifest chain: entries, their codec, the one commit loop, checkpoints."""
+"""The chains of a store: entries and their codec, the commit loop, checkpoints. See docs/format.md."""

@@ -1,4 +1,4 @@
-"""All chains of a store in one process: opened together, read together as one consistent view."""
+"""All chains of a store in one process: loads them concurrently and reads a consistent view across them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ T = TypeVar("T")
 
 
 class Chains:
-    """The chains of a store by number. Safe for many threads.
+    """The chains of a store, by number. Thread-safe.
 
-    ``requests``: the workers for single requests. ``workers``: those of each chain for work on several chains at
-    once, which may wait for requests; so they are not the same ones.
+    Args:
+        objects: The object store.
+        count: The number of chains.
+        runtime: Clock, randomness and pauses.
+        requests: Runs single storage requests.
+        workers: One executor per chain, for concurrent work on several chains. Such work waits for requests, so these
+            executors must differ from ``requests``.
+        read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
     """
 
     def __init__(
@@ -47,9 +53,10 @@ class Chains:
         self._view: View | None = None
 
     def _now(self) -> int:
-        """The time of this process, but not before that of any entry it knows, of whichever chain (OBJ-05, ADD-07).
+        """The local clock, but never before the timestamp of a known entry of any chain (OBJ-05, ADD-07).
 
-        So what follows from an entry of another chain has no earlier time, though the writers' clocks differ (Lamport).
+        As with Lamport clocks, an entry that follows from an entry of another chain has no earlier timestamp, although
+        the clocks of their writers differ.
         """
         return max(self._runtime.clock(), *(chain.state.timestamp for chain in self._chains))
 
@@ -65,7 +72,7 @@ class Chains:
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def load(self, first_hint: bytes | None) -> None:
-        """Read all chains at once. ``first_hint``: that of chain 0, which is there already."""
+        """Load all chains concurrently. ``first_hint``: the checkpoint hint of chain 0, which the caller has read."""
         self.at_once({chain.number: self._loader(chain, first_hint) for chain in self._chains})
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
@@ -76,10 +83,17 @@ class Chains:
         return load
 
     def view(self, refresh: Collection[int] | None = None) -> View:
-        """A consistent view; the chains ``refresh`` (None: all) are read up to their heads, one GET each if idle.
+        """Return a consistent view across all chains.
 
-        Another chain is read only if one of these rests on an entry of it that is not known yet, and no further than to
-        that entry: what is at the head by then may rest on newer ones again, without an end while others commit.
+        It refreshes a further chain only if the state of another one depends on an entry of it that is not loaded yet,
+        and only up to that entry: entries at its head may depend on newer entries again, so that reading to the head
+        would not end while other processes commit.
+
+        Args:
+            refresh: The chains to read up to their heads; None for all. An idle chain costs one GET.
+
+        Raises:
+            CorruptionError: A chain depends on an entry of another chain that does not exist.
         """
         numbers = range(len(self._chains)) if refresh is None else refresh
         self.at_once({number: self._chains[number].refresh for number in numbers})
@@ -92,22 +106,28 @@ class Chains:
             for number, needed in behind.items():
                 states[number] = found[number]
                 if found[number].sequence < needed:
-                    msg = f"another chain rests on {keys.entry(number, needed)}, which is missing"
+                    msg = f"{keys.entry(number, needed)} is missing, but an entry of another chain depends on it"
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
 
-    # Several chains at once -------------------------------------------------------------------------------------------
+    # Concurrent work on several chains --------------------------------------------------------------------------------
 
     def at_once(self, work: Mapping[int, Callable[[], T]]) -> dict[int, T]:
-        """What each piece of work gives. If one raises, so does this, when all have ended: the first by chain."""
+        """Run the work of each chain concurrently and return the results by chain.
+
+        If any work raises, raises the error of the lowest chain number after all work has ended.
+        """
         found, errors = self.try_at_once(work)
         for number in sorted(errors):
             raise errors[number]
         return found
 
     def try_at_once(self, work: Mapping[int, Callable[[], T]]) -> tuple[dict[int, T], dict[int, Exception]]:
-        """What each piece of work gives, and what each that failed raised. The last one runs in this thread."""
+        """Run the work of each chain concurrently; returns the results and the errors by chain.
+
+        The work of the last chain runs in the calling thread.
+        """
         if not work:
             return {}, {}
         numbers = sorted(work)
@@ -117,13 +137,13 @@ class Chains:
         for number in reversed(numbers):
             try:
                 found[number] = others[number].result() if number in others else work[number]()
-            except Exception as error:  # noqa: BLE001 - the caller looks at it
+            except Exception as error:  # noqa: BLE001 - Returned to the caller.
                 errors[number] = error
         return found, errors
 
 
 def _behind(states: list[State]) -> dict[int, int]:
-    """The chains that other states rest on further than they were read, with the entry that is needed."""
+    """The chains that are behind an entry that another state depends on, with the number of that entry."""
     needed: dict[int, int] = {}
     for state in states:
         for chain, sequence in state.seen.items():
@@ -133,7 +153,7 @@ def _behind(states: list[State]) -> dict[int, int]:
 
 
 def read_if_there(objects: ObjectStore, key: str) -> bytes | None:
-    """The object, or None if there is none."""
+    """The bytes of the object, or None if it does not exist."""
     try:
         return objects.get(key)
     except ObjectNotFoundError:

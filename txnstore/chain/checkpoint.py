@@ -1,7 +1,8 @@
-"""Checkpoints: the fold of a chain, saved, so that opening a store does not read its whole history.
+"""Checkpoints: saved states of a chain, so that opening a store does not read its whole history.
 
-A checkpoint is two objects: ``batches.parquet`` (the list of batches, which grows) and ``head.json`` (all the rest),
-which is written last and names the other's hash. ``latest.json`` points to the newest one, and is only a hint.
+A checkpoint consists of two objects: ``batches.parquet`` (the list of batches, which grows) and ``head.json`` (the rest
+of the state), which is written last and contains the hash of the former. ``latest.json`` is a hint to the newest one.
+See docs/format.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SCHEMA = pa.schema(
 
 
 def write(objects: ObjectStore, chain: int, state: State) -> None:
-    """Save the state: batches, head, hint, in this order. Whoever saves the same state writes the same bytes."""
+    """Save the state: batches, head, hint, in this order. Deterministic: equal states give equal bytes."""
     batches = _encode_batches(state)
     head = to_document(state, content_hash(batches))
     objects.put(keys.checkpoint_batches(chain, state.sequence), batches)
@@ -45,7 +46,7 @@ def write(objects: ObjectStore, chain: int, state: State) -> None:
 
 
 def hinted(chain: int, hint: bytes | None) -> int:
-    """The sequence number that the hint names; 0 if there is none that can be read."""
+    """The sequence number in the hint; 0 without a readable hint."""
     if hint is None:
         return 0
     try:
@@ -55,11 +56,12 @@ def hinted(chain: int, hint: bytes | None) -> int:
         return 0
 
 
+#: The pending requests for the head and the batches of a checkpoint.
 Requested = tuple[Future[bytes], Future[bytes]]
 
 
 def request(objects: ObjectStore, pool: Executor, chain: int, sequence: int) -> Requested | None:
-    """Ask for both objects of a checkpoint at once; None for the checkpoint before the first entry."""
+    """Request both objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint)."""
     if sequence < 1:
         return None
     head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
@@ -67,7 +69,7 @@ def request(objects: ObjectStore, pool: Executor, chain: int, sequence: int) -> 
 
 
 def receive(chain: int, sequence: int, requested: Requested | None) -> State | None:
-    """The state saved at ``sequence``, or None if it is missing or damaged: then an older one must serve."""
+    """The state saved at ``sequence``, or None if the checkpoint is missing or damaged; logs a warning for None."""
     if requested is None:
         return None
     head_key, batches_key = keys.checkpoint_head(chain, sequence), keys.checkpoint_batches(chain, sequence)
@@ -75,10 +77,10 @@ def receive(chain: int, sequence: int, requested: Requested | None) -> State | N
         head, batches = requested[0].result(), requested[1].result()
         document = decode(HeadDocument, head_key, head)
         if document.sequence != sequence:
-            msg = f"{head_key} holds the state of entry {document.sequence}"
+            msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
             raise CorruptionError(msg)
         if document.batches_sha256 != content_hash(batches):
-            msg = f"{batches_key} is altered: its hash is not the one in {head_key}"
+            msg = f"{batches_key} was altered: its hash differs from the one in {head_key}"
             raise CorruptionError(msg)
         return from_document(document, _decode_batches(batches))
     except (ObjectNotFoundError, CorruptionError) as error:
@@ -87,7 +89,7 @@ def receive(chain: int, sequence: int, requested: Requested | None) -> State | N
 
 
 def newest(objects: ObjectStore, pool: Executor, chain: int) -> State | None:
-    """The newest state that can be read, found by listing: for when the hint is lost."""
+    """The newest readable checkpoint, found by listing; for a chain whose hint is missing or damaged."""
     found = (keys.checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain)))
     for sequence in sorted((number for number in found if number is not None), reverse=True):
         state = receive(chain, sequence, request(objects, pool, chain, sequence))
@@ -112,10 +114,10 @@ def _encode_batches(state: State) -> bytes:
 
 
 def _decode_batches(data: bytes) -> dict[TopicPartition, BatchList[Batch]]:
-    # Without Arrow's threads: a short process that ends while one of them is being started is aborted.
+    # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     if table.schema.names != _COLUMNS:
-        msg = f"the columns of the checkpoint's batches are {table.schema.names}"
+        msg = f"the batches of a checkpoint have the columns {table.schema.names}; expected {_COLUMNS}"
         raise UnsupportedFormatError(msg)
     columns = table.to_pydict()
     found: dict[TopicPartition, list[Batch]] = {}

@@ -1,7 +1,7 @@
-"""Entries and other small JSON objects: strict models, a version, a checksum of their own.
+"""The codec of entries and other small JSON objects: strict models with a version and a checksum.
 
-The last member of every such object is ``"checksum"``: the SHA-256 of the bytes before it, closed with ``}``. So a
-truncated or altered object is told apart from a good one without another object, and stays plain JSON.
+The last member of every object is ``"checksum"``: the SHA-256 of the object without this member. So a truncated or
+altered object can be detected without another object, and the bytes are still plain JSON. See docs/format.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 from txnstore.core.events import Event
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
-#: The format that this release writes; it reads this one and older ones, and refuses newer ones.
+#: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
 FORMAT_VERSION = 1
 
 _MARK = b',"checksum":"'
@@ -24,7 +24,7 @@ _SUFFIX = len(_MARK) + 64 + 2
 
 
 class Stored(BaseModel):
-    """A JSON object on storage: exact types, no unknown members."""
+    """A JSON object in storage: strict types, no unknown members."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -62,23 +62,26 @@ M = TypeVar("M", bound=Stored)
 def encode(document: Stored) -> bytes:
     """The bytes of a document, with its checksum.
 
-    The reader's rules hold here, too: what is written once into a chain stays there. So a value of a wrong type is an
-    :class:`InvalidConfigError`.
+    Validates the document by the reader's rules: an entry that readers refuse would block its chain permanently.
+
+    Raises:
+        InvalidConfigError: A value has a wrong type.
     """
     try:
         body = document.model_dump_json(warnings=False).encode()
         type(document).model_validate_json(body)
     except (PydanticSerializationError, UnicodeEncodeError, ValidationError) as error:
-        msg = f"a value of a wrong type cannot be written: {error}"
+        msg = f"cannot write a value of a wrong type: {error}"
         raise InvalidConfigError(msg) from error
     return _sealed(body)
 
 
 def decode(model: type[M], key: str, data: bytes) -> M:
-    """The document in ``data``, which was read from ``key``.
+    """Decode the document in ``data``, which was read from ``key``.
 
-    Raises :class:`UnsupportedFormatError` for a newer version and :class:`CorruptionError` for anything that was not
-    written this way.
+    Raises:
+        UnsupportedFormatError: A newer version of the format.
+        CorruptionError: The checksum does not match, or the document is invalid.
     """
     body = data[:-_SUFFIX] + b"}"
     intact = data == _sealed(body)
@@ -100,12 +103,12 @@ def decode(model: type[M], key: str, data: bytes) -> M:
 
 
 def content_hash(data: bytes) -> str:
-    """The hex SHA-256 that names an object's bytes: in the next entry, or in a segment's reference."""
+    """The hex SHA-256 of an object's bytes, as the next entry (``previous``) or a reference to a segment contains it."""
     return hashlib.sha256(data).hexdigest()
 
 
 def _sealed(body: bytes) -> bytes:
-    """A JSON object with its checksum as the last member."""
+    """The JSON object with its checksum appended as the last member."""
     return body[:-1] + _MARK + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 

@@ -1,4 +1,4 @@
-"""Reading entries of chains that are there already: for a look back, not for a state."""
+"""Reads existing entries of chains, for a history rather than a state."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from txnstore.storage.base import ObjectStore
 
 
 def newest(heads: Sequence[int], count: int) -> list[range]:
-    """Of each chain a range of entries up to its head, ``count`` together: an equal share, or all that there are."""
+    """The ranges of the newest entries of each chain, ``count`` in total.
+
+    Each chain gets an equal share; a chain with fewer entries leaves the rest of its share to the others.
+
+    Args:
+        heads: The sequence number of the head of each chain.
+        count: The total number of entries.
+    """
     lengths = [0] * len(heads)
     left = count
-    # Those that have less than their share come first, and leave the rest to the others.
+    # Short chains first, so that the remaining share is divided among the longer ones.
     for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number])):
         lengths[chain] = min(heads[chain], left // (len(heads) - done))
         left -= lengths[chain]
@@ -22,7 +29,7 @@ def newest(heads: Sequence[int], count: int) -> list[range]:
 
 
 def read_entry(objects: ObjectStore, chain: int, sequence: int) -> tuple[Entry, int] | None:
-    """An entry and its size in bytes; None if it is gone."""
+    """An entry and its size in bytes; None if it does not exist."""
     key = keys.entry(chain, sequence)
     try:
         data = objects.get(key)

@@ -1,4 +1,4 @@
-"""The names of all objects of a store: the only place that builds or takes apart a key."""
+"""The keys of all objects of a store: the only module that builds or parses a key. See docs/format.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def entries(chain: int) -> str:
 
 
 def entry(chain: int, sequence: int) -> str:
-    """The entry ``sequence`` of a chain."""
+    """The key of entry ``sequence`` of a chain."""
     return f"{entries(chain)}{sequence:0{_DIGITS}d}.json"
 
 
@@ -24,17 +24,17 @@ def checkpoints(chain: int) -> str:
 
 
 def checkpoint_head(chain: int, sequence: int) -> str:
-    """The head of the checkpoint of the state after entry ``sequence``; written last, so it makes it complete."""
+    """The head of the checkpoint of the state after entry ``sequence``; written last, it completes the checkpoint."""
     return f"{checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
 
 
 def checkpoint_batches(chain: int, sequence: int) -> str:
-    """The batches of that checkpoint."""
+    """The batches of the checkpoint of the state after entry ``sequence``."""
     return f"{checkpoints(chain)}{sequence:0{_DIGITS}d}/batches.parquet"
 
 
 def checkpoint_sequence(key: str) -> int | None:
-    """The sequence number of a checkpoint if ``key`` is the head of one."""
+    """The sequence number of a checkpoint, or None if ``key`` is not the head of one."""
     parts = key.split("/")
     if len(parts) == 5 and parts[2] == "checkpoints" and parts[4] == "head.json" and parts[3].isdigit():
         return int(parts[3])
@@ -42,7 +42,7 @@ def checkpoint_sequence(key: str) -> int | None:
 
 
 def checkpoint_of(key: str) -> int | None:
-    """The sequence number of the checkpoint that ``key`` is a part of, if it is a part of one."""
+    """The sequence number of the checkpoint that ``key`` is a part of, or None."""
     parts = key.split("/")
     if len(parts) == 5 and parts[2] == "checkpoints" and parts[3].isdigit():
         return int(parts[3])
@@ -50,7 +50,7 @@ def checkpoint_of(key: str) -> int | None:
 
 
 def entry_sequence(key: str) -> int | None:
-    """The sequence number of the entry ``key``, if it is one."""
+    """The sequence number of the entry ``key``, or None if it is not an entry."""
     folder, _, name = key.rpartition("/")
     digits, _, suffix = name.partition(".")
     if folder.endswith("/entries") and suffix == "json" and len(digits) == _DIGITS and digits.isdigit():
@@ -59,7 +59,7 @@ def entry_sequence(key: str) -> int | None:
 
 
 def chain_number(key: str) -> int | None:
-    """The number of the chain that ``key`` belongs to, if it belongs to one."""
+    """The number of the chain that ``key`` belongs to, or None."""
     parts = key.split("/")
     return int(parts[1]) if len(parts) > 2 and parts[0] + "/" == CHAINS and parts[1].isdigit() else None
 
@@ -70,12 +70,12 @@ def latest(chain: int) -> str:
 
 
 def segment(topic: str, partition: int, name: str, fmt: str) -> str:
-    """A segment of a partition; ``name`` is unique, ``fmt`` is ``parquet`` or ``arrow``."""
+    """The key of a segment; ``name`` is unique, ``fmt`` is ``parquet`` or ``arrow``."""
     return f"{TOPICS}{topic}/{partition}/{name}.{fmt}"
 
 
 def is_segment(key: str) -> bool:
-    """Whether ``key`` is built like that of a segment, so that this library may have written it."""
+    """Whether ``key`` has the form of a segment's key, so that txnstore may have written it."""
     parts = key.split("/")
     return (
         len(parts) == 4

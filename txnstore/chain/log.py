@@ -1,10 +1,11 @@
-"""One chain of a process: its head, and the one commit loop of the project.
+"""A chain in one process: its state, and the commit loop, which is the only code that writes entries.
 
-Whoever commits first flushes at once; callers that arrive while a PUT is in flight ride in the next entry (flat
-combining). There is no background thread and no fixed tick. Memory changes only after an entry is durable.
+Group commit: the first caller writes an entry immediately; the commands of callers that arrive while the PUT is in
+flight share the next entry (flat combining). There is no background thread and no timer. The state in memory changes
+only after the entry is durable.
 
-An entry claims the slot after the last one we know (:mod:`txnstore.storage.claim`). If somebody else has it, theirs is
-folded, the commands are decided again, and the next slot is tried.
+An entry claims the slot after the last known entry (:mod:`txnstore.storage.claim`). If another process has taken the
+slot, the loop folds that entry, decides the commands again, and claims the next slot. See docs/design/0002-commit.md.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from txnstore.storage.claim import Claim
 
 _LOG = logging.getLogger(__name__)
 
-#: Entries read at once: few for a tail that is probably short, doubling up to a bound for a long one.
+#: Entries read concurrently: few at first, because the tail is usually short; doubles up to a bound for a long tail.
 _FIRST_WINDOW, _MAX_WINDOW = 4, 64
-#: A checkpoint is written by whoever commits an entry with a multiple of this number.
+#: The process that commits an entry whose number is a multiple of this one writes a checkpoint.
 CHECKPOINT_EVERY = 64
 
 
 @dataclass(slots=True)
 class _Waiter:
-    """A caller whose command is to be committed, and its answer."""
+    """A caller that waits for the commit of its command, and the answer to it."""
 
     command: Command
     result: Any = None
@@ -53,10 +54,10 @@ class _Waiter:
     done: bool = False
 
     def answer(self) -> Any:
-        """The result; raises what refused the command."""
+        """Return the result, or raise the error that refused the command."""
         if not self.done:
-            # The thread that took it out of the queue was interrupted before it could leave an answer.
-            msg = "the thread that was to commit this was stopped before it could tell"
+            # The thread that took the command from the queue was interrupted before it set an answer.
+            msg = "the thread that was committing this command was interrupted; repeat the call to find the outcome"
             raise UnknownOutcomeError(msg)
         if self.error is not None:
             raise self.error
@@ -65,7 +66,7 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Attempt:
-    """An entry that is offered to a slot, with the state that it leads to."""
+    """An entry that claims a slot, with the state after it."""
 
     entry: Entry
     claim: Claim
@@ -74,7 +75,15 @@ class _Attempt:
 
 @dataclass(slots=True)
 class ChainMetrics:
-    """What happened at the head of a chain in this process."""
+    """Counters of the commits of a chain in this process.
+
+    Attributes:
+        commits: Entries written.
+        commands: Commands in these entries, including refused ones.
+        conflicts: Slots that another process took first.
+        unknown_outcomes: Conditional creates whose outcome was unknown at first.
+        checkpoints: Checkpoints written.
+    """
 
     commits: int = 0
     commands: int = 0
@@ -84,9 +93,18 @@ class ChainMetrics:
 
 
 class Chain:
-    """A chain of a store, as this process knows it. Safe for many threads.
+    """A chain of a store with the state known to this process. Thread-safe.
 
-    ``now``: the time of a new entry in milliseconds, unless the chain is later already; that of ``runtime`` by default.
+    Args:
+        objects: The object store.
+        number: The number of the chain, from 0.
+        runtime: Clock, randomness and pauses.
+        pool: Runs concurrent reads.
+        read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
+        checkpoint_every: Write a checkpoint after each entry whose number is a multiple of this.
+        chains: The number of chains of the store.
+        now: Returns the timestamp of a new entry in milliseconds, by default ``runtime.clock``. An entry's timestamp
+            is never before that of the previous entry.
     """
 
     def __init__(
@@ -121,18 +139,24 @@ class Chain:
 
     @property
     def state(self) -> State:
-        """The last state this process knows. Never goes back."""
+        """The newest state known to this process. Its sequence number never decreases."""
         return self._state
 
     def load(self, hint: bytes | None) -> State:
-        """The newest state, from the checkpoint that ``hint`` names and the entries after it.
+        """Load the state at the head from the checkpoint that ``hint`` names and the entries after it.
 
-        A missing, stale or damaged hint or checkpoint costs requests, never correctness.
+        A missing, stale or damaged hint or checkpoint costs additional requests, never correctness.
+
+        Args:
+            hint: The content of ``latest.json``; None if it does not exist.
+
+        Raises:
+            CorruptionError: An entry is missing or altered, or the checkpoint belongs to another chain.
         """
         with self._head:
             sequence = checkpoint.hinted(self.number, hint)
             requested = checkpoint.request(self._objects, self._pool, self.number, sequence)
-            # Without a hint the chain is either too short for a checkpoint, or the hint is lost: one entry tells.
+            # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
             lost = None if sequence else self._pool.submit(self._get, self._checkpoint_every)
             window: list[bytes | None] | None = self._fetch(sequence + 1, _FIRST_WINDOW)
             found = checkpoint.receive(self.number, sequence, requested)
@@ -141,8 +165,9 @@ class Chain:
                 window = None
             if found is not None and (found.chain, found.chains) != (self.number, self._chains):
                 msg = (
-                    f"{keys.checkpoint_head(self.number, found.sequence)} is of chain {found.chain} of "
-                    f"{found.chains}, not of chain {self.number} of {self._chains}: {keys.STORE} is not of this store"
+                    f"{keys.checkpoint_head(self.number, found.sequence)} belongs to chain {found.chain} of "
+                    f"{found.chains}; expected chain {self.number} of {self._chains}: "
+                    f"{keys.STORE} belongs to another store"
                 )
                 raise CorruptionError(msg)
             self._state = found or first_state(self.number, self._chains)
@@ -150,9 +175,10 @@ class Chain:
             return self._state
 
     def refresh(self, until: int | None = None) -> State:
-        """The state at the head: one GET if nothing is new.
+        """Read new entries and return the state at the head. Costs one GET if there are none.
 
-        ``until``: no further than this entry, which is known to exist; no GET if it is in the state already.
+        Args:
+            until: Read no further than this entry, which must exist. Makes no request if the state includes it.
         """
         state = self._state
         if until is not None and state.sequence >= until:
@@ -162,10 +188,10 @@ class Chain:
             return self._state
 
     def _catch_up(self, size: int, window: list[bytes | None] | None = None, until: int | None = None) -> bool:
-        """Fold all entries after the last known one, or those up to ``until``; True if there was one.
+        """Fold all entries after the last known one, or those up to ``until``; True if there was at least one.
 
-        :class:`CorruptionError` if one is missing and a later one of the same window exists: a commit would write over
-        what happened there. No request is made to find holes; ``verify`` lists, and finds all.
+        Raises :class:`CorruptionError` if an entry is missing and a later one of the same window exists: a commit would
+        fill the gap and change history. No further requests look for gaps; ``verify`` lists the chain and finds all.
         """
         before = self._state.sequence
         while True:
@@ -179,7 +205,7 @@ class Chain:
                 if data is None:
                     if all(later is None for later in window[place + 1 :]):
                         return self._state.sequence > before
-                    # Most likely both were written while these requests were on their way; then it is there by now.
+                    # Usually both entries were written during these requests; then a second read finds this one.
                     missing = self._state.sequence + 1
                     data = self._get(missing)
                     if data is None:
@@ -188,7 +214,7 @@ class Chain:
             window, size = None, size * 2
 
     def _fetch(self, first: int, count: int) -> list[bytes | None]:
-        """The entries ``first`` … in parallel; None for one that does not exist."""
+        """Read ``count`` entries from ``first`` concurrently; None for an entry that does not exist."""
         if count == 1:
             return [self._get(first)]
         return list(self._pool.map(self._get, range(first, first + count)))
@@ -200,12 +226,12 @@ class Chain:
             return None
 
     def _fold(self, data: bytes) -> Entry:
-        """Fold the entry after the last known one; it must name that one's bytes."""
+        """Fold the entry after the last known one, whose hash it must contain."""
         state = self._state
         key = keys.entry(self.number, state.sequence + 1)
         entry = decode(Entry, key, data)
         if entry.sequence != state.sequence + 1:
-            msg = f"{key} says that it is entry {entry.sequence}"
+            msg = f"{key} contains entry {entry.sequence}; expected {state.sequence + 1}"
             raise CorruptionError(msg)
         if entry.previous != state.entry_hash:
             before = keys.entry(self.number, state.sequence)
@@ -216,7 +242,7 @@ class Chain:
             for event in entry.events:
                 state = evolve(state, event)
         except (KeyError, StopIteration) as error:
-            msg = f"{key} holds an event that does not fit the state before it: {error!r}"
+            msg = f"{key} contains an event that is invalid in the state before it: {error!r}"
             raise CorruptionError(msg) from error
         self._state = replace(state, entry_hash=content_hash(data))
         if self._undecided is not None and self._undecided.entry.sequence == entry.sequence:
@@ -226,9 +252,12 @@ class Chain:
     # Committing -------------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> Any:
-        """Commit a command and return its answer. Raises what refuses it; then nothing has happened.
+        """Commit a command and return its result.
 
-        :class:`UnknownOutcomeError`: the storage did not tell in time; the same call again resolves it first.
+        Raises:
+            UnknownOutcomeError: The command may have been committed; the next call resolves this first.
+            ReadOnlyError: The store was opened read-only.
+            TxnStoreError: The command was refused and had no effect.
         """
         self._check_writable("committed")
         waiter = _Waiter(command)
@@ -243,7 +272,7 @@ class Chain:
         return waiter.answer()
 
     def _commit_round(self) -> State | None:
-        """Commit everything that waits; the state to checkpoint if that is due."""
+        """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due."""
         with self._mutex:
             waiters, self._waiting = self._waiting, []
         try:
@@ -256,7 +285,7 @@ class Chain:
 
     def _check_writable(self, what: str) -> None:
         if self._read_only:
-            msg = f"the store {self._objects.url} was opened read_only, so nothing can be {what}"
+            msg = f"the store {self._objects.url} was opened with read_only=True; nothing can be {what}"
             raise ReadOnlyError(msg)
 
     def _commit(self, waiters: list[_Waiter]) -> State | None:
@@ -266,7 +295,7 @@ class Chain:
             attempt = self._decide(waiters)
             if not attempt.entry.events:
                 if not self._catch_up(1):
-                    break  # A refusal, or an answer without an entry, is true only at the head: it was looked for.
+                    break  # A refusal, or a result without an entry, is valid only at the head: the chain is at it now.
                 continue
             if self._offer(attempt):
                 self.metrics.commits += 1
@@ -283,9 +312,10 @@ class Chain:
         return self._state if crossed else None
 
     def _decide(self, waiters: list[_Waiter], *, one_by_one: bool = False) -> _Attempt:
-        """Decide the commands one after the other at the head; a refused one fails alone.
+        """Decide the commands in order at the head; a refused command does not affect the others.
 
-        ``one_by_one``: so does one whose events cannot be written, which is found out by encoding them alone.
+        ``one_by_one``: encode the events of each command alone, so that a command whose events cannot be encoded does
+        not affect the others either.
         """
         state = begin_entry(self._state, self._now())
         events: list[Event] = []
@@ -294,7 +324,7 @@ class Chain:
                 decision = decide(state, waiter.command)
                 if one_by_one:
                     encode(self._entry(decision.state, [*decision.events]))
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with a command is its caller's alone
+            except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
                 waiter.error, waiter.result = error, None
             else:
                 waiter.error, waiter.result = None, decision.result
@@ -320,20 +350,20 @@ class Chain:
         )
 
     def _settle(self) -> None:
-        """Find out what became of an entry whose outcome an earlier call could not tell."""
+        """Resolve the outcome of an earlier entry, if it is unknown."""
         attempt = self._undecided
         if attempt is not None:
             self._offer(attempt)
 
     def _offer(self, attempt: _Attempt) -> bool:
-        """Offer an entry to its slot until that is decided: True if it is ours now."""
+        """Claim the slot of the entry; True if this entry has it, False if another process's entry was folded."""
         self._undecided = attempt
         unknown_before = attempt.claim.unknown_outcomes
         try:
             found = attempt.claim.settle(self._objects, self._runtime.backoff)
         except StorageError:
             if not attempt.claim.doubtful:
-                self._undecided = None  # No offer was ever accepted: nothing happened.
+                self._undecided = None  # No attempt can have created the entry: the outcome is known.
             raise
         finally:
             self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
@@ -347,7 +377,7 @@ class Chain:
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> int:
-        """Write a checkpoint of the head; returns its sequence number."""
+        """Write a checkpoint of the state at the head; returns its sequence number."""
         self._check_writable("written")
         state = self.refresh()
         checkpoint.write(self._objects, self.number, state)
@@ -355,7 +385,7 @@ class Chain:
         return state.sequence
 
     def _write_checkpoint(self, state: State) -> None:
-        """Off the commit path: the commit is durable and answered, so a failure here costs nothing but time later."""
+        """Write a checkpoint after a commit; logs a failure, because the commit is durable without a checkpoint."""
         try:
             checkpoint.write(self._objects, self.number, state)
             self.metrics.checkpoints += 1
@@ -364,7 +394,7 @@ class Chain:
 
 
 def _for_followers(error: BaseException) -> Exception:
-    """What the others in the entry are told if the thread that writes it fails: an interrupt was for that one only."""
+    """The error reported to followers of the group commit: an interrupt (Ctrl-C) is for the leader only."""
     if isinstance(error, Exception):
         return error
-    return UnknownOutcomeError(f"the thread that was to commit this was stopped by {error!r}")
+    return UnknownOutcomeError(f"the thread that was committing this command was interrupted by {error!r}")
