@@ -1,1 +1,1 @@
-"""Segments: Arrow tables on their way into immutable objects and back."""
+"""Segments: encoding Arrow tables as immutable objects, and decoding them."""

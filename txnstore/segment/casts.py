@@ -1,8 +1,8 @@
-"""Casts of a column to the type that its topic gives it: never to another meaning, never to another magnitude.
+"""Casts of columns to the types of their topic, by the rules of assignment in SQL.
 
-What is allowed is what an SQL database allows on assignment: a number may take a narrower type if it fits, a fraction
-is rounded to what the column can hold (a double to a float, microseconds down to milliseconds), a string is its UTF-8
-bytes, a time without a zone is UTC. A number is never a string, binary never text, a time never loses its zone.
+Allowed: a number to a narrower type if it fits; rounding to the column's precision (a double to a float, microseconds
+down to milliseconds); a string to its UTF-8 bytes; a timestamp without a zone to UTC. Refused: a number to a string,
+binary to text, a timestamp with a zone to one without.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ import pyarrow.types as pt
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.schema import TIMESTAMP, as_milliseconds
 
-#: A decimal that every 64-bit integer fits into, at the largest scale that leaves room for its 19 digits.
+#: The digits of a decimal128, and those that a 64-bit integer may need.
 _MAX_DECIMAL = 38
 _INT64_DIGITS = 19
-#: Bytes of a column that are cast at a time: strings with 64-bit offsets may be too long for 32-bit ones.
+#: Bytes of a column that are cast at a time, because a larger column of strings may exceed 32-bit offsets.
 _CHUNK_BYTES = 1 << 30
 
 
 def cast_column(column: Any, field: pa.Field) -> Any:
-    """The chunked array as one of the field's type; :class:`SchemaMismatchError` names the column."""
+    """Cast the chunked array to the field's type.
+
+    Raises:
+        SchemaMismatchError: The cast is not allowed, or a value does not fit. The message names the column.
+    """
     if column.type == field.type:
         return column
     if not is_castable(column.type, field.type):
         raise SchemaMismatchError(
-            f"column {field.name!r} is of type {column.type}, but the topic holds {field.type} there",
+            f"column {field.name!r} is of type {column.type}; the topic's column is of type {field.type}",
         )
     try:
         return pa.chunked_array([_cast(chunk, field.type) for chunk in _small_chunks(column)], field.type)
@@ -39,7 +43,7 @@ def cast_column(column: Any, field: pa.Field) -> Any:
 
 
 def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of the source type can mean the same in the target type (they may still not fit)."""
+    """Whether the rules allow a cast from the source type to the target type; single values may still not fit."""
     if source == target or pt.is_null(source):
         return True
     if pt.is_dictionary(source) or pt.is_run_end_encoded(source):
@@ -73,16 +77,16 @@ def _is_nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _cast(array: Any, target: pa.DataType) -> Any:
-    """One array as the target type; an Arrow error says what does not fit."""
+    """Cast one array; raises an Arrow error if a value does not fit."""
     source = array.type
     if pt.is_dictionary(source) or pt.is_run_end_encoded(source):
-        # Text that is repeated may outgrow 32-bit offsets once it is spelled out.
+        # Decoded, repeated text may exceed 32-bit offsets.
         decoded = pc.run_end_decode(array) if pt.is_run_end_encoded(source) else array.dictionary_decode()
         return _cast(decoded, target)
     if target == TIMESTAMP and not pt.is_null(source):
         return as_milliseconds(_to_int64(array) if pt.is_integer(source) else _whole_unit(array), "")
     if pt.is_integer(source) and pt.is_decimal(target) and target.scale <= _MAX_DECIMAL - _INT64_DIGITS:
-        # Arrow asks for room for 19 digits, however small the numbers are.
+        # Arrow requires room for 19 digits, however small the numbers are.
         return _to_int64(array).cast(pa.decimal128(_MAX_DECIMAL, target.scale)).cast(target)
     options = pc.CastOptions(target, allow_time_truncate=True)
     result = pc.cast(array, options=options)
@@ -102,7 +106,7 @@ def _to_int64(array: Any) -> Any:
 
 
 def _whole_unit(array: Any) -> Any:
-    """Timestamps in milliseconds or microseconds; other units are brought to the nearer one, rounding down."""
+    """Convert seconds to milliseconds, and nanoseconds to microseconds, rounding down."""
     if array.type.unit == "s":
         return array.cast(pa.timestamp("ms", array.type.tz))
     if array.type.unit == "ns":
@@ -112,7 +116,7 @@ def _whole_unit(array: Any) -> Any:
 
 
 def _small_chunks(column: Any) -> list[Any]:
-    """The chunks of the column, cut where one is larger than its target type might hold."""
+    """The chunks of the column, split to at most about ``_CHUNK_BYTES`` each."""
     result = []
     for chunk in column.chunks:
         pieces = min(max(1, -(-chunk.nbytes // _CHUNK_BYTES)), max(1, len(chunk)))
@@ -130,7 +134,7 @@ def _is_binary(data_type: pa.DataType) -> bool:
 
 
 def _is_list(data_type: pa.DataType) -> bool:
-    # No list views: pyarrow 26 casts them to lists with too few offsets.
+    # Without list views: pyarrow 26 casts them to lists with too few offsets.
     return _is_any(data_type, pt.is_list, pt.is_large_list, pt.is_fixed_size_list)
 
 

@@ -1,8 +1,9 @@
-"""Arrow tables as the bytes of a segment, and back.
+"""Encodes Arrow tables as segments, and decodes segments.
 
-Two formats: ``parquet``, which everything reads, and ``arrow`` (the Arrow IPC *file* format), which costs least to
-write and to read. How Parquet is written was measured: zstd at level 1; integers and times as deltas (an ``_offset``
-column takes almost nothing); a dictionary only where a sample of the values repeats; statistics but for long values.
+There are two formats: ``parquet``, which all engines read, and ``arrow`` (the Arrow IPC *file* format), which is the
+fastest to write and read. The Parquet settings follow measurements: zstd at level 1; integers and times delta-encoded
+(an ``_offset`` column takes almost no space); a dictionary only if values of a sample repeat; statistics except for
+long values.
 """
 
 from __future__ import annotations
@@ -24,31 +25,38 @@ from txnstore.core.model import Segment
 from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.segment.pieces import open_segment
 
-#: The compressions of each format under our names, and what pyarrow calls them.
+#: The compressions of each format: our names and those of pyarrow.
 COMPRESSIONS: dict[str, dict[str, str | None]] = {
     "parquet": {"zstd": "zstd", "lz4": "lz4", "snappy": "snappy", "gzip": "gzip", "none": None},
     "arrow": {"zstd": "zstd", "lz4": "lz4", "none": None},
 }
-#: Rows of a row group (of a record batch in an Arrow file).
+#: Rows per row group (Parquet) or record batch (Arrow).
 ROW_GROUP_ROWS = 128 * 1024
 
-#: A row group of wide rows is closed at this size, in bytes before compression.
+#: The maximum size of a row group in bytes before compression.
 _ROW_GROUP_BYTES = 64 << 20
-#: What zstd level 1 leaves, higher levels do not pay for (field measurements).
+#: Higher levels of zstd compress little better and cost much more time.
 _ZSTD_LEVEL = 1
-#: Values longer than this on average get neither statistics nor a dictionary.
+#: Columns whose values are longer than this on average, in bytes, get neither statistics nor a dictionary.
 _SHORT = 64
-#: Tables with fewer rows get no dictionary: it costs more time than it saves bytes.
+#: Tables with fewer rows get no dictionary: it costs more time than the saved bytes are worth.
 _DICTIONARY_ROWS = 1000
-#: Values looked at to see whether a column repeats itself.
+#: The size of the sample that decides whether values of a column repeat.
 _SAMPLE = 8192
-#: What pyarrow raises for bytes that are not what they should be.
+#: The exceptions that pyarrow raises for damaged bytes.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSegment:
-    """The bytes of a segment with what the chain records of them; ``sha256`` is the hex digest of all bytes."""
+    """The bytes of a segment with the metadata that the chain records.
+
+    Attributes:
+        data: The bytes of the object.
+        format: ``"parquet"`` or ``"arrow"``.
+        rows: The number of rows.
+        sha256: The hex SHA-256 of ``data``.
+    """
 
     data: bytes = field(repr=False)
     format: str
@@ -61,17 +69,17 @@ class EncodedSegment:
         return len(self.data)
 
     def segment(self, key: str, explicit_offsets: bool = False) -> Segment:
-        """The segment as the chain knows it, once its bytes are stored under ``key``."""
+        """The chain's reference to this segment, stored under ``key``."""
         return Segment(key, self.format, self.size, self.sha256, self.rows, explicit_offsets)
 
 
 def check_format(fmt: str, compression: str) -> None:
-    """Refuse a format or a compression that no segment can have with an :class:`InvalidConfigError`."""
+    """Raise :class:`InvalidConfigError` for an unknown format, or a compression that the format does not support."""
     if fmt not in COMPRESSIONS:
         raise InvalidConfigError(f"segment.format {fmt!r} is not one of {', '.join(COMPRESSIONS)}")
     if compression not in COMPRESSIONS[fmt]:
         known = ", ".join(COMPRESSIONS[fmt])
-        raise InvalidConfigError(f"compression.type {compression!r} does not go with {fmt}, which knows: {known}")
+        raise InvalidConfigError(f"compression.type {compression!r} does not go with {fmt}; {fmt} supports {known}")
 
 
 def encode(
@@ -80,7 +88,17 @@ def encode(
     compression: str = "zstd",
     row_group_rows: int = ROW_GROUP_ROWS,
 ) -> EncodedSegment:
-    """The whole table as one segment."""
+    """Encode the table as one segment.
+
+    Args:
+        table: The rows.
+        fmt: ``"parquet"`` or ``"arrow"``.
+        compression: A key of :data:`COMPRESSIONS` for this format.
+        row_group_rows: The maximum number of rows per row group.
+
+    Raises:
+        InvalidConfigError: The format or compression is unknown.
+    """
     with SegmentWriter(table.schema, fmt, compression, row_group_rows) as writer:
         writer.append(table)
         return writer.finish()
@@ -94,15 +112,23 @@ def decode(
     rows: int | None = None,
     key: str = "",
 ) -> pa.Table:
-    """The rows ``[first_row, first_row + rows)`` of a segment; all by default.
+    """Decode the rows ``[first_row, first_row + rows)`` of a segment; by default all.
 
-    ``data``: bytes or an Arrow buffer (a memory-mapped file). ``columns``: only these, in this order; a column that
-    the segment does not have is left out, because it may be younger than the segment. Bytes that cannot be read, or
-    too few rows, are a :class:`CorruptionError` that names ``key``.
+    Args:
+        data: Bytes, or an Arrow buffer such as a memory-mapped file.
+        fmt: ``"parquet"`` or ``"arrow"``.
+        columns: The columns to read, in this order; None for all. Columns that the segment does not have are left out,
+            because the topic may have gained them later.
+        first_row: The first row, from 0.
+        rows: The number of rows; None for all up to the end.
+        key: The key of the segment, for messages.
+
+    Raises:
+        CorruptionError: The bytes cannot be read, or the segment has too few rows.
     """
     pieces = list(decode_pieces(data, fmt, columns, first_row, rows, key))
     if pieces[0].num_columns == 0:
-        # Columns that are not there cannot tell how many rows they have.
+        # A table without columns has no number of rows: it comes from a column that is dropped again.
         return pa.table({"row": pa.nulls(sum(piece.num_rows for piece in pieces))}).select([])
     return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
 
@@ -115,14 +141,14 @@ def decode_pieces(
     rows: int | None = None,
     key: str = "",
 ) -> Iterator[pa.Table]:
-    """What :func:`decode` gives, piece by piece, so that one row group is in memory at a time; at least one table."""
+    """Like :func:`decode`, but yields one table per row group, so that one at a time is in memory; at least one."""
     try:
         file = open_segment(data, fmt)
         wanted = [name for name in file.columns if columns is None or name in columns]
         order = wanted if columns is None else [name for name in columns if name in wanted]
         limit = sum(file.rows) if rows is None else first_row + rows
         if sum(file.rows) < limit:
-            msg = f"{key or 'a segment'} holds {sum(file.rows)} rows; expected at least {limit}"
+            msg = f"{key or 'a segment'} has {sum(file.rows)} rows; expected at least {limit}"
             raise CorruptionError(msg)
         pieces = [
             (number, max(0, first_row - at), min(count, limit - at))
@@ -141,9 +167,15 @@ def _starts(rows: Sequence[int]) -> list[int]:
 
 
 class SegmentWriter:
-    """Writes one segment batch by batch: in memory are its encoded bytes and one row group.
+    """Writes one segment incrementally; keeps its encoded bytes and one row group in memory.
 
-    Use it as a context manager, or call :meth:`finish` or :meth:`close` in the end.
+    Use it as a context manager, or call :meth:`finish` or :meth:`close` at the end.
+
+    Args:
+        schema: The schema of the segment.
+        fmt: ``"parquet"`` or ``"arrow"``.
+        compression: A key of :data:`COMPRESSIONS` for this format.
+        row_group_rows: The maximum number of rows per row group.
     """
 
     def __init__(
@@ -168,11 +200,11 @@ class SegmentWriter:
 
     @property
     def size(self) -> int:
-        """The bytes written so far; the rows of the row group that is being filled are not in it yet."""
+        """The bytes written so far, without the rows of the incomplete row group."""
         return self._size if self._sink.closed else int(self._sink.tell())
 
     def append(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows, which must have the schema of the writer."""
+        """Add rows. Raises ``ValueError`` if their schema is not that of the writer."""
         table = pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows
         if table.schema != self._schema:
             raise ValueError(f"rows of schema {table.schema}; the segment has {self._schema}")
@@ -184,7 +216,7 @@ class SegmentWriter:
             self._flush(whole_groups=True)
 
     def finish(self) -> EncodedSegment:
-        """Close the segment and hand over its bytes."""
+        """Close the segment and return its bytes."""
         if self._pending_rows or self._writer is None:
             self._flush(whole_groups=False)
         self._writer.close()
@@ -193,10 +225,10 @@ class SegmentWriter:
         return EncodedSegment(data, self._format, self.rows, hashlib.sha256(data).hexdigest())
 
     def close(self) -> None:
-        """Forget everything that was written, unless it was finished."""
+        """Discard the segment unless it is finished."""
         self._pending.clear()
         if self._writer is not None:
-            # First the writer: it would still want to write its footer when it is collected.
+            # Close the writer before the sink: the writer writes a footer when it is collected.
             with suppress(*_DAMAGE):
                 self._writer.close()
         self._sink.close()
@@ -210,13 +242,13 @@ class SegmentWriter:
         self.close()
 
     def _group_rows(self) -> int:
-        """The rows of the next row group."""
+        """The number of rows of the next row group."""
         if self._pending_bytes <= _ROW_GROUP_BYTES:
             return self._row_group_rows
         return max(1, min(self._row_group_rows, _ROW_GROUP_BYTES * self._pending_rows // self._pending_bytes))
 
     def _flush(self, whole_groups: bool) -> None:
-        """Write what is pending, but for the rows that do not fill a row group if only whole ones are wanted."""
+        """Write the pending rows; with ``whole_groups``, keep those that do not fill a row group."""
         rows = self._group_rows()
         pending = self._pending or [self._schema.empty_table()]
         table = pending[0] if len(pending) == 1 else pa.concat_tables(pending)
@@ -234,7 +266,7 @@ class SegmentWriter:
             self._write_batches(table, rows)
 
     def _write_batches(self, table: pa.Table, rows: int) -> None:
-        """Write the rows as record batches; at least one, so that no rows are a piece with its columns, too."""
+        """Write the rows as record batches; at least one, so that a segment without rows has its columns."""
         for start in range(0, max(1, table.num_rows), rows):
             group = _compact(table.slice(start, rows))
             for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
@@ -255,7 +287,7 @@ class SegmentWriter:
 
 
 def _parquet_encodings(table: pa.Table) -> dict[str, Any]:
-    """How each column is encoded, decided by its type and a sample of its values."""
+    """The encoding options of each column, by its type and a sample of its values."""
     deltas, dictionaries, statistics = {}, [], []
     for column, name in zip(table.columns, table.column_names, strict=True):
         if pt.is_integer(column.type) or pt.is_timestamp(column.type) or pt.is_date32(column.type):
@@ -276,9 +308,9 @@ def _parquet_encodings(table: pa.Table) -> dict[str, Any]:
 
 
 def _compact(table: pa.Table) -> pa.Table:
-    """The rows in one chunk a column, without what lies around a slice of a nested column.
+    """Copy the rows into one chunk per column, without the values outside the slice of a nested column.
 
-    Arrow IPC cuts plain columns to their slice, but writes the children of nested ones as a whole.
+    Arrow IPC truncates plain columns to their slice, but writes the children of nested ones completely.
     """
     table = table.combine_chunks()
     for index, column in enumerate(table.columns):
@@ -298,7 +330,7 @@ def _is_variable(data_type: pa.DataType) -> bool:
 
 
 def _repeats(column: Any) -> bool:
-    """Whether at most half of the values of a sample, taken from all over the column, are different ones."""
+    """Whether at most half of the values of a sample, spread over the column, are distinct."""
     if len(column) < _DICTIONARY_ROWS:
         return False
     step = max(1, len(column) // _SAMPLE)
@@ -307,12 +339,12 @@ def _repeats(column: Any) -> bool:
 
 
 def verify_checksum(key: str, data: Any, sha256: str, size: int) -> None:
-    """Refuse bytes that are not those that the chain recorded; :class:`CorruptionError` tells what differs."""
+    """Raise :class:`CorruptionError` if the bytes differ from the size and hash that the chain recorded."""
     length = len(data)
     if length < size:
         raise CorruptionError(f"{key} is truncated: it has {length:,} bytes; expected {size:,}")
     if length > size:
-        raise CorruptionError(f"{key} is longer than it was written: it has {length:,} bytes; expected {size:,}")
+        raise CorruptionError(f"{key} is too long: it has {length:,} bytes; expected {size:,}")
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise CorruptionError(f"{key} was altered: its SHA-256 is {found}; expected {sha256}")

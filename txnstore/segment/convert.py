@@ -1,4 +1,4 @@
-"""Anything that holds rows, as a table of a topic's schema; and old rows, as rows of the schema of today."""
+"""Converts rows of any supported kind to a topic's schema, and rows of an older schema to the current one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,27 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def normalize(data: object, schema: pa.Schema | None) -> pa.Table:
-    """The rows as a table of ``stored_schema(schema)``; ``schema`` None means Kafka's record.
+    """Convert the rows to a table of ``stored_schema(schema)``.
 
-    ``data``: a pyarrow table, batch or reader, anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (polars,
-    DuckDB, …), a pandas DataFrame (without its index), or a sequence of dicts. Columns are found by name, whatever
-    their order; missing nullable ones become null; types are cast where :mod:`txnstore.segment.casts` allows it.
-    Anything else is a :class:`SchemaMismatchError` that names the column.
+    Columns are matched by name, in any order. Missing nullable columns become null. Types are cast by the rules of
+    :mod:`txnstore.segment.casts`.
+
+    Args:
+        data: A pyarrow table, batch or reader, any object with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (polars,
+            DuckDB, …), a pandas DataFrame (its index is ignored), or a sequence of dicts.
+        schema: The schema of the topic; None for Kafka records.
+
+    Raises:
+        SchemaMismatchError: A column is unknown, duplicate, missing, null or of a wrong type. The message names it.
     """
     tables = list(normalize_batches(data, schema))
     return pa.concat_tables(tables) if len(tables) != 1 else tables[0]
 
 
 def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Table]:
-    """What :func:`normalize` gives, piece by piece as a stream delivers it; at least one (maybe empty) table.
+    """Like :func:`normalize`, but yields one table per batch of a stream; at least one, which may be empty.
 
-    A table comes as one piece, a reader as one piece a batch, so a stream larger than memory can be appended.
+    So a stream that is larger than memory can be appended. Other data gives one table.
     """
     target = RECORD_SCHEMA if schema is None else schema
     if isinstance(data, Sequence) and not isinstance(data, str | bytes | bytearray):
@@ -44,7 +50,7 @@ def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Tab
         yield _fit(pa.table(data), target)
     elif hasattr(data, "__arrow_c_stream__"):
         reader = data if isinstance(data, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(data)
-        # The columns are checked before the first batch, so that a wrong stream costs nothing.
+        # Check the columns before reading the first batch.
         empty = _fit(reader.schema.empty_table(), target)
         none = True
         for batch in reader:
@@ -60,10 +66,15 @@ def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Tab
 
 
 def conform(table: pa.Table, schema: pa.Schema | None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Rows of an older schema of the topic as rows of this one, for reading.
+    """Convert rows of an older schema of the topic to this schema, for reading.
 
-    Columns that did not exist yet are null, narrower types are widened. ``columns``: only these, in this order.
-    Whatever else the table holds (``_offset``, ``_timestamp``) is left out.
+    Columns that are missing become null, and narrower types are widened. Other columns of the table (``_offset``,
+    ``_timestamp``) are dropped.
+
+    Args:
+        table: The rows of a segment.
+        schema: The schema of the topic; None for Kafka records.
+        columns: The columns to return, in this order; None for all.
     """
     target = stored_schema(schema)
     if columns is not None:
@@ -76,7 +87,7 @@ def conform(table: pa.Table, schema: pa.Schema | None, columns: Sequence[str] | 
 
 
 def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table in the stored schema, if it keeps to the topic's rules for writers."""
+    """Convert the table to the stored schema and check the not-null columns."""
     target = stored_schema(schema)
     if table.schema.equals(target, check_metadata=True):
         result = table
@@ -87,9 +98,9 @@ def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if field.nullable:
             continue
         if field.name not in table.column_names:
-            raise SchemaMismatchError(f"column {field.name!r} is missing, but the topic says that it is not null")
+            raise SchemaMismatchError(f"column {field.name!r} is missing, but the topic declares it not null")
         if result[field.name].null_count:
-            raise SchemaMismatchError(f"column {field.name!r} holds a null, but the topic says that it is not null")
+            raise SchemaMismatchError(f"column {field.name!r} contains a null, but the topic declares it not null")
     return result
 
 
@@ -101,19 +112,19 @@ def _column(table: pa.Table, field: pa.Field) -> Any:
 
 
 def _check_columns(names: Sequence[object], schema: pa.Schema) -> None:
-    """Refuse columns that the topic does not have, and columns that are there twice."""
+    """Raise for columns that the topic does not have, and for duplicate columns."""
     seen: set[object] = set()
     for name in names:
         if name not in schema.names:
             known = ", ".join(schema.names)
             raise SchemaMismatchError(f"the topic has no column {name!r}; it has {known}")
         if name in seen:
-            raise SchemaMismatchError(f"column {name!r} is there twice")
+            raise SchemaMismatchError(f"duplicate column {name!r}")
         seen.add(name)
 
 
 def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    """Dicts as a table with the columns that at least one of them has; no dicts, no rows."""
+    """Convert dicts to a table with the columns that at least one of them has."""
     if not rows:
         return stored_schema(schema).empty_table()
     names: dict[object, None] = {}
@@ -123,27 +134,27 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
         names.update(dict.fromkeys(row))
     _check_columns(list(names), schema)
     if not names:
-        # Rows without a column: a table could not tell how many.
+        # All dicts are empty: one column of nulls keeps the number of rows.
         names[schema.names[0]] = None
     return pa.table({name: _array([row.get(name) for row in rows], schema.field(name)) for name in names})
 
 
 def _from_pandas(frame: Any, schema: pa.Schema) -> pa.Table:
-    """A DataFrame's columns; NaN and NaT are nulls, as pandas itself has it."""
+    """Convert a DataFrame's columns to a table; NaN and NaT become null."""
     names = list(frame.columns)
     _check_columns(names, schema)
     return pa.table({name: _array(frame[name], schema.field(name)) for name in names})
 
 
 def _array(values: Any, field: pa.Field) -> Any:
-    """Python or pandas values as an array of the type that they have, or of the field's where it needs the hint.
+    """Convert Python or pandas values to an array of the type that Arrow infers (headers and maps: the field's type).
 
-    The type is inferred first and cast then: ``pa.array([1.5], pa.int64())`` would cut the fraction off.
+    A cast to the field's type follows: ``pa.array([1.5], pa.int64())`` would silently truncate the fraction.
     """
     pandas = not isinstance(values, list)
     try:
         if field.type == HEADERS or pt.is_map(field.type):
-            # Lists of pairs, which inference cannot read.
+            # Lists of pairs, whose type Arrow cannot infer.
             return pa.array(values, field.type, from_pandas=pandas)
         if pt.is_temporal(field.type) and (not pandas or values.dtype == object):
             values = _without_integers(values, field)
@@ -153,9 +164,10 @@ def _array(values: Any, field: pa.Field) -> Any:
 
 
 def _without_integers(values: Any, field: pa.Field) -> Any:
-    """Moments for integers that stand among moments, so that one means what it means alone: milliseconds, or nothing.
+    """Replace integers among datetimes by datetimes, because an integer in a timestamp column counts milliseconds.
 
-    Inference would read it in the unit of the others: microseconds beside a ``datetime``, days beside a ``date``.
+    Arrow would infer the unit of the other values: microseconds for a ``datetime``, days for a ``date``. Raises if
+    integers have no meaning in the column.
     """
     kinds = set(map(type, values)) - {type(None)}
     if int not in kinds or len(kinds) == 1:
@@ -163,11 +175,11 @@ def _without_integers(values: Any, field: pa.Field) -> Any:
     if field.type != TIMESTAMP:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise SchemaMismatchError(
-            f"column {field.name!r} mixes values of types {names}; the topic holds {field.type} there"
+            f"column {field.name!r} mixes values of types {names}; the topic's column is of type {field.type}"
         )
     return [_EPOCH + dt.timedelta(milliseconds=value) if type(value) is int else value for value in values]
 
 
 def _is_pandas(data: object) -> bool:
-    """Whether it is a pandas DataFrame, without importing pandas."""
+    """Whether the data is a pandas DataFrame; does not import pandas."""
     return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")

@@ -1,7 +1,7 @@
-"""Partitions for whole Arrow columns: Kafka's murmur2 over arrays, and tables split by partition.
+"""Partitioning of Arrow columns: Kafka's murmur2 over arrays, and splitting of tables by partition.
 
-The hash is that of :mod:`txnstore.core.partitioner`, computed for many keys at once: numpy walks over the *words* of
-the keys, not over the keys.
+The hash is that of :mod:`txnstore.core.partitioner`, vectorized: numpy iterates over the *words* of the keys, and
+processes all keys of a block in each step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow as pa
 from txnstore.core.partitioner import MULTIPLIER, SEED, murmur2
 from txnstore.errors import SchemaMismatchError
 
-#: Keys hashed at a time: the intermediate words of one block stay in the processor's cache.
+#: Keys per block: the intermediate words of one block fit in the processor's cache.
 _BLOCK = 1 << 15
-#: Up to this many keys that are longer than all others of their block are hashed one by one.
+#: At most this many of the longest keys of a block are hashed one by one.
 _LONG_KEYS = 16
-#: Bytes of a table that are split at a time, so that no binary column outgrows its 32-bit offsets.
+#: Bytes of a table that are split at a time, so that no binary column exceeds 32-bit offsets.
 _SPLIT_BYTES = 256 << 20
 
 _Words = npt.NDArray[np.uint32]
@@ -30,7 +30,7 @@ _Int32 = npt.NDArray[np.int32]
 
 _MULTIPLIER = np.uint32(MULTIPLIER)
 
-#: What Kafka's own serializers accept, as Arrow types: Short, Integer, Long, Float, Double.
+#: The numbers that Kafka's serializers accept, as Arrow types: Short, Integer, Long, Float, Double.
 _NUMBERS = {
     pa.int16(): ">i2",
     pa.int32(): ">i4",
@@ -41,16 +41,25 @@ _NUMBERS = {
 
 
 def is_key_type(data_type: pa.DataType) -> bool:
-    """Whether a column of this type can be the key: :func:`key_bytes` knows its bytes."""
+    """Whether a column of this type can be the key, so that :func:`key_bytes` supports it."""
     return data_type in _NUMBERS or pa.types.is_fixed_size_binary(data_type) or _is_bytes(data_type)
 
 
 def key_bytes(array: Any, column: str = "key") -> Any:
-    """The keys as Kafka's serializers write them: a binary array (or chunked array), null where the key is null.
+    """The keys as Kafka's serializers encode them: strings as UTF-8, numbers big-endian, binary unchanged.
 
-    Strings are UTF-8, numbers big-endian, binary stays as it is. Source: ``StringSerializer``, ``ShortSerializer``,
-    ``IntegerSerializer``, ``LongSerializer``, ``FloatSerializer``, ``DoubleSerializer``. Any other type:
-    :class:`SchemaMismatchError` that names the ``column``.
+    Source: Kafka's ``StringSerializer``, ``ShortSerializer``, ``IntegerSerializer``, ``LongSerializer``,
+    ``FloatSerializer``, ``DoubleSerializer``.
+
+    Args:
+        array: A (chunked) array of keys.
+        column: The name of the column, for the message.
+
+    Returns:
+        A binary (chunked) array; null where the key is null.
+
+    Raises:
+        SchemaMismatchError: The type cannot be a key.
     """
     if isinstance(array, pa.ChunkedArray):
         if not array.chunks:
@@ -76,7 +85,9 @@ def key_bytes(array: Any, column: str = "key") -> Any:
 def partition_array(keys: Any, partitions: int) -> _Int32:
     """The partition of each key as Kafka's Java client chooses it; -1 where the key is null.
 
-    ``keys``: a (chunked) array of binary or strings, or of any type that :func:`key_bytes` takes.
+    Args:
+        keys: A (chunked) array of any type that :func:`key_bytes` supports.
+        partitions: The number of partitions.
     """
     hashes = [_murmur2_chunk(chunk) for chunk in _chunks(key_bytes(keys))]
     positive = np.concatenate([h & np.uint32(0x7FFFFFFF) for h in hashes]) if hashes else np.empty(0, np.uint32)
@@ -95,9 +106,17 @@ def murmur2_array(keys: Any) -> _Int32:
 
 
 def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]], n: int) -> list[tuple[int, pa.Table]]:
-    """The rows of each partition as a table of their own, in their order; only partitions that get rows, ascending.
+    """Split the table into one table per partition; the rows of a partition keep their order.
 
-    ``partitions`` holds a number from 0 up to ``n`` for each row. Copies the table once, some 256 MB at a time.
+    Copies the table once, about 256 MB at a time.
+
+    Args:
+        table: The rows.
+        partitions: The partition of each row, in ``[0, n)``.
+        n: The number of partitions.
+
+    Returns:
+        Pairs of partition and table, in ascending order; only partitions with rows.
     """
     if len(partitions) != table.num_rows:
         raise ValueError(f"{len(partitions)} partitions for {table.num_rows} rows")
@@ -105,13 +124,13 @@ def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]]
         return []
     low, high = int(partitions.min()), int(partitions.max())
     if low < 0 or high >= n:
-        raise ValueError(f"partitions from {low} to {high}, but there are {n}")
+        raise ValueError(f"partitions from {low} to {high}, but the topic has {n}")
     if low == high:
         return [(low, table)]
     pieces: dict[int, list[pa.Table]] = {}
     for start, part in _slices(table):
         numbers = partitions[start : start + part.num_rows].astype(np.min_scalar_type(n - 1))
-        order = np.argsort(numbers, kind="stable")  # A radix sort for numbers this small.
+        order = np.argsort(numbers, kind="stable")  # numpy uses a radix sort for 8-bit and 16-bit numbers.
         counts = np.bincount(numbers, minlength=n)
         taken = part.take(pa.array(order))
         limits = np.cumsum(counts)
@@ -122,14 +141,14 @@ def split_by_partition(table: pa.Table, partitions: npt.NDArray[np.integer[Any]]
 
 
 def _slices(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Runs of rows of about ``_SPLIT_BYTES`` each, with their first row."""
+    """Yield slices of about ``_SPLIT_BYTES`` each, with the number of their first row."""
     rows = max(1, int(table.num_rows * _SPLIT_BYTES / max(1, table.nbytes)))
     for start in range(0, table.num_rows, rows):
         yield start, table.slice(start, rows)
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:
-    """Whether the values are strings or binary of any layout."""
+    """Whether the type is a string or variable-length binary type of any layout."""
     return any(
         test(data_type)
         for test in (
@@ -179,7 +198,7 @@ def _hash_block(data: _Bytes, starts: _Int64, lengths: _Int64, out: _Words) -> N
     if shortest == longest:
         _hash_uniform(data[int(starts[0]) :], longest, out)
         return
-    # The few longest keys would keep the loop over words going for themselves alone.
+    # Hash the few longest keys alone: otherwise the loop over words would run on for them only.
     order = np.argsort(lengths.astype(np.min_scalar_type(longest)), kind="stable")
     cut = len(order) - min(_LONG_KEYS, len(order))
     cut = int(np.searchsorted(lengths[order], lengths[order[cut]], side="right"))
@@ -192,7 +211,7 @@ def _hash_block(data: _Bytes, starts: _Int64, lengths: _Int64, out: _Words) -> N
 
 
 def _hash_uniform(data: _Bytes, length: int, out: _Words) -> None:
-    """The hashes of keys that are all equally long and lie one behind the other."""
+    """The hashes of contiguous keys of equal length."""
     out[:] = np.uint32(SEED ^ (length & 0xFFFFFFFF))
     scratch = np.empty_like(out)
     for at in range(0, length & ~3, 4):
@@ -206,11 +225,11 @@ def _hash_uniform(data: _Bytes, length: int, out: _Words) -> None:
 
 
 def _hash_sorted(data: _Bytes, starts: _Int64, lengths: _Int64) -> _Words:
-    """The hashes of keys in ascending order of their lengths: each word concerns a suffix of them only."""
+    """The hashes of keys in ascending order of length, so that each word exists in a suffix of the keys."""
     h = np.uint32(SEED) ^ lengths.astype(np.uint32)
     words = lengths >> 2
     scratch = np.empty_like(h)
-    # Every (unaligned) position of the data as a word.
+    # A view with one (unaligned) word per byte position.
     view: npt.NDArray[np.uint32] = np.ndarray((max(0, len(data) - 3),), "<u4", data, strides=(1,))
     for word in range(int(words[-1])):
         first = int(np.searchsorted(words, word, side="right"))
@@ -230,7 +249,7 @@ def _column(data: _Bytes, at: int, stride: int, dtype: str, count: int) -> npt.N
 
 
 def _mix(h: _Words, k: _Words, scratch: _Words) -> None:
-    """One round of MurmurHash2, in place: the word ``k`` into the hash ``h``."""
+    """One round of MurmurHash2: mixes the word ``k`` into the hash ``h``, in place."""
     np.multiply(k, _MULTIPLIER, out=k)
     np.right_shift(k, np.uint32(24), out=scratch)
     np.bitwise_xor(k, scratch, out=k)

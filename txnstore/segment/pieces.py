@@ -1,7 +1,7 @@
-"""The bytes of a segment, opened to be read piece by piece: a row group of Parquet, a record batch of Arrow IPC.
+"""Reads a segment piece by piece; a piece is a row group (Parquet) or a record batch (Arrow IPC).
 
-A merged segment may be larger than memory once it is decoded; its pieces are not. Decoding a piece is safe in any
-thread and keeps to that thread, so that many pieces are decoded at once without a pool below the pool.
+A decoded segment may be larger than memory; a piece is not. Each piece is decoded in the calling thread only, so that
+the caller's thread pool controls the concurrency.
 """
 
 from __future__ import annotations
@@ -17,37 +17,43 @@ from txnstore.segment.schema import OFFSET_FIELD
 
 
 class SegmentFile(Protocol):
-    """A segment that is open: its columns, the rows of each piece, and the pieces."""
+    """An open segment. Thread-safe."""
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that it holds."""
+        """The names of the columns."""
         ...
 
     @property
     def rows(self) -> list[int]:
-        """How many rows each piece has."""
+        """The number of rows of each piece."""
         ...
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
-        """The smallest and the largest ``_offset`` of a piece where that is known without decoding it."""
+        """The smallest and the largest ``_offset`` of a piece; None if only decoding could find them."""
         ...
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        """These columns of a piece; names that the segment does not hold are left out."""
+        """Decode these columns of a piece; ignores names that the segment does not have."""
         ...
 
 
 def open_segment(data: bytes, fmt: str) -> SegmentFile:
-    """Open the bytes of a segment of format ``parquet`` or ``arrow``.
+    """Open the bytes of a segment.
 
-    Raises an Arrow error if they are no such thing, and :class:`UnsupportedFormatError` for another format.
+    Args:
+        data: The bytes, or an Arrow buffer.
+        fmt: ``"parquet"`` or ``"arrow"``.
+
+    Raises:
+        UnsupportedFormatError: Another format.
+        pyarrow.ArrowException: The bytes are not of this format.
     """
     if fmt == "parquet":
         return _Parquet(data)
     if fmt == "arrow":
         return _ArrowIpc(data)
-    msg = f"segments of format {fmt!r} cannot be read by this txnstore"
+    msg = f"this txnstore cannot read segments of format {fmt!r}; it reads parquet and arrow"
     raise UnsupportedFormatError(msg)
 
 
@@ -72,7 +78,7 @@ class _Parquet:
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
         held = [name for name in columns if name in self.columns]
-        # One file object is for one thread at a time; making another costs little, because the footer is known.
+        # A ParquetFile is not thread-safe. A new one per call is cheap, because the footer is parsed already.
         file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata, pre_buffer=False)
         return file.read_row_group(piece, columns=held, use_threads=False)
 
@@ -81,7 +87,7 @@ class _ArrowIpc:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.columns: list[str] = list(pa.ipc.open_file(pa.BufferReader(data)).schema.names)
-        # One column tells the rows; the others may be compressed, and opening is not the time to unpack them.
+        # The first column gives the numbers of rows without decompressing the others.
         file = self._open([0])
         self.rows = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
 

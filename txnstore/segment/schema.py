@@ -1,4 +1,4 @@
-"""The columns of a topic: what is stored, what a read adds, and when a row happened."""
+"""The columns of a topic: those stored in segments, those that reads add, and the timestamp of each row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from txnstore.errors import SchemaMismatchError
 
 #: Kafka's resolution of time.
 TIMESTAMP = pa.timestamp("ms", "UTC")
-#: Headers of a Kafka record: names may repeat, their order counts.
+#: Headers of a Kafka record: an ordered list; names may repeat.
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
-#: The columns of a topic without a schema of its own: Kafka's record.
+#: The columns of a topic without a declared schema: those of a Kafka record.
 RECORD_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -26,34 +26,37 @@ RECORD_SCHEMA = pa.schema(
     ],
 )
 
-#: The columns that every read adds. ``_offset`` and ``_timestamp`` are stored in compacted segments only.
+#: The columns that every read adds. Only compacted segments store ``_offset`` and ``_timestamp``.
 TOPIC_FIELD = pa.field("_topic", pa.string())
 PARTITION_FIELD = pa.field("_partition", pa.int32())
 OFFSET_FIELD = pa.field("_offset", pa.int64())
 TIMESTAMP_FIELD = pa.field("_timestamp", TIMESTAMP)
 RESERVED_FIELDS = (TOPIC_FIELD, PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD)
 
-#: The types of a column that can hold the event time; an int64 counts milliseconds since the epoch.
+#: The units of a timestamp column that can be the event time.
 _TIMESTAMP_UNITS = ("ms", "us")
 
-#: A record on its way into a table: key, value, headers, timestamp in ms. Null where Kafka allows it.
+#: A record: key, value, headers, timestamp in milliseconds since the epoch. None where Kafka allows null.
 RecordTuple = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]] | None, int | None]
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a column of a user may not have this name: it starts like a column that reads add.
+    """Whether the name is reserved, because it starts with the name of a column that reads add.
 
-    Case does not count, because DuckDB and Spark do not tell ``_Offset`` and ``_offset`` apart.
+    The comparison ignores case, because DuckDB and Spark treat ``_Offset`` and ``_offset`` as equal.
     """
     return name.lower().startswith(tuple(field.name for field in RESERVED_FIELDS))
 
 
 @lru_cache(maxsize=256)
 def stored_schema(schema: pa.Schema | None) -> pa.Schema:
-    """The columns as segments hold them: every column nullable, no metadata. None: :data:`RECORD_SCHEMA`.
+    """The schema of a topic's segments: every column nullable, no metadata.
 
-    A not-null column is a rule for writers, checked when data comes in. Segments of one topic then have one schema,
-    whatever the engine that wrote them says about nulls.
+    Not-null columns are checked when rows are written. So all segments have the same nullability, whichever engine
+    wrote them.
+
+    Args:
+        schema: The schema of the topic; None for Kafka records (:data:`RECORD_SCHEMA`).
     """
     if schema is None:
         return RECORD_SCHEMA
@@ -61,9 +64,14 @@ def stored_schema(schema: pa.Schema | None) -> pa.Schema:
 
 
 def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
-    """Records as a table of :data:`RECORD_SCHEMA`; a record without a timestamp gets ``now_ms``.
+    """Convert records to a table of :data:`RECORD_SCHEMA`.
 
-    :class:`SchemaMismatchError` names the part of a record that is of a wrong type.
+    Args:
+        records: The records.
+        now_ms: The timestamp of a record without one, in milliseconds since the epoch.
+
+    Raises:
+        SchemaMismatchError: A part of a record is of a wrong type; the message names it.
     """
     if not records:
         return RECORD_SCHEMA.empty_table()
@@ -84,8 +92,10 @@ def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
 def timestamps_of(table: pa.Table, column: str | None, default_ms: int) -> Any:
     """The ``_timestamp`` of each row: a (chunked) array of ``timestamp[ms, UTC]`` without nulls.
 
-    A stored ``_timestamp`` (compacted segments) comes first, then ``column`` (the event time of the topic;
-    ``timestamp`` where it has no schema), and ``default_ms``, the batch's append time, where both have nothing.
+    Args:
+        table: The rows. A stored ``_timestamp`` column (compacted segments) takes precedence over ``column``.
+        column: The event time column of the topic (``timestamp`` for Kafka records); None if it has none.
+        default_ms: The value where the columns are missing or null: the batch's append time.
     """
     if TIMESTAMP_FIELD.name in table.column_names:
         moments = table[TIMESTAMP_FIELD.name]
@@ -97,7 +107,7 @@ def timestamps_of(table: pa.Table, column: str | None, default_ms: int) -> Any:
 
 
 def timestamp_range(table: pa.Table, column: str | None, default_ms: int) -> tuple[int, int]:
-    """The smallest and the largest :func:`timestamps_of` the rows in ms; ``default_ms`` twice if there are none."""
+    """The minimum and maximum of :func:`timestamps_of` in milliseconds; ``default_ms`` twice without rows."""
     if table.num_rows == 0 or (column is None and TIMESTAMP_FIELD.name not in table.column_names):
         return default_ms, default_ms
     ends = pc.min_max(timestamps_of(table, column, default_ms).cast(pa.int64()))
@@ -105,7 +115,7 @@ def timestamp_range(table: pa.Table, column: str | None, default_ms: int) -> tup
 
 
 def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:
-    """The table with ``now_ms`` where the event time is null (an int64 column counts milliseconds)."""
+    """Replace nulls in the event time column by ``now_ms`` (an int64 column counts milliseconds)."""
     index = table.schema.get_field_index(column)
     if not table[column].null_count:
         return table
@@ -115,20 +125,23 @@ def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:
 
 
 def is_timestamp_type(data_type: pa.DataType) -> bool:
-    """Whether a column of this type can hold the event time."""
+    """Whether a column of this type can be the event time: an int64 counts milliseconds since the epoch."""
     return data_type == pa.int64() or (pa.types.is_timestamp(data_type) and data_type.unit in _TIMESTAMP_UNITS)
 
 
 def as_milliseconds(values: Any, column: str) -> Any:
-    """The event times as ``timestamp[ms, UTC]``; finer ones are rounded down, those without a zone are UTC."""
+    """Convert event times to ``timestamp[ms, UTC]``: rounds finer units down, and takes a missing zone as UTC."""
     data_type = values.type
     if data_type == TIMESTAMP:
         return values
     if not is_timestamp_type(data_type):
-        raise SchemaMismatchError(f"column {column!r} is of type {data_type} and cannot be the timestamp")
+        raise SchemaMismatchError(
+            f"column {column!r} is of type {data_type} and cannot be the timestamp; use int64, timestamp[ms] or "
+            "timestamp[us]"
+        )
     if data_type == pa.int64():
         return values.cast(TIMESTAMP)
     if data_type.unit != "ms":
-        # Through the bare instants: calendar functions would ask for a time-zone database.
+        # Without the zone: rounding in a zone would require a time zone database.
         values = pc.floor_temporal(values.cast(pa.timestamp(data_type.unit)), unit="millisecond")
     return values.cast(pa.timestamp("ms")).cast(pa.int64()).cast(TIMESTAMP)
