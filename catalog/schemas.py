@@ -1,6 +1,6 @@
-"""Which schemas a topic can have, and how they may change.
+"""Validates schemas of topics and their changes.
 
-The types are those that Parquet, DuckDB and Spark all read back as they were written.
+The allowed types are those that Parquet, DuckDB and Spark all read back unchanged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = [
     "schema_to_text",
 ]
 
-#: What to use instead of a type that one of the engines does not know.
+#: Replacements, for the error message, of types that one of the engines does not support.
 _INSTEAD = (
     (pt.is_unsigned_integer, "a signed integer"),
     (pt.is_float16, "float32"),
     (pt.is_date64, "date32"),
-    (pt.is_dictionary, "its value type: segments find repeated values by themselves"),
+    (pt.is_dictionary, "its value type: segments encode repeated values automatically"),
     (pt.is_run_end_encoded, "its value type"),
     (pt.is_string_view, "string"),
     (pt.is_binary_view, "binary"),
@@ -64,7 +64,7 @@ _PLAIN = frozenset(
     },
 )
 
-#: The types that a type may become.
+#: The types that each type may be widened to.
 _WIDER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
     pa.int16(): (pa.int32(), pa.int64()),
@@ -81,7 +81,16 @@ _ALLOWED_CHANGES = (
 
 
 def check_topic_schema(schema: pa.Schema | None, key: str | None, timestamp: str | None) -> None:
-    """Refuse a schema, key or timestamp column that no topic can have; the error names the column."""
+    """Validate the schema, key and timestamp column of a topic.
+
+    Args:
+        schema: The schema; None for a topic of Kafka records.
+        key: The column whose value chooses the partition; None for no key.
+        timestamp: The column with the event time; None for the append time.
+
+    Raises:
+        SchemaMismatchError: One of them is not allowed; the message names the column.
+    """
     if schema is None:
         for what, column in (("key", key), ("timestamp", timestamp)):
             if column is not None:
@@ -95,7 +104,7 @@ def check_topic_schema(schema: pa.Schema | None, key: str | None, timestamp: str
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Refuse names and types that segments, DuckDB or Spark cannot hold: :class:`SchemaMismatchError`."""
+    """Raise :class:`SchemaMismatchError` for names and types that segments, DuckDB or Spark do not support."""
     if not isinstance(schema, pa.Schema):
         raise SchemaMismatchError(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
     if not len(schema):
@@ -110,7 +119,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def check_key(schema: pa.Schema, key: str | None) -> None:
-    """Refuse a key column that is not there, or whose type Kafka could not use as a key."""
+    """Raise :class:`SchemaMismatchError` if the key column does not exist, or is of a type that cannot be a key."""
     if key is None:
         return
     field = _field(schema, "key", key)
@@ -122,7 +131,7 @@ def check_key(schema: pa.Schema, key: str | None) -> None:
 
 
 def check_timestamp(schema: pa.Schema, timestamp: str | None) -> None:
-    """Refuse a timestamp column that is not there, or that holds no time."""
+    """Raise :class:`SchemaMismatchError` if the timestamp column does not exist, or is of another type."""
     if timestamp is None:
         return
     field = _field(schema, "timestamp", timestamp)
@@ -134,24 +143,32 @@ def check_timestamp(schema: pa.Schema, timestamp: str | None) -> None:
 
 
 def evolve_schema(old: pa.Schema, new: pa.Schema, key: str | None = None) -> None:
-    """Refuse a change of a topic's schema after which old segments could not be read as the new schema.
+    """Check that segments of the old schema can be read with the new one.
 
-    The error names the column and lists what is allowed. The type of the ``key`` column cannot change at all: its
-    bytes choose the partition, so records of one key would be spread over two.
+    The type of a primitive ``key`` column cannot change: its bytes choose the partition, so records of one key would
+    be spread over two partitions.
+
+    Args:
+        old: The current schema of the topic.
+        new: The new schema.
+        key: The key column, if there is one.
+
+    Raises:
+        SchemaMismatchError: The change is not allowed. The message names the column and lists the allowed changes.
     """
     for field in old:
         if field.name not in new.names:
             raise _refused(field.name, "cannot be dropped")
         changed = new.field(field.name)
         if field.nullable and not changed.nullable:
-            raise _refused(field.name, "cannot become not null, because old rows may hold a null")
+            raise _refused(field.name, "cannot become not null, because existing rows may contain a null")
         if not _is_wider(field.type, changed.type):
             raise _refused(field.name, f"cannot change from {field.type} to {changed.type}")
         if field.name == key and pt.is_primitive(field.type) and field.type != changed.type:
             raise _refused(field.name, f"is the key and cannot change from {field.type} to {changed.type}")
     for field in new:
         if field.name not in old.names and not field.nullable:
-            raise _refused(field.name, "is new and not null, but old rows do not have it")
+            raise _refused(field.name, "is new and not null, but existing rows do not have it")
 
 
 def _refused(column: str, why: str) -> SchemaMismatchError:
@@ -172,20 +189,20 @@ def _field(schema: pa.Schema, what: str, column: str) -> pa.Field:
 
 
 def _check_names(path: str, fields: Iterable[pa.Field]) -> None:
-    """Names are there, and differ in more than case: DuckDB and Spark do not tell ``a`` and ``A`` apart."""
+    """Raise for empty names, and for names that are equal except for case, as they are for DuckDB and Spark."""
     seen: dict[str, str] = {}
     for name in [field.name for field in fields]:
         if not name:
             raise SchemaMismatchError(f"column {path}'' has no name")
         if name.lower() in seen:
             other = seen[name.lower()]
-            same = "is there twice" if other == name else f"differs from {path + other!r} in case only"
+            same = "is a duplicate" if other == name else f"differs from {path + other!r} in case only"
             raise SchemaMismatchError(f"column {path + name!r} {same}")
         seen[name.lower()] = name
 
 
 def _check_type(path: str, data_type: pa.DataType) -> None:
-    """Refuse a type, and inside a nested type a field, that one of the engines does not know."""
+    """Raise for a type, or a field of a nested type, that one of the engines does not support."""
     if pt.is_struct(data_type):
         _check_struct(path, data_type)
     elif pt.is_map(data_type):
@@ -199,7 +216,7 @@ def _check_type(path: str, data_type: pa.DataType) -> None:
 
 def _check_struct(path: str, data_type: pa.DataType) -> None:
     if data_type.num_fields == 0:
-        raise SchemaMismatchError(f"column {path!r} is a struct without fields, which Parquet cannot hold")
+        raise SchemaMismatchError(f"column {path!r} is a struct without fields, which Parquet does not support")
     _check_names(f"{path}.", data_type)
     for field in data_type:
         _check_nested(path, field.name, field)
@@ -207,14 +224,12 @@ def _check_struct(path: str, data_type: pa.DataType) -> None:
 
 def _check_nested(path: str, name: str, field: pa.Field) -> None:
     if not field.nullable:
-        raise SchemaMismatchError(
-            f"column '{path}.{name}' must be nullable: not null is checked for whole columns only"
-        )
+        raise SchemaMismatchError(f"column '{path}.{name}' must be nullable: only top-level columns can be not null")
     _check_type(f"{path}.{name}", field.type)
 
 
 def _instead(data_type: pa.DataType) -> str:
-    """A type that every engine knows, in place of one that some do not."""
+    """The type to suggest instead of an unsupported one."""
     if pt.is_timestamp(data_type):
         return "timestamp('us', 'UTC') or timestamp('ms', 'UTC'), or one of them without a zone"
     return next((better for test, better in _INSTEAD if test(data_type)), "a plain, list, struct or map type")

@@ -1,8 +1,8 @@
-"""The settings of a topic, under Kafka's names, with Kafka's defaults, types and ranges.
+"""The settings of topics, with Kafka's names, defaults, types and ranges.
 
-Two differences, both on purpose: ``compression.type`` is ``zstd`` by default (Kafka's ``producer`` means the same
-here, because producers of txnstore have no compression of their own), and ``segment.bytes`` is the size that a
-compaction aims at. ``segment.format`` is ours. Source: ``LogConfig``, ``TopicConfig``.
+There are two deliberate differences: ``compression.type`` is ``zstd`` by default (Kafka's ``producer`` means the same,
+because producers of txnstore have no compression setting), and ``segment.bytes`` is the target size of a compaction.
+``segment.format`` exists only in txnstore. Source: Kafka's ``LogConfig`` and ``TopicConfig``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INT_MAX = 2**31 - 1
 _DAY_MS = 24 * 60 * 60 * 1000
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
-#: Settings of Kafka that mean nothing without brokers, replicas and local files.
+#: Settings of Kafka that have no meaning without brokers, replicas and local files.
 _NOT_HERE = frozenset(
     {
         "compression.gzip.level",
@@ -54,7 +54,7 @@ _NOT_HERE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: ``parse`` turns what a user gives into the value, or raises ValueError with what is allowed."""
+    """One setting: ``parse`` converts a given value, or raises ``ValueError`` with a description of allowed values."""
 
     name: str
     default: Any
@@ -108,7 +108,7 @@ def _cleanup_policy(value: object) -> frozenset[str]:
     return policies
 
 
-#: Every setting that there is.
+#: All settings.
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "cleanup.policy",
@@ -117,8 +117,13 @@ SETTINGS: tuple[Setting, ...] = (
         "delete: drop old records; compact: keep the newest record of each key",
     ),
     Setting("retention.ms", 7 * _DAY_MS, _integer(-1, _LONG_MAX), "age after which records are deleted; -1: never"),
-    Setting("retention.bytes", -1, _integer(-1, _LONG_MAX), "size of a partition above which it is cut; -1: none"),
-    Setting("delete.retention.ms", _DAY_MS, _integer(0, _LONG_MAX), "how long a tombstone stays after a compaction"),
+    Setting(
+        "retention.bytes",
+        -1,
+        _integer(-1, _LONG_MAX),
+        "size of a partition above which its oldest records are deleted; -1: no limit",
+    ),
+    Setting("delete.retention.ms", _DAY_MS, _integer(0, _LONG_MAX), "how long a compaction keeps a tombstone"),
     Setting("min.compaction.lag.ms", 0, _integer(0, _LONG_MAX), "records younger than this are not compacted"),
     Setting("max.compaction.lag.ms", _LONG_MAX, _integer(1, _LONG_MAX), "records older than this are compacted"),
     Setting("min.cleanable.dirty.ratio", 0.5, _fraction, "share of uncompacted bytes that starts a compaction"),
@@ -126,16 +131,16 @@ SETTINGS: tuple[Setting, ...] = (
         "message.timestamp.type",
         "CreateTime",
         _one_of("CreateTime", "LogAppendTime"),
-        "whether _timestamp is the record's own time or that of its commit",
+        "whether _timestamp is the record's own time (CreateTime) or that of its commit (LogAppendTime)",
     ),
     Setting("max.message.bytes", 1_048_588, _integer(0, _INT_MAX), "the largest record, key and headers included"),
-    Setting("segment.bytes", 1 << 30, _integer(14, _INT_MAX), "size that a compaction aims at for a segment"),
-    Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "how new segments are written"),
+    Setting("segment.bytes", 1 << 30, _integer(14, _INT_MAX), "target size of a segment that a compaction writes"),
+    Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "format of new segments"),
     Setting(
         "compression.type",
         "zstd",
         _one_of("zstd", "lz4", "snappy", "gzip", "uncompressed", "producer"),
-        "how new segments are compressed; producer means zstd",
+        "compression of new segments; producer means zstd",
     ),
 )
 
@@ -144,9 +149,11 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The settings of a topic, defaults filled in. Durations in milliseconds, sizes in bytes, -1 for no limit.
+    """The settings of a topic, with defaults filled in. Durations in milliseconds, sizes in bytes, -1 for no limit.
 
-    ``explicit`` holds what was set, in its text form: only this is stored, so that a topic follows better defaults.
+    Attributes:
+        explicit: The settings that were set, as text. Only these are stored, so that changed defaults apply to
+            existing topics.
     """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
@@ -165,10 +172,10 @@ class TopicConfig:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Self:
-        """The settings that the mapping gives, under Kafka's names; defaults for the others.
+        """Parse settings from a mapping with Kafka's names; missing ones get their default. Numbers may be strings.
 
-        Numbers may be strings. An unknown name or a value that is not allowed is an :class:`InvalidConfigError` that
-        names the setting.
+        Raises:
+            InvalidConfigError: A name is unknown or a value is not allowed. The message names the setting.
         """
         values: dict[str, Any] = {}
         explicit: dict[str, str] = {}
@@ -185,35 +192,35 @@ class TopicConfig:
         return config
 
     def to_mapping(self) -> dict[str, str]:
-        """What was set, under Kafka's names; the reverse of :meth:`from_mapping`."""
+        """The settings that were set, with Kafka's names; the inverse of :meth:`from_mapping`."""
         return dict(self.explicit)
 
     def effective(self) -> dict[str, str]:
-        """All settings in their text form, defaults included, in the order of :data:`SETTINGS`."""
+        """All settings as text, including defaults, in the order of :data:`SETTINGS`."""
         return {setting.name: _text(getattr(self, setting.attribute)) for setting in SETTINGS}
 
     @property
     def compacts(self) -> bool:
-        """Whether the newest record of each key is kept."""
+        """Whether ``cleanup.policy`` includes ``compact``: the newest record of each key is kept."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """Whether old records are deleted."""
+        """Whether ``cleanup.policy`` includes ``delete``: old records are deleted."""
         return "delete" in self.cleanup_policy
 
     @property
     def append_time(self) -> bool:
-        """Whether ``_timestamp`` is the time of the commit."""
+        """Whether ``_timestamp`` is the time of the commit instead of the record's own time."""
         return self.message_timestamp_type == "LogAppendTime"
 
     @property
     def compression(self) -> str:
-        """The compression as :func:`txnstore.segment.codec.encode` takes it."""
+        """The compression, as an argument for :func:`txnstore.segment.codec.encode`."""
         return {"uncompressed": "none", "producer": "zstd"}.get(self.compression_type, self.compression_type)
 
     def _check_together(self) -> None:
-        """The rules between settings."""
+        """Check the rules that involve several settings."""
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfigError(
                 f"min.compaction.lag.ms ({self.min_compaction_lag_ms}) must not exceed max.compaction.lag.ms "
@@ -223,21 +230,21 @@ class TopicConfig:
 
 
 def check_setting(name: object) -> None:
-    """Refuse a name that no setting has, with an :class:`InvalidConfigError` that suggests the one that was meant."""
+    """Raise :class:`InvalidConfigError` for an unknown setting; the message suggests a similar name."""
     _find(name)
 
 
 def _find(name: object) -> Setting:
-    """The setting of this name, or an error that suggests the one that was meant."""
+    """The setting with this name; raises :class:`InvalidConfigError` if it does not exist."""
     if isinstance(name, str) and name in _BY_NAME:
         return _BY_NAME[name]
     if name in _NOT_HERE:
-        raise InvalidConfigError(f"{name} is a setting of Kafka that means nothing in txnstore; leave it out")
+        raise InvalidConfigError(f"{name} is a setting of Kafka that has no meaning in txnstore; remove it")
     near = difflib.get_close_matches(str(name).replace("_", "."), _BY_NAME, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_BY_NAME)}"
+    hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(_BY_NAME)}"
     raise InvalidConfigError(f"there is no topic setting {name!r}; {hint}")
 
 
 def _text(value: object) -> str:
-    """The one text form of a value, so that equal settings are equal texts."""
+    """The canonical text of a value: equal values have equal texts."""
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)

@@ -1,4 +1,4 @@
-"""Creating, altering and deleting topics: names, schemas and settings checked, then one command."""
+"""Creates, alters and deletes topics: checks names, schemas and settings, then submits one command."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from txnstore.segment.schema_text import schema_from_text, schema_to_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: More is a slip of the finger: every state of the store has an item for each, also in memory.
+#: A limit against typing errors: every state of the store contains an item for each partition, also in memory.
 MAX_PARTITIONS = 100_000
 
 
 class _Catalog(Protocol):
-    """What these functions need of a store."""
+    """The part of a store that these functions use."""
 
     runtime: Runtime
 
@@ -36,7 +36,11 @@ class _Catalog(Protocol):
 
 
 def find_topic(state: View, name: str) -> Topic:
-    """The topic. Raises :class:`UnknownTopicOrPartitionError`, which lists names that look alike."""
+    """The topic with this name.
+
+    Raises:
+        UnknownTopicOrPartitionError: It does not exist; the message lists up to ten topics that do.
+    """
     topic = state.topics.get(str(name)) if isinstance(name, str) else None
     if topic is None:
         known = ", ".join(sorted(state.topics)[:10]) or "none"
@@ -56,7 +60,27 @@ def create_topic(
     *,
     exist_ok: bool,
 ) -> Topic:
-    """Create a topic; with ``exist_ok`` an existing one is returned if it was created the same way."""
+    """Create a topic.
+
+    Args:
+        store: The store.
+        name: The name, by Kafka's rules.
+        partitions: The number of partitions.
+        schema: The schema; None for Kafka records.
+        key: The column whose value chooses the partition; None for no key.
+        timestamp: The column with the event time; None for the append time.
+        config: Settings with Kafka's names.
+        exist_ok: Return an existing topic if it equals the requested one.
+
+    Returns:
+        The new topic, or the existing one.
+
+    Raises:
+        TopicExistsError: The topic exists; with ``exist_ok``, the existing topic differs.
+        InvalidTopicError: The name is not legal.
+        InvalidConfigError: A setting or the number of partitions is not allowed.
+        SchemaMismatchError: The schema, key or timestamp is not allowed.
+    """
     name = check_topic_name(name)
     _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
@@ -84,7 +108,7 @@ def _same_topic(existing: Topic, wanted: Topic) -> Topic:
     for what in ("partitions", "schema", "key", "timestamp", "config"):
         if getattr(existing, what) != getattr(wanted, what):
             counts = f"{existing.partitions} partitions, not {wanted.partitions}"
-            msg = f"topic {existing.name!r} exists already with {counts if what == 'partitions' else f'another {what}'}"
+            msg = f"topic {existing.name!r} already exists with {counts if what == 'partitions' else f'another {what}'}"
             raise TopicExistsError(msg)
     return existing
 
@@ -96,9 +120,19 @@ def alter_topic(
     schema: pa.Schema | None,
     config: Mapping[str, object] | None,
 ) -> Topic:
-    """Change a topic; what is None stays as it is. Raises the class of :mod:`txnstore.errors` that fits the mistake.
+    """Change a topic. If it is altered concurrently, the change is applied to the new version.
 
-    If somebody else alters it at the same moment, the change is applied to what they made of it.
+    Args:
+        store: The store.
+        name: The name of the topic.
+        partitions: The new number of partitions; None to keep it.
+        schema: The new schema; None to keep it.
+        config: Settings to change; a value of None resets a setting to its default. None to keep all.
+
+    Raises:
+        UnknownTopicOrPartitionError: The topic does not exist.
+        InvalidConfigError: A setting or the number of partitions is not allowed.
+        SchemaMismatchError: The schema cannot change this way.
     """
     while True:
         topic = find_topic(store.state(), name)
@@ -106,7 +140,7 @@ def alter_topic(
         try:
             result: Topic = store.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
-            continue  # Each round follows a change of somebody else, so the rounds end.
+            continue  # A retry happens only after a concurrent change, so the loop ends.
         return result
 
 
@@ -123,7 +157,7 @@ def _altered(
         changes["partitions"] = partitions
     if schema is not None:
         if topic.schema is None:
-            msg = f"topic {name!r} holds Kafka records; it cannot get a schema"
+            msg = f"topic {name!r} was created without a schema (Kafka records) and cannot get one"
             raise InvalidConfigError(msg)
         schemas.check_topic_schema(schema, topic.key, topic.timestamp)
         schemas.evolve_schema(schema_from_text(topic.schema), schema, topic.key)
@@ -139,7 +173,7 @@ def _altered(
 
 
 def delete_topic(store: _Catalog, name: str) -> None:
-    """Delete a topic."""
+    """Delete a topic and its records; raises :class:`UnknownTopicOrPartitionError` if it does not exist."""
     store.submit(DeleteTopic(check_topic_name(name)))
 
 

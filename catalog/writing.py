@@ -1,4 +1,4 @@
-"""What a writer needs to know of a topic: its schema and settings, decoded."""
+"""The decoded form of a topic for writers: its schema and settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from txnstore.segment.schema_text import schema_from_text
 
 @dataclass(frozen=True, slots=True)
 class TopicWriter:
-    """A topic, ready to be written: ``schema`` as declared (None: Kafka records), ``stored`` as segments hold it."""
+    """A topic with its decoded schema and settings.
+
+    Attributes:
+        topic: The topic as the chain describes it.
+        schema: The declared schema; None for Kafka records.
+        stored: The schema of its segments.
+        config: The settings, with defaults.
+    """
 
     topic: Topic
     schema: pa.Schema | None
@@ -33,11 +40,11 @@ class TopicWriter:
 
     @property
     def event_time(self) -> str | None:
-        """The column whose time counts for a record; None if that is the time of its append."""
+        """The column that gives a record's timestamp; None if the timestamp is that of the append."""
         return None if self.config.append_time else self.timestamp_column
 
 
 def topic_writer(topic: Topic) -> TopicWriter:
-    """The decoded form of a topic."""
+    """Decode the schema and settings of a topic."""
     schema = schema_from_text(topic.schema) if topic.schema is not None else None
     return TopicWriter(topic, schema, stored_schema(schema), TopicConfig.from_mapping(topic.config))

@@ -1,26 +1,26 @@
-"""Every error that txnstore raises, and what a caller may do about each.
+"""All errors that txnstore raises, and how a caller can respond to each.
 
     TxnStoreError
     ├── ProducerError
     │   ├── ProducerFencedError            fatal      a newer instance took over (Kafka: PRODUCER_FENCED)
-    │   ├── TransactionalIdNotFoundError   caller     nothing is known of this transactional id (any more)
-    │   ├── InvalidPidMappingError         fatal      the id and the producer id do not belong together
-    │   ├── OutOfOrderSequenceError        abortable  a gap or an old, forgotten sequence
-    │   ├── DuplicateSequenceError         internal   a duplicate that answers with the first offsets
-    │   ├── InvalidTxnStateError           caller     the call does not fit the state of the transaction
-    │   ├── InvalidTxnTimeoutError         fatal      the time-out is out of range
-    │   ├── TransactionAbortedError        caller     a record was dropped because its transaction aborted
+    │   ├── TransactionalIdNotFoundError   caller     the transactional id is unknown or has expired
+    │   ├── InvalidPidMappingError         fatal      the transactional id has another producer id
+    │   ├── OutOfOrderSequenceError        abortable  a gap in the sequence numbers, or an expired one
+    │   ├── DuplicateSequenceError         internal   a duplicate batch; it gets the offsets of the first
+    │   ├── InvalidTxnStateError           caller     the call is not allowed in the current state
+    │   ├── InvalidTxnTimeoutError         fatal      the transaction timeout is out of range
+    │   ├── TransactionAbortedError        caller     the record was dropped, because its transaction aborted
     │   ├── ConcurrentTransactionsError    retriable  the previous transaction is still being completed
     │   ├── NotCoordinatorError            retriable
     │   ├── CoordinatorNotAvailableError   retriable
     │   ├── ProducerClosedError            fatal      use after close, or in a forked child
-    │   ├── UploadExpiredError             abortable  a vacuum came before the upload was registered
+    │   ├── UploadExpiredError             abortable  a vacuum may have deleted the unregistered upload
     │   └── RecordTooLargeError            caller
     ├── GroupError
-    │   ├── UnstableOffsetCommitError      retriable  an open transaction holds offsets of this partition
-    │   ├── IllegalGenerationError         abortable  the members have changed since
-    │   ├── UnknownMemberError             abortable  no member (any more): its lease ran out, or it left
-    │   ├── FencedInstanceError            abortable
+    │   ├── UnstableOffsetCommitError      retriable  an open transaction has pending offsets
+    │   ├── IllegalGenerationError         abortable  the group has rebalanced
+    │   ├── UnknownMemberError             abortable  the member's lease expired, or it left the group
+    │   ├── FencedInstanceError            abortable  another consumer uses the group_instance_id
     │   ├── GroupNotEmptyError             caller     the group has live members
     │   ├── GroupNotFoundError             caller
     │   ├── ConsumerClosedError            fatal      use after close
@@ -28,27 +28,27 @@
     ├── CatalogError
     │   ├── UnknownTopicOrPartitionError   caller
     │   ├── TopicExistsError               caller
-    │   ├── TopicChangedError              retriable  somebody else altered the topic at the same moment
-    │   ├── InvalidTopicError              caller     a name that Kafka refuses, too
+    │   ├── TopicChangedError              retriable  the topic was altered concurrently
+    │   ├── InvalidTopicError              caller     the name is not allowed, as in Kafka
     │   ├── SchemaMismatchError            caller     names the column
     │   └── InvalidConfigError             caller     names the setting
     ├── OffsetOutOfRangeError              caller
-    ├── CompactionConflictError            retriable  a segment that the compaction read is gone
+    ├── CompactionConflictError            retriable  a segment that the compaction read was replaced
     ├── StoreError
     │   ├── StoreNotFoundError             caller
     │   ├── StoreExistsError               caller
-    │   ├── ReadOnlyError                  caller     a write to a store that was opened read_only
+    │   ├── ReadOnlyError                  caller     a write to a store opened with read_only=True
     │   ├── UnsupportedFormatError         fatal      written by a newer txnstore
-    │   ├── UnsafeStorageError             fatal      the store lets a name be created twice
+    │   ├── UnsafeStorageError             fatal      the storage created a name twice
     │   └── CorruptionError                fatal      names the object and what was expected
-    └── StorageError                       retriable  nothing happened: the storage refused or is away
-        ├── StorageRefusedError            caller     it will refuse again: credentials, no bucket, a full disk
-        ├── ObjectNotFoundError            internal   a GET or a stat of a key that is not there
-        └── UnknownOutcomeError            retriable  nobody could tell in time whether it happened
+    └── StorageError                       retriable  the request failed without effect
+        ├── StorageRefusedError            caller     a persistent failure: credentials, no bucket, a full disk
+        ├── ObjectNotFoundError            internal   a GET or a stat of a key that does not exist
+        └── UnknownOutcomeError            retriable  a write may or may not have happened
 
-A caller can always tell *nothing happened* (every class but the next two), *it may have happened*
-(:class:`UnknownOutcomeError`; repeat the same call) and *stop* (``fatal``) apart. "internal" classes do not
-reach an application.
+An error means that the call had no effect, except :class:`UnknownOutcomeError`: the call may have succeeded; repeat it.
+After a ``fatal`` error, stop using the object that raised it. "caller" marks errors that the caller must correct;
+"internal" classes do not reach applications. docs/guarantees.md lists what a caller knows after each error.
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ from typing import ClassVar
 
 
 class TxnStoreError(Exception):
-    """The root of all errors of txnstore.
+    """The base class of all errors of txnstore.
 
-    ``retriable``: the same call may succeed later.  ``abortable``: the transaction must be aborted, then the
-    producer goes on.  ``fatal``: the object that raised it cannot be used any more.
-    ``advice``: one sentence that says what to do.
-    ``kafka_code``: the number of its counterpart in Kafka's protocol (``Errors``), if it has one.
+    Attributes:
+        retriable: Whether the same call may succeed later.
+        abortable: Whether the transaction must be aborted; the producer can be used afterwards.
+        fatal: Whether the object that raised the error cannot be used any more.
+        advice: What to do, in a sentence or two; may be empty.
+        kafka_code: The code of the corresponding error in Kafka's protocol (``Errors``), if there is one.
     """
 
     retriable: ClassVar[bool] = False
@@ -73,11 +75,14 @@ class TxnStoreError(Exception):
 
 
 class ProducerError(TxnStoreError):
-    """Something is wrong with a producer or its transaction."""
+    """An error of a producer or its transaction."""
 
 
 class ProducerFencedError(ProducerError):
-    """A newer instance with the same transactional id has taken over, or the transaction was aborted for this one."""
+    """A newer instance with the same transactional id fenced this producer, or its transaction was aborted externally.
+
+    The latter happens after the transaction timeout, or through an administrator.
+    """
 
     kafka_code = 90
     fatal = True
@@ -85,7 +90,7 @@ class ProducerFencedError(ProducerError):
 
 
 class InvalidPidMappingError(ProducerError):
-    """The transactional id does not map to this producer id (any more)."""
+    """The transactional id does not map to this producer id, or no longer does."""
 
     kafka_code = 49
     fatal = True
@@ -93,11 +98,11 @@ class InvalidPidMappingError(ProducerError):
 
 
 class TransactionalIdNotFoundError(ProducerError):
-    """There is no such transactional id: no producer ever had it, or it has expired."""
+    """The transactional id does not exist: no producer has used it, or it has expired."""
 
 
 class OutOfOrderSequenceError(ProducerError):
-    """A batch came with a sequence number that does not follow the last one."""
+    """The sequence number of a batch does not follow the last one of its producer in the partition."""
 
     kafka_code = 45
     abortable = True
@@ -105,20 +110,20 @@ class OutOfOrderSequenceError(ProducerError):
 
 
 class DuplicateSequenceError(ProducerError):
-    """The batch is already in the log. Never surfaces: a duplicate append is answered with the first offsets."""
+    """The batch is already in the log. Internal: a duplicate append returns the offsets of the first."""
 
     kafka_code = 46
 
 
 class InvalidTxnStateError(ProducerError):
-    """The call does not fit the state that the producer or its transaction is in."""
+    """The call is not allowed in the current state of the producer or its transaction."""
 
     kafka_code = 48
     advice = "Check the order of begin, send, commit and abort."
 
 
 class InvalidTxnTimeoutError(ProducerError):
-    """The transaction time-out is not between 1 ms and the store's ``transaction.max.timeout.ms``."""
+    """The transaction timeout is not between 1 ms and the store's ``transaction.max.timeout.ms``."""
 
     kafka_code = 50
     fatal = True
@@ -126,7 +131,7 @@ class InvalidTxnTimeoutError(ProducerError):
 
 
 class TransactionAbortedError(ProducerError):
-    """The record was dropped because its transaction was aborted before the record was written."""
+    """The record was dropped, because its transaction was aborted before the record was written."""
 
     advice = "Send the record again in a new transaction."
 
@@ -154,7 +159,7 @@ class CoordinatorNotAvailableError(ProducerError):
 
 
 class ProducerClosedError(ProducerError):
-    """The producer was closed, or belongs to the process that this one was forked from."""
+    """The producer was closed, or was created in the parent of this forked process."""
 
     fatal = True
     advice = "Create a new producer."
@@ -168,18 +173,18 @@ class RecordTooLargeError(ProducerError):
 
 
 class UploadExpiredError(ProducerError):
-    """Records were uploaded so long before their registration that a vacuum may have deleted them. Nothing happened."""
+    """The upload is so old that a vacuum may have deleted it. The records were not appended."""
 
     abortable = True
     advice = "Abort the transaction and send its records again."
 
 
 class GroupError(TxnStoreError):
-    """Something is wrong with a consumer group or its offsets."""
+    """An error of a consumer group or its offsets."""
 
 
 class UnstableOffsetCommitError(GroupError):
-    """An open transaction has pending offsets for this partition, so no stable offset can be told (KIP-447)."""
+    """An open transaction has pending offsets for this partition, so its stable offset is unknown (KIP-447)."""
 
     kafka_code = 88
     retriable = True
@@ -187,7 +192,7 @@ class UnstableOffsetCommitError(GroupError):
 
 
 class IllegalGenerationError(GroupError):
-    """The group has moved on to another generation: this member no longer owns its partitions."""
+    """The group has a newer generation: this member may no longer own its partitions."""
 
     kafka_code = 22
     abortable = True
@@ -195,30 +200,30 @@ class IllegalGenerationError(GroupError):
 
 
 class UnknownMemberError(GroupError):
-    """The group does not know this member (any more): its lease ran out and others took over, or it never joined."""
+    """The consumer is not a member of the group: its lease expired, it left, or it never joined."""
 
     kafka_code = 25
     abortable = True
-    advice = "Abort the transaction and poll again, which joins the group anew."
+    advice = "Abort the transaction and poll again; the poll rejoins the group."
 
 
 class FencedInstanceError(GroupError):
-    """Another consumer with the same static member id has taken over."""
+    """Another consumer with the same ``group_instance_id`` has replaced this one."""
 
     kafka_code = 82
     abortable = True
-    advice = "Close this consumer. Give every consumer a group_instance_id of its own."
+    advice = "Close this consumer. Give every consumer a unique group_instance_id."
 
 
 class GroupNotEmptyError(GroupError):
-    """The group has live members, so its offsets cannot be changed from outside, nor can it be deleted."""
+    """The group has live members, so an administrator cannot change its offsets or delete it."""
 
     kafka_code = 68
-    advice = "Stop its consumers first, or wait for their session time-out."
+    advice = "Stop its consumers first, or wait for their session timeout."
 
 
 class GroupNotFoundError(GroupError):
-    """There is no such group: nothing was ever committed to it, or it was deleted."""
+    """The group does not exist: no offset was ever committed to it, or it was deleted."""
 
     kafka_code = 69
 
@@ -237,70 +242,70 @@ class OffsetMetadataTooLargeError(GroupError):
 
 
 class CatalogError(TxnStoreError):
-    """Something is wrong with a topic, its schema or its settings."""
+    """An error of a topic, its schema or its settings."""
 
 
 class UnknownTopicOrPartitionError(CatalogError):
-    """There is no such topic, or the topic has fewer partitions."""
+    """The topic does not exist, or it has no such partition."""
 
     kafka_code = 3
     advice = "Create the topic first, or check its name and partition count."
 
 
 class TopicExistsError(CatalogError):
-    """A topic of this name exists already."""
+    """A topic with this name already exists."""
 
     kafka_code = 36
 
 
 class TopicChangedError(CatalogError):
-    """Somebody else altered the topic between its reading and its change. Nothing was changed."""
+    """The topic was altered concurrently, after this call had read it. Nothing was changed."""
 
     retriable = True
     advice = "Read the topic again and repeat the change."
 
 
 class InvalidTopicError(CatalogError):
-    """The topic name is not legal: 1 to 249 of ``a-z A-Z 0-9 . _ -``, but neither ``.`` nor ``..``."""
+    """The topic name is not legal. A name has 1 to 249 of ``a-z A-Z 0-9 . _ -``, and is neither ``.`` nor ``..``."""
 
     kafka_code = 17
 
 
 class SchemaMismatchError(CatalogError):
-    """The data does not fit the schema of the topic, or a schema cannot evolve this way. Names the column."""
+    """The data does not fit the topic's schema, or the schema cannot change this way. The message names the column."""
 
 
 class InvalidConfigError(CatalogError):
-    """A setting is unknown or its value is not allowed. Names the setting."""
+    """A setting or argument is unknown, or its value is not allowed. The message names it."""
 
     kafka_code = 40
 
 
 class OffsetOutOfRangeError(TxnStoreError):
-    """The offset is below the log start or above the end of the partition."""
+    """The offset is below the start or above the end of the partition's log."""
 
     kafka_code = 1
     advice = "Seek to an offset between the log start and the end, or set auto_offset_reset."
 
 
 class CompactionConflictError(TxnStoreError):
-    """Another compaction has replaced a segment that this one read. Nothing was changed."""
+    """A segment that this compaction read was replaced or deleted. Nothing was changed."""
 
     retriable = True
 
 
 class StoreError(TxnStoreError):
-    """Something is wrong with the store as a whole."""
+    """An error of the store as a whole."""
 
 
 class StoreNotFoundError(StoreError):
-    """There is no txnstore at this URL."""
+    """No store exists at this URL."""
 
     advice = "Create it with txnstore.create(url) or `txnstore init`."
 
 
 class StoreExistsError(StoreError):
-    """There is a txnstore at this URL already."""
+    """A store already exists at this URL."""
 
     advice = "Open it, or pass exist_ok=True."
 
@@ -312,37 +317,37 @@ class ReadOnlyError(StoreError):
 
 
 class UnsupportedFormatError(StoreError):
-    """The store, or an object in it, was written in a format version that this txnstore does not know."""
+    """The store, or an object in it, has a format version that this release of txnstore does not support."""
 
     fatal = True
     advice = "Upgrade txnstore."
 
 
 class UnsafeStorageError(StoreError):
-    """The storage lets a name be created twice, so nothing could be committed safely."""
+    """The storage lets two writers create the same name, so that no commit would be safe."""
 
     fatal = True
     advice = "Use a storage whose conditional PUT (If-None-Match: *) is atomic."
 
 
 class CorruptionError(StoreError):
-    """An object is not what the chain says that it is. The message names the object and what was expected."""
+    """An object is missing, damaged or altered. The message names the object and what was expected."""
 
     fatal = True
     advice = "Restore the object from a copy, or run `txnstore verify` to see what is affected."
 
 
 class StorageError(TxnStoreError):
-    """The storage refused a request or cannot be reached. Nothing happened."""
+    """A request to the storage failed and had no effect."""
 
     retriable = True
     advice = "Check the URL and, for a server, the credentials and the network, then try again."
 
 
 class StorageRefusedError(StorageError):
-    """The storage refused the request and will refuse it again until something outside is repaired. Nothing happened.
+    """The storage refused the request, and will refuse it until its cause is repaired. The request had no effect.
 
-    Wrong credentials, missing permissions, a bucket that does not exist, a full disk, a read-only file system.
+    Causes: wrong credentials, missing permissions, a missing bucket, a full disk, a read-only file system.
     """
 
     retriable = False
@@ -350,7 +355,7 @@ class StorageRefusedError(StorageError):
 
 
 class ObjectNotFoundError(StorageError):
-    """There is no object of this key."""
+    """The key does not exist."""
 
     retriable = False
     advice = ""
@@ -359,7 +364,7 @@ class ObjectNotFoundError(StorageError):
 class UnknownOutcomeError(StorageError):
     """A write may or may not have happened: the storage did not answer in time.
 
-    Repeating the same call is safe: it finds out first what became of the earlier attempt.
+    Repeating the same call is safe: it resolves the outcome of the earlier attempt first.
     """
 
     kafka_code = 7

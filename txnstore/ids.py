@@ -1,4 +1,4 @@
-"""What the world outside gives: time, randomness, pauses, unique ids. Passed in, so that tests own them."""
+"""The environment of a store: clock, randomness, pauses, ids and threads. Injectable, so that tests control it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Seconds.
+#: The first and the largest upper bound of a backoff, in seconds.
 _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
 _WORKERS = 16
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch, UTC."""
+    """The wall clock of this machine, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def uuid7(now_ms: int, rng: random.Random) -> str:
-    """A UUID of version 7 (RFC 9562): ordered by time, unique by 74 random bits."""
+    """A UUID of version 7 (RFC 9562): ordered by ``now_ms``, unique through 74 random bits."""
     bits = (now_ms & (1 << 48) - 1) << 80 | 0x7 << 76 | rng.getrandbits(12) << 64 | 0b10 << 62 | rng.getrandbits(62)
     return str(uuid.UUID(int=bits))
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads; when they are gone, work is done by whoever brings it.
+    """A thread pool that runs tasks in the calling thread after its shutdown.
 
-    A store may be closed, or Python begin to exit, while another thread is in the middle of a transaction. What is left
-    of it must not fail for that, least of all after its decision.
+    A store may be closed, or the interpreter may exit, while another thread executes a transaction. The rest of the
+    transaction must not fail because of this, least of all after its decision.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -42,23 +42,27 @@ class _Threads(ThreadPoolExecutor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - whoever asks the future gets it
+        except Exception as error:  # noqa: BLE001 - Future.result() raises it.
             future.set_exception(error)
         return future
 
 
 def threads() -> Executor:
-    """The threads of an open store, for its requests in parallel."""
+    """A thread pool for the concurrent requests of an open store."""
     return _Threads(_WORKERS, thread_name_prefix="txnstore")
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """The clock (milliseconds since the epoch), the way to pause (seconds), the source of randomness, the workers.
+    """The clock, pauses, randomness and executors of a store.
 
-    ``executor`` makes what an open store runs its requests in parallel on; it is shut down with the store. A store of
-    several chains asks for another one for work on them at once, and ``background`` makes what finishes its
-    transactions after their commit has returned.
+    Attributes:
+        clock: Returns the time in milliseconds since the epoch.
+        sleep: Pauses for a number of seconds.
+        rng: The source of randomness.
+        executor: Creates the executor for concurrent requests, which the store shuts down when it is closed. A store
+            with several chains creates further ones for concurrent work on its chains.
+        background: Creates the executor that completes transactions after their commit has returned.
     """
 
     clock: Callable[[], int] = wall_clock_ms
@@ -68,9 +72,9 @@ class Runtime:
     background: Callable[[], Executor] = threads
 
     def new_id(self) -> str:
-        """An id that nobody else has."""
+        """A globally unique id."""
         return uuid7(self.clock(), self.rng)
 
     def backoff(self, times: int) -> None:
-        """Pause before the next try after ``times`` failed ones: full jitter under a doubling bound."""
+        """Pause before the next attempt after ``times`` failed ones: full jitter under a doubling bound."""
         self.sleep(self.rng.uniform(0, min(_MAX_BACKOFF, _BACKOFF * 2**times)))

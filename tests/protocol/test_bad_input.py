@@ -154,7 +154,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
         ("s3://", "names no bucket"),
         ("s3://bucket/../x", "not legal"),
         ("s3://user:password@bucket/x", "contains credentials"),
-        ("gs://bucket/x", "has not been checked"),
+        ("gs://bucket/x", "is not supported"),
         ("file://host/x", "not the URL of a folder"),
     ],
 )

@@ -95,7 +95,7 @@ def test_an_entry_of_another_store_is_told(bucket: MemoryStore) -> None:
 def test_an_event_that_does_not_fit_the_state_is_told(bucket: MemoryStore) -> None:
     """The last entry deletes a topic that never was: with a good checksum and the right predecessor."""
     change(bucket, ENTRIES, events=[{"type": "TopicDeleted", "name": "never", "topic_id": "x"}])
-    assert f"{keys.entry(0, ENTRIES)} holds an event that does not fit" in opened(bucket)
+    assert f"{keys.entry(0, ENTRIES)} contains an event that is invalid" in opened(bucket)
 
 
 def test_an_entry_of_a_newer_format_is_refused_and_named(bucket: MemoryStore) -> None:

@@ -69,7 +69,7 @@ def field(data_type: pa.DataType, name: str = "c") -> pa.Schema:
         (field(pa.int64(), ""), "no name"),
         (field(pa.int64(), "_offset"), "column '_offset' has a reserved name"),
         (field(pa.int64(), "_Timestamp_2"), "reserved"),
-        (pa.schema([("a", pa.int64()), ("a", pa.int32())]), "'a' is there twice"),
+        (pa.schema([("a", pa.int64()), ("a", pa.int32())]), "'a' is a duplicate"),
         (pa.schema([("a", pa.int64()), ("A", pa.int32())]), "'A' differs from 'a' in case only"),
         (field(pa.uint32()), "use a signed integer"),
         (field(pa.float16()), "use float32"),

@@ -116,9 +116,9 @@ def test_a_bad_value_names_the_setting(name: str, value: object) -> None:
         ("retention.m", "did you mean retention.ms"),
         ("cleanup_policy", "did you mean cleanup.policy"),
         ("compression", "did you mean compression.type"),
-        ("color", "there are cleanup.policy, retention.ms"),
-        ("segment.ms", "means nothing in txnstore"),
-        ("min.insync.replicas", "means nothing in txnstore"),
+        ("color", "the settings are cleanup.policy, retention.ms"),
+        ("segment.ms", "has no meaning in txnstore"),
+        ("min.insync.replicas", "has no meaning in txnstore"),
         (5, "there is no topic setting 5"),
     ],
 )

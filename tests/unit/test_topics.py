@@ -194,7 +194,7 @@ def test_exist_ok_refuses_another_topic_of_the_same_name(bench: Bench, options: 
         bench, TopicExistsError, lambda: bench.store.create_topic("u", **(same | options), exist_ok=True)
     )
     difference = "2 partitions, not 3" if what == "partitions" else f"another {what}"
-    assert message == f"topic 'u' exists already with {difference}"
+    assert message == f"topic 'u' already exists with {difference}"
 
 
 def test_many_threads_create_one_topic_with_exist_ok(bench: Bench) -> None:
