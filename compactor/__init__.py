@@ -1,4 +1,4 @@
-"""The compactor: merges small committed segments into large ones, removes what nothing names, verifies a store."""
+"""Maintenance of a store: merges small committed segments, deletes unreferenced objects, verifies a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from txnstore.compactor.compaction import CompactionProgress, CompactionReport, 
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.vacuum import VacuumReport, vacuum
 from txnstore.compactor.verify import VerifyReport, verify
-from txnstore.compactor.violation import Violation
+from txnstore.core.invariants import Violation
 
 __all__ = [
     "CompactionProgress", "CompactionReport", "MergePlan", "PartitionCompaction", "VacuumReport", "VerifyReport",

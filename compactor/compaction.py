@@ -1,4 +1,4 @@
-"""Compacting a store: plan, merge, replace, run by run; appends and readers are never in the way."""
+"""Compacts a store: plans merges, writes merged segments, and replaces their sources; never blocks other clients."""
 
 from __future__ import annotations
 
@@ -24,16 +24,25 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: A merged segment is no larger than this, in bytes, whatever ``segment.bytes`` says: its bytes are held in memory.
+#: The maximum size of a merged segment in bytes, even if ``segment.bytes`` is larger: it is built in memory.
 MAX_TARGET_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCompaction:
-    """What a compaction did to one partition; with ``dry_run``, what it would do (then no bytes after are known).
+    """The compaction of one partition; after a dry run, the expected result.
 
-    ``segments_*`` and ``bytes_*`` are those of the whole partition; ``records`` were rewritten in ``merges`` merged
-    segments; ``aborted`` batches were dropped unread; ``conflicts`` replacements came too late and changed nothing.
+    Attributes:
+        tp: The partition.
+        segments_before: The segments of the whole partition before the compaction.
+        segments_after: Those after it.
+        bytes_before: The size of the segments before the compaction, in bytes.
+        bytes_after: The size after it; after a dry run an estimate that takes merged segments to be as large as their
+            sources.
+        merges: The merged segments.
+        records: The records in the merged segments.
+        aborted: The aborted batches that were dropped; their records are not read.
+        conflicts: The replacements that had no effect, because a source had been replaced or deleted concurrently.
     """
 
     tp: TopicPartition
@@ -49,55 +58,61 @@ class PartitionCompaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What a compaction did, a partition at a time; only partitions in which there was something to do are listed."""
+    """The result of a compaction by partition; partitions without any merge or removal are not listed."""
 
     partitions: tuple[PartitionCompaction, ...]
     dry_run: bool = False
 
     @property
     def merges(self) -> int:
-        """The merged segments."""
+        """The number of merged segments."""
         return sum(item.merges for item in self.partitions)
 
     @property
     def records(self) -> int:
-        """The records in them."""
+        """The number of records in the merged segments."""
         return sum(item.records for item in self.partitions)
 
     @property
     def segments_before(self) -> int:
-        """The segments of the listed partitions before."""
+        """The number of segments of the listed partitions before the compaction."""
         return sum(item.segments_before for item in self.partitions)
 
     @property
     def segments_after(self) -> int:
-        """The segments of the listed partitions after."""
+        """The number of segments of the listed partitions after the compaction."""
         return sum(item.segments_after for item in self.partitions)
 
     @property
     def bytes_before(self) -> int:
-        """The bytes of those before."""
+        """The size of the segments of the listed partitions before the compaction."""
         return sum(item.bytes_before for item in self.partitions)
 
     @property
     def bytes_after(self) -> int:
-        """The bytes of those after. The replaced objects are there until a vacuum removes them."""
+        """The size of the segments after the compaction. Replaced objects exist until a vacuum deletes them."""
         return sum(item.bytes_after for item in self.partitions)
 
     @property
     def aborted(self) -> int:
-        """The aborted batches that were dropped."""
+        """The number of aborted batches that were dropped."""
         return sum(item.aborted for item in self.partitions)
 
     @property
     def conflicts(self) -> int:
-        """The replacements that came too late, because somebody else compacted or deleted the same segments."""
+        """The replacements without effect, because a source had been replaced or deleted concurrently."""
         return sum(item.conflicts for item in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionProgress:
-    """How far a compaction is: ``done`` of ``total`` source bytes; ``tp`` is the partition of the run that ended."""
+    """The progress of a compaction.
+
+    Attributes:
+        tp: The partition of the last replacement.
+        done: The source bytes processed so far.
+        total: All source bytes.
+    """
 
     tp: TopicPartition
     done: int
@@ -117,20 +132,30 @@ def compact(
     progress: Progress | None = None,
     expire: bool = True,
 ) -> CompactionReport:
-    """Merge small committed segments of one topic, or of all, and drop aborted data.
+    """Merge small committed segments and drop aborted data.
 
-    ``target_bytes``: how large merged segments may become; the topic's ``segment.bytes`` by default, 128 MiB at most.
-    ``min_segments``: how many neighbours are worth a merge. ``dry_run``: only tell what would be done.
-    ``expire``: also forget what was unused for too long (:meth:`txnstore.Store.expire`).
+    Only batches below the last stable offset of a partition take part. Transactions that hold it back are completed
+    first: those that are decided and lack a marker in the partition's chain, and those past their timeout (REC-01,
+    TMO-01). Each merge is one entry of the partition's chain, so readers see either the old segments or the new one.
+    Readers with an older snapshot read the replaced objects, which exist until a vacuum. A merge that conflicts with a
+    concurrent compaction has no effect; its upload is left for the vacuum.
 
-    Nothing at or above a partition's last stable offset is touched, as its own chain has it: a transaction that is
-    decided and lacks a marker there, or is open past its time-out, is ended first (REC-01, TMO-01). Each merge is one
-    entry of the partition's chain: readers see the old segments or the new one. Readers with an older snapshot keep
-    reading the replaced objects, which stay until a vacuum. A merge that loses to another compaction is counted in
-    ``conflicts``, its upload is left to the vacuum.
+    Args:
+        store: The store.
+        topic: The topic; None for all.
+        target_bytes: The maximum size of a merged segment; by default the topic's ``segment.bytes``. At most 128 MiB.
+        min_segments: The minimum number of segments of a merge.
+        dry_run: Change nothing; return the expected result.
+        progress: Called after each replacement.
+        expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
+
+    Raises:
+        ReadOnlyError: The store was opened read-only, and this is not a dry run.
+        UnknownTopicOrPartitionError: The topic does not exist.
+        CorruptionError: A source is missing or damaged.
     """
     if store.read_only and not dry_run:
-        msg = f"the store {store.url} was opened read_only, so it cannot be compacted"
+        msg = f"the store {store.url} was opened with read_only=True and cannot be compacted"
         raise ReadOnlyError(msg)
     _check_count("target_bytes", target_bytes, 1)
     _check_count("min_segments", min_segments, 1)
@@ -161,7 +186,7 @@ def compact(
 
 
 def _open_producers(state: View, topics: Iterable[Topic]) -> set[int]:
-    """Whose transactions are open in these topics."""
+    """The producer ids with open transactions in these topics."""
     logs = (state.log(tp) for topic in topics for tp in _partitions(topic))
     return {producer_id for log in logs if log is not None for producer_id in log.open_txns}
 
@@ -172,7 +197,7 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
 
 
 def _log(state: View, topic: Topic, tp: TopicPartition) -> Partition | None:
-    """The log as its own chain has it, which decides a replacement; None if the topic is gone meanwhile."""
+    """The log of a partition in its own chain, which decides replacements; None if the topic was deleted meanwhile."""
     known = state.topics.get(topic.name)
     return state.log(tp) if known is not None and known.topic_id == topic.topic_id else None
 
@@ -194,14 +219,14 @@ def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
 
 
 def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
-    """The result of a plan that is not carried out: the merged segment is taken to be as large as its sources."""
+    """The result of a plan in a dry run: the merged segment is assumed to be as large as its sources."""
     return _counted(result, plan, 1 if plan.sources else 0, plan.source_bytes)
 
 
 def _carry_out(store: Store, topic: Topic, result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
-    """Upload the merged segment, then put it in its place with one entry."""
+    """Upload the merged segment, then replace its sources with one entry."""
     try:
-        # By the chain's time where that is ahead, so that a wrong clock elsewhere does not make this merge look old.
+        # Use the chain's time if it is ahead: otherwise a wrong clock of another writer would make this merge look old.
         chain = store.chains[chain_of_partition(plan.tp, len(store.chains))]
         started = max(store.runtime.clock(), chain.state.timestamp)
         added = _merged(store, topic, plan)
@@ -209,7 +234,7 @@ def _carry_out(store: Store, topic: Topic, result: PartitionCompaction, plan: Me
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(store, plan)):
             raise
-        _LOG.info("compaction came too late", extra={"partition": str(plan.tp), "reason": str(error)})
+        _LOG.info("merge lost to a concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)
     return _counted(result, plan, len(added), sum(batch.segment.size for batch in added))
 
@@ -221,7 +246,7 @@ def _merged(store: Store, topic: Topic, plan: MergePlan) -> tuple[Batch, ...]:
 
 
 def _overtaken(store: Store, plan: MergePlan) -> bool:
-    """Whether the log does not hold the batches of the plan any more, so that a vacuum may have taken a source away."""
+    """Whether the log no longer contains the batches of the plan, so that a vacuum may have deleted a source."""
     log = store.state().log(plan.tp)
     return log is None or tuple(log.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
 

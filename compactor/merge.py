@@ -1,4 +1,4 @@
-"""Carrying out a planned merge: source segments in, one merged segment up, described for the chain."""
+"""Executes a planned merge: reads the source segments and uploads the merged one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from txnstore.storage.base import ObjectStore
 
 
 def merge(objects: ObjectStore, pool: Executor, runtime: Runtime, topic: Topic, plan: MergePlan) -> Batch:
-    """Upload the records of a plan's sources as one segment, and return the batch that may take their place.
+    """Upload the records of a plan's sources as one segment.
 
-    One GET a source, ahead and in parallel, then one PUT under a name that nobody else uses. In memory are the merged
-    bytes, one row group and what is read ahead. The segment holds ``_offset`` and ``_timestamp`` of each record, then
-    the columns of the topic as its schema is now; the offsets are those that the records always had (CMP-01).
-    A source that is not what the chain says is a :class:`CorruptionError` that names it; then nothing is uploaded.
+    Costs one GET per source, concurrent and ahead of use, then one PUT under a unique name. Memory holds the merged
+    bytes, one row group, and the sources read ahead. The segment contains ``_offset`` and ``_timestamp`` of each
+    record, then the columns of the topic's current schema. Offsets do not change (CMP-01).
+
+    Returns:
+        The batch that can replace the sources.
+
+    Raises:
+        CorruptionError: A source differs from its description in the chain; nothing was uploaded.
     """
     config = topic_writer(topic).config
     encoded, first, last = _encode(objects, pool, topic, plan, config.segment_format, config.compression)
@@ -51,7 +56,7 @@ def _encode(
     fmt: str,
     compression: str,
 ) -> tuple[EncodedSegment, int, int]:
-    """The merged segment with its smallest and its largest timestamp in ms."""
+    """The merged segment with its minimum and maximum timestamp in milliseconds."""
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
     with SegmentWriter(projection.schema, fmt, compression) as writer:
@@ -65,8 +70,8 @@ def _encode(
         encoded = writer.finish()
     if encoded.rows != plan.records or encoded.rows == 0:
         msg = (
-            f"the segments of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} hold {encoded.rows} "
-            f"records; {plan.records} were expected"
+            f"the segments of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} have {encoded.rows} "
+            f"records; expected {plan.records}"
         )
         raise CorruptionError(msg)
     return encoded, min(first for first, _ in ranges), max(last for _, last in ranges)
@@ -78,13 +83,13 @@ def _projection(topic: Topic) -> Projection:
 
 
 def _check_order(plan: MergePlan, offsets: pa.ChunkedArray, before: int) -> int:
-    """The last of ``offsets``, which must ascend from after ``before`` and stay inside the plan."""
+    """Check that the offsets ascend from after ``before`` and are inside the plan; returns the last one."""
     values = offsets.to_numpy()
     first, last = int(values[0]), int(values[-1])
     if first <= before or last >= plan.limit or (values[1:] <= values[:-1]).any():
         msg = (
-            f"a segment of {plan.tp} holds the offsets {first} to {last} out of order; they must ascend after {before} "
-            f"and stay below {plan.limit}"
+            f"a segment of {plan.tp} has the offsets {first} to {last} out of order; expected ascending offsets after "
+            f"{before} and below {plan.limit}"
         )
         raise CorruptionError(msg)
     return last

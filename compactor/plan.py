@@ -1,7 +1,8 @@
-"""What a compaction of one partition will do, decided from the chain alone: no I/O.
+"""Plans the compaction of a partition from the state of its chain; no I/O.
 
-The log below the transactional high-watermark is cut into runs of neighbouring batches. Aborted batches count nothing,
-because they are dropped unread; an unaborted batch that is large already ends a run. A run becomes one merged segment.
+The planner divides the log below the last stable offset into runs of adjacent batches; each run becomes one merged
+segment. A batch that is already large ends a run. Aborted batches do not count towards the size, because they are
+dropped without being read.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ from itertools import groupby
 from txnstore.core.model import Batch, Partition, TopicPartition
 from txnstore.core.visibility import Slice, aborted_batches
 
-#: A first segment this many times as large as all others of its run is left out of it, so that a log that is
-#: compacted again and again does not rewrite its largest segment each time for a few new records.
+#: A first segment this many times as large as all others of its run is left out, so that repeated compactions do not
+#: rewrite the largest segment each time for a few new records.
 _DOMINANT = 4
-#: Below this size, in bytes, a rewrite costs less than one more object to read.
+#: A segment below this size, in bytes, is always merged: rewriting it costs less than reading one more object.
 _SMALL = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """One replacement: the batches ``removed``, neighbours in the log, by one segment of the records of ``sources``.
+    """One replacement of adjacent batches.
 
-    ``sources`` are the removed batches without the aborted ones. If there are none, nothing comes in their place.
+    Attributes:
+        tp: The partition.
+        removed: The batches to replace, adjacent in the log.
+        sources: The removed batches without the aborted ones, to be merged; if empty, the batches are only removed.
     """
 
     tp: TopicPartition
@@ -43,22 +47,22 @@ class MergePlan:
 
     @property
     def records(self) -> int:
-        """The records that stay."""
+        """The number of records of the merged segment."""
         return sum(source.batch.records for source in self.sources)
 
     @property
     def source_bytes(self) -> int:
-        """The bytes to read."""
+        """The size of the sources in bytes."""
         return sum(source.batch.segment.size for source in self.sources)
 
     @property
     def removed_bytes(self) -> int:
-        """The bytes of the segments that are replaced, the aborted ones included."""
+        """The size of all removed segments in bytes, including aborted ones."""
         return sum(batch.segment.size for batch in self.removed)
 
     @property
     def aborted(self) -> int:
-        """How many aborted batches are dropped."""
+        """The number of aborted batches."""
         return len(self.removed) - len(self.sources)
 
 
@@ -68,11 +72,18 @@ def plan_merges(
     target_bytes: int,
     min_segments: int = 2,
 ) -> list[MergePlan]:
-    """The replacements that a merge of a partition makes, in offset order; empty if there is nothing to gain.
+    """Plan the replacements of a compaction of a partition.
 
-    Only batches wholly below the last stable offset take part (CMP-02): nothing of an open transaction, nothing after
-    its first record. A merged segment comes from at least ``min_segments`` unaborted ones, with ``target_bytes``
-    together at most; one that holds more than half of that is left alone. Aborted batches go in any case (CMP-06).
+    Only batches entirely below the last stable offset take part (CMP-02). Aborted batches are always removed (CMP-06).
+
+    Args:
+        tp: The partition.
+        partition: Its log.
+        target_bytes: The maximum size of the sources of a merge. A segment larger than half of it is not merged.
+        min_segments: The minimum number of committed segments of a merge, at least 2.
+
+    Returns:
+        The replacements in offset order.
     """
     is_aborted = aborted_batches(partition)
     plans: list[MergePlan] = []
@@ -89,7 +100,7 @@ def plan_merges(
 
 
 def _runs(partition: Partition, is_aborted: aborted_batches, target_bytes: int) -> Iterator[list[Batch]]:
-    """The stable batches in runs of at most ``target_bytes`` of unaborted ones; large ones are in no run."""
+    """Runs of stable batches with at most ``target_bytes`` of committed data; large batches are in no run."""
     run: list[Batch] = []
     size = 0
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
@@ -108,7 +119,7 @@ def _runs(partition: Partition, is_aborted: aborted_batches, target_bytes: int) 
 
 
 def _without_dominant(run: list[Batch], is_aborted: aborted_batches) -> list[Batch]:
-    """The run from after its first segments, as long as they outweigh all that would be merged into them."""
+    """The run without leading segments that are much larger than all segments after them together."""
     first, remaining = 0, sum(batch.segment.size for batch in run if not is_aborted(batch))
     for at, batch in enumerate(run):
         if is_aborted(batch):
@@ -121,7 +132,7 @@ def _without_dominant(run: list[Batch], is_aborted: aborted_batches) -> list[Bat
 
 
 def _removals(tp: TopicPartition, batches: list[Batch], is_aborted: aborted_batches) -> list[MergePlan]:
-    """The plans that only drop the aborted batches: one for each group of neighbours, and nothing is read."""
+    """The plans that only remove aborted batches: one per group of adjacent ones."""
     groups = groupby(batches, key=is_aborted)
     return [MergePlan(tp, tuple(group), ()) for aborted, group in groups if aborted]
 

@@ -1,4 +1,4 @@
-"""Deleting what nothing names any more, late enough that nobody can still need it."""
+"""Deletes unreferenced objects after a grace period. See docs/design/0003-vacuum-announces.md."""
 
 from __future__ import annotations
 
@@ -21,22 +21,27 @@ from txnstore.storage.probe import PROBE_FOLDER
 if TYPE_CHECKING:
     from txnstore.store import Store
 
-#: The grace period unless the caller says otherwise, in seconds.
+#: The default grace period in seconds.
 DEFAULT_GRACE = 24 * 60 * 60
-#: Complete checkpoints that are kept, whatever their age.
+#: The number of complete checkpoints that are kept regardless of their age.
 KEPT_CHECKPOINTS = 2
-#: Keys that one entry of a chain tells of, and that one request deletes.
+#: The maximum number of keys per entry and per delete request.
 _ENTRY, _REQUEST = 5_000, 1_000
-#: A writer needs no longer than this for one file of a local store, nor a probe, so no vacuum sweeps younger ones.
+#: The minimum age of temporary files and probe objects before a vacuum deletes them: no write or probe takes longer.
 _SWEEP_MS = 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
-    """What a vacuum deleted; with ``dry_run``, what it would delete.
+    """The result of a vacuum; after a dry run, the expected result.
 
-    ``deleted`` are the keys and ``bytes`` their size together; ``kept_young`` counts what nothing names, but whose
-    grace period is not over; ``referenced`` the segments in use; ``swept`` temporary files of crashed local writers.
+    Attributes:
+        deleted: The keys of the deleted objects.
+        bytes: The size of the deleted objects.
+        kept_young: The number of unreferenced objects whose grace period has not passed.
+        referenced: The number of segments in use.
+        swept: The number of deleted temporary files of crashed local writers.
+        dry_run: Whether nothing was deleted.
     """
 
     deleted: tuple[str, ...] = field(repr=False)
@@ -50,32 +55,38 @@ class VacuumReport:
 def vacuum(
     store: Store, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True
 ) -> VacuumReport:
-    """Delete segments, old checkpoints and leftovers of probes that nothing names, after a grace period.
+    """Delete unreferenced segments, old checkpoints and leftover probe objects after a grace period.
 
-    ``older_than``: the grace period in seconds; 24 hours by default, 0 is allowed when nobody else uses the store.
-    ``dry_run``: only tell what would be deleted. ``expire``: also forget what was unused for too long
-    (:meth:`txnstore.Store.expire`).
+    A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's
+    clock, and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So
+    a reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be
+    used for longer. Entries of a chain, and objects whose keys do not have the form of txnstore's, are never deleted.
 
-    A segment goes if the newest state does not name it and it was written at least the grace period ago, by the
-    storage's own clock. If a compaction or the deletion of its topic has dropped it, that must be as long ago, too: so
-    a reader whose snapshot is younger than the grace period finds all that it names (RET-09). Entries of the chain are
-    never deleted. What does not look like an object of this library is left alone.
+    Before segments are deleted, an entry in the chain of their partition announces it. An append or a compaction that
+    references one of them either precedes this entry, and the segment is kept, or follows it and is refused, however
+    long its writer was paused (RET-10). So a short grace period can cost open transactions their uploads, but never an
+    acknowledged record. A later vacuum removes the announced keys from the state, when uploads of their age are no
+    longer accepted.
 
-    Before segments are deleted, the chain of their partition is told: an append or a compaction that names one of them
-    came earlier, and the segment stays, or comes later and is refused, however long its writer slept (RET-10). So a
-    short grace period costs transactions that are open now their uploads, but never an acknowledged record. The chain
-    forgets the names when they are so old that no upload of that age is accepted any more. What remains is an
-    assumption about readers: a snapshot must not be used for longer than the grace period.
+    In a store with several chains, a vacuum first tells chains that do not know it yet that a topic was deleted; its
+    segments are unreferenced only then.
 
-    In a store of several chains a deleted topic is garbage only once the chains of its partitions know that it is gone;
-    a vacuum tells those that do not.
+    Args:
+        store: The store.
+        older_than: The grace period in seconds; 24 hours by default. 0 is safe if there are no other clients.
+        dry_run: Delete nothing; return the expected result.
+        expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
+
+    Raises:
+        ReadOnlyError: The store was opened read-only, and this is not a dry run.
+        InvalidConfigError: ``older_than`` is not a number of seconds.
     """
     grace_ms = _grace_ms(older_than)
     if store.read_only and not dry_run:
-        msg = f"the store {store.url} was opened read_only, so nothing in it can be deleted"
+        msg = f"the store {store.url} was opened with read_only=True; nothing in it can be deleted"
         raise ReadOnlyError(msg)
-    # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
-    # state is read: a segment that was registered in between is then known to be in use.
+    # The order matters. Reading the clock first makes ages too small rather than too large. Listing the objects before
+    # reading the state ensures that a segment registered in between is known to be in use.
     now = store.objects.now_ms()
     segments = [item for item in store.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
     checkpoints = _all_old_checkpoints(store)
@@ -87,7 +98,7 @@ def vacuum(
     garbage = _choose(state, segments, now - grace_ms)
     leftovers = [
         *_older_as_a_whole(checkpoints, now - grace_ms),
-        # A probe whose object disappears under it would take a safe storage for one that lets two writers win.
+        # A running probe whose object is deleted would report a safe storage as unsafe.
         *_older(probes, now - max(grace_ms, _SWEEP_MS)),
     ]
     swept = 0
@@ -122,7 +133,7 @@ def _grace_ms(older_than: float | None) -> int:
 
 
 def named_keys(state: View) -> set[str]:
-    """The keys of all segments that a chain names, if only because it does not know yet that their topic is gone."""
+    """The keys of all segments that a chain references, even if it does not know yet that their topic was deleted."""
     return {
         batch.segment.key
         for chain in state.states
@@ -132,7 +143,7 @@ def named_keys(state: View) -> set[str]:
 
 
 def _choose(state: View, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
-    """The segments that nothing names; ``before`` is the time, in ms, at which the grace period began."""
+    """The unreferenced segments that were written and dropped at ``before`` (in milliseconds) or earlier."""
     named = named_keys(state)
     return [
         item
@@ -146,7 +157,7 @@ def _older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
 
 
 def _older_as_a_whole(parts: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-    """The objects of the checkpoints of which no part is younger: late heads keep their batches."""
+    """The objects of checkpoints all of whose objects are old: a head that was written late keeps its batches."""
     youngest: dict[str, int] = {}
     for item in parts:
         folder = _folder(item.key)
@@ -159,7 +170,7 @@ def _folder(key: str) -> str:
 
 
 def _all_old_checkpoints(store: Store) -> list[ObjectInfo]:
-    """Those of all chains, which are asked for at once."""
+    """The old checkpoints of all chains, listed concurrently."""
     found = store.chains.at_once(
         {chain.number: partial(_old_checkpoints, store.objects, chain.number) for chain in store.chains}
     )
@@ -167,9 +178,9 @@ def _all_old_checkpoints(store: Store) -> list[ObjectInfo]:
 
 
 def _old_checkpoints(objects: ObjectStore, chain: int) -> list[ObjectInfo]:
-    """The objects of all checkpoints below the newest complete ones and below the one that is hinted to.
+    """The objects of all checkpoints older than the newest complete ones, except the one that the hint names.
 
-    Heads come first, so that a checkpoint is never found complete with its batches gone for long.
+    Heads come first, so that a checkpoint does not look complete after its batches have been deleted.
     """
     found = objects.list(keys.checkpoints(chain))
     complete = sorted(sequence for item in found if (sequence := keys.checkpoint_sequence(item.key)) is not None)
@@ -193,7 +204,7 @@ def _hinted(objects: ObjectStore, chain: int) -> int:
 
 
 def _delete_segments(store: Store, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Announce, then delete; the segments that were named in the meantime stay."""
+    """Announce the deletion, then delete the segments that are still unreferenced; returns these."""
     deleted: list[ObjectInfo] = []
     for start in range(0, len(garbage), _ENTRY):
         chunk = garbage[start : start + _ENTRY]
@@ -210,15 +221,15 @@ def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
 
 
 def _forget(store: Store, state: View, segments: Iterable[ObjectInfo], before: int) -> None:
-    """Let the chains forget what was dropped long ago and is not there any more."""
-    there = {item.key for item in segments}
-    gone = sorted(key for key, dropped in state.dropped.items() if key not in there and dropped <= before)
-    for start in range(0, len(gone), _ENTRY):
-        store.submit(ForgetObjects(tuple(gone[start : start + _ENTRY])))
+    """Remove the keys of segments that were dropped before ``before`` and no longer exist from the chains' states."""
+    existing = {item.key for item in segments}
+    deleted = sorted(key for key, dropped in state.dropped.items() if key not in existing and dropped <= before)
+    for start in range(0, len(deleted), _ENTRY):
+        store.submit(ForgetObjects(tuple(deleted[start : start + _ENTRY])))
 
 
 def _sweep(objects: object, older_than_ms: int) -> int:
-    """Sweep the temporary files of a local store, which may be inside wrappers; other stores have none."""
+    """Delete old temporary files of a local store, which may be wrapped; other stores have none."""
     while objects is not None:
         sweep = getattr(objects, "sweep", None)
         if sweep is not None:

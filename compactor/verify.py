@@ -1,8 +1,8 @@
-"""Checking every invariant of a store that can be checked from its objects."""
+"""Checks all invariants of a store that can be checked from its objects."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from txnstore.chain import keys
@@ -10,8 +10,7 @@ from txnstore.chain.codec import StoreDocument, decode
 from txnstore.chain.state_document import HeadDocument
 from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
-from txnstore.compactor.violation import Violation
-from txnstore.core.invariants import check_across
+from txnstore.core.invariants import Violation, check_across
 from txnstore.core.model import State
 from txnstore.core.routing import CATALOG
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StoreNotFoundError, UnsupportedFormatError
@@ -22,9 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification found, up to entry ``sequence`` (of all chains together); ``ok`` if nothing is wrong.
+    """The result of a verification.
 
-    ``entries``, ``checkpoints`` and ``segments`` were checked, and ``bytes_read`` of them read.
+    Attributes:
+        violations: The violated invariants and damaged objects.
+        sequence: The sequence numbers of the heads of all chains, added.
+        entries: The number of entries checked.
+        checkpoints: The number of checkpoints checked.
+        segments: The number of segments checked.
+        bytes_read: The bytes of entries and, after a deep verification, segments that were read.
+        deep: Whether the content of segments was read.
     """
 
     violations: tuple[Violation, ...]
@@ -37,26 +43,37 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every invariant holds."""
+        """Whether there are no violations."""
         return not self.violations
 
     @property
     def objects_checked(self) -> int:
-        """The objects that were checked: the identity, the entries, both parts of the checkpoints, the segments."""
+        """The number of objects checked: ``store.json``, entries, two objects per checkpoint, segments."""
         return 1 + self.entries + 2 * self.checkpoints + self.segments
 
 
 def verify(store: Store, *, deep: bool = False) -> VerifyReport:
-    """Check every invariant of a store; nothing is written.
+    """Check all invariants of a store. Writes nothing.
 
-    Every chain is read from entry 1: each entry is intact and names the one before it, the rules of the protocol hold
-    after each, every checkpoint equals the fold. Then all chains together, as a reader sees them: whatever one rests on
-    in another is there, and all open data has a transaction that will end it. Every segment that a newest state names
-    is there and has its size; with ``deep`` it is read, and its hash, rows, offsets and timestamps are what the chain
-    says. A damaged chain keeps the others from nothing.
+    1. Every chain is read from entry 1. Each entry must be intact and contain the hash of the one before it, the
+       invariants must hold after each entry, and every checkpoint must equal the state at its entry.
+    2. Across the chains, as a reader sees them: every entry that a chain depends on must exist, and all open data must
+       belong to a transaction that will end.
+    3. Every segment that a newest state references must exist and have the recorded size; with ``deep``, also the
+       recorded hash, rows, offsets and timestamps.
 
-    Damage is reported with the name of the object, not raised; a :class:`~txnstore.errors.StorageError` is raised,
-    because nothing can be told of a storage that does not answer. So is :class:`StoreNotFoundError`.
+    Damage of a chain does not affect the verification of the others.
+
+    Args:
+        store: The store.
+        deep: Read and decode every segment.
+
+    Returns:
+        The report; damage is listed in ``violations``, with the name of the object, and not raised.
+
+    Raises:
+        StoreNotFoundError: No store exists at this URL.
+        StorageError: The storage does not answer.
     """
     count, identity = _verify_identity(store)
     identity += _verify_lists(store)
@@ -84,41 +101,41 @@ def verify(store: Store, *, deep: bool = False) -> VerifyReport:
 
 
 def _verify_across(store: Store, *, damaged: bool) -> list[Violation]:
-    """What is wrong with all chains together, in the consistent cut that a reader gets now.
+    """Check the consistent view of all chains that a reader gets now.
 
-    ``damaged``: something is wrong with single chains; that a reader stumbles over it is nothing new.
+    ``damaged``: single chains are damaged, so that an error of the view repeats known violations.
     """
     try:
         view = store.state()
     except (CorruptionError, UnsupportedFormatError) as error:
-        return [] if damaged else [Violation("cut_is_consistent", keys.CHAINS, str(error))]
-    return [Violation(item.name, keys.CHAINS, item.message) for item in check_across(view)]
+        return [] if damaged else [Violation("cut_is_consistent", str(error), keys.CHAINS)]
+    return [replace(item, subject=keys.CHAINS) for item in check_across(view)]
 
 
 def _verify_identity(store: Store) -> tuple[int, list[Violation]]:
-    """The number of chains (that of the chains that are there, if the identity is damaged), and what is wrong."""
+    """The number of chains, from ``store.json`` or, if that is damaged, from the chains' objects; and violations."""
     try:
         return decode(StoreDocument, keys.STORE, store.objects.get(keys.STORE)).chains, []
     except ObjectNotFoundError as error:
         msg = f"there is no txnstore at {store.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        return _chains_there(store), [Violation("identity_intact", keys.STORE, str(error))]
+        return _existing_chains(store), [Violation("identity_intact", str(error), keys.STORE)]
 
 
 def _verify_lists(store: Store) -> list[Violation]:
-    """A list shows the identity, which has just been read. Only verifications and vacuums rest on lists (OBJ-05)."""
+    """Check that listings include ``store.json``. Only verifications and vacuums depend on listings (OBJ-05)."""
     if any(item.key == keys.STORE for item in store.objects.list(keys.STORE)):
         return []
     message = (
-        "it is there, and no list shows it, so what is called missing may be there, too. "
-        f"On MinIO this is what an object of the name {store.url} does: remove it"
+        "the object exists, but listings of the storage do not include it; objects reported as missing may exist, too. "
+        f"On MinIO, an object with the name {store.url} causes this: delete it"
     )
-    return [Violation("lists_are_complete", keys.STORE, message)]
+    return [Violation("lists_are_complete", message, keys.STORE)]
 
 
-def _chains_there(store: Store) -> int:
-    """How many chains there are without the identity: every checkpoint says it; else those that have an object."""
+def _existing_chains(store: Store) -> int:
+    """The number of chains according to a checkpoint, or, without one, according to the chains' keys."""
     found = [item.key for item in store.objects.list(keys.CHAINS)]
     for key in found:
         if keys.checkpoint_sequence(key) is None:
@@ -131,7 +148,7 @@ def _chains_there(store: Store) -> int:
 
 
 def _known_states(store: Store) -> dict[int, State]:
-    """The states that this process knows, which the chains must still contain; none if they could not be loaded."""
+    """The states known to this process, which the chains must still contain; none if they could not be loaded."""
     try:
         return {chain.number: chain.state for chain in store.chains}
     except (CorruptionError, UnsupportedFormatError):

@@ -1,4 +1,4 @@
-"""Folding a chain again from its first entry, and comparing everything that was saved of it on the way."""
+"""Verifies a chain: folds it from its first entry, and compares its checkpoints with the resulting states."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ from dataclasses import dataclass, field, fields, replace
 
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import Entry, content_hash, decode
-from txnstore.compactor.violation import Violation
 from txnstore.core.events import Event, SegmentsReplaced
 from txnstore.core.evolve import begin_entry, evolve, first_state
-from txnstore.core.invariants import check, check_step
+from txnstore.core.invariants import Violation, check, check_step
 from txnstore.core.model import State, TopicPartition
 from txnstore.core.visibility import aborted_batches
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
 
-#: Entries on their way at a time.
+#: Concurrent requests for entries.
 _WINDOW = 64
-#: The rules for a single state look at all of it, so they are asked of about so many states, evenly spread.
+#: The invariants of a state examine all of it, so they are checked for about this many states, evenly spread.
 _LOOKS = 64
-#: What folding an event that does not fit the state before it may raise.
+#: The exceptions of folding an event that is invalid in the state before it.
 _UNFIT = (KeyError, StopIteration, ValueError, IndexError)
 
 
 @dataclass(slots=True)
 class ChainFindings:
-    """What was found: the state at the head (None if a damaged entry hides it), and what it took to find it."""
+    """The result of verifying a chain.
+
+    Attributes:
+        state: The state at the head; None if a damaged entry prevents computing it.
+        violations: The violations.
+        entries: The number of entries read.
+        checkpoints: The number of checkpoints checked.
+        bytes_read: The bytes of the entries read.
+    """
 
     state: State | None = None
     violations: list[Violation] = field(default_factory=list)
@@ -38,11 +45,17 @@ class ChainFindings:
 
 
 class ChainVerifier:
-    """Reads a chain from entry 1 and checks it; use :meth:`run` once.
+    """Reads a chain from entry 1 and checks it; call :meth:`run` once.
 
-    ``chains``: how many the store has. ``known``: a state that this process has seen, which the chain must still
-    contain. An entry that cannot be folded hides all states after it up to the next intact checkpoint, from which the
-    fold goes on.
+    After an entry that cannot be folded, the states are unknown up to the next intact checkpoint, where the
+    verification resumes.
+
+    Args:
+        objects: The object store.
+        pool: Runs concurrent requests.
+        chain: The number of the chain.
+        known: A state known to this process, which the chain must still contain; None without one.
+        chains: The number of chains of the store.
     """
 
     def __init__(self, objects: ObjectStore, pool: Executor, chain: int, known: State | None, chains: int = 1) -> None:
@@ -55,8 +68,8 @@ class ChainVerifier:
         self._seen: set[str] = set()
 
     def run(self) -> ChainFindings:
-        """Everything that is wrong with the chain."""
-        # Checkpoints are listed first: one that is written between the two listings would seem to lack its entries.
+        """Verify the chain."""
+        # Checkpoints are listed before entries: the entries of one that is written in between would seem to be missing.
         checkpoints = self._list_checkpoints()
         present = self._list_entries()
         known = self._known.sequence if self._known is not None else 0
@@ -71,20 +84,20 @@ class ChainVerifier:
             if sequence in checkpoints:
                 self._check_checkpoint(sequence)
         if self._state is None:
-            self._report("state_at_head", keys.entries(self._chain), "damage above hides the newest state")
+            self._report("state_at_head", keys.entries(self._chain), "the newest state is unknown after the damage")
         else:
             self._check_state(self._state)
         self._found.state = self._state
         return self._found
 
     def _report(self, name: str, subject: str, message: str) -> None:
-        self._found.violations.append(Violation(name, subject, message))
+        self._found.violations.append(Violation(name, message, subject))
 
     def _list_checkpoints(self) -> set[int]:
-        """The checkpoints that have a head.
+        """The checkpoints with a head, except incomplete ones older than the newest complete one.
 
-        A writer that slept can put the head of one whose batches a vacuum has deleted. There is a newer one by then, so
-        nobody needs it, and it is no damage.
+        A writer that was paused can write the head of a checkpoint whose batches a vacuum has deleted. There is a newer
+        checkpoint then, so this is not damage.
         """
         found = {item.key for item in self._objects.list(keys.checkpoints(self._chain))}
         heads = {sequence for key in found if (sequence := keys.checkpoint_sequence(key)) is not None}
@@ -108,7 +121,7 @@ class ChainVerifier:
                 first = None
 
     def _read(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
-        """All entries in order, fetched ahead; None for one that is not there."""
+        """All entries in order, read ahead; None for a missing one."""
         flying: deque[tuple[int, Future[bytes] | None]] = deque()
         following = iter(range(1, last + 1))
         while True:
@@ -124,17 +137,17 @@ class ChainVerifier:
         try:
             data = future.result()
         except ObjectNotFoundError:
-            self._report("entry_present", keys.entry(self._chain, sequence), "the entry is listed but not there")
+            self._report("entry_present", keys.entry(self._chain, sequence), "the entry is listed, but does not exist")
             return None
         self._found.entries += 1
         self._found.bytes_read += len(data)
         return data
 
     def _check_entry(self, sequence: int, data: bytes) -> None:
-        """Decode an entry, check that it follows the one before it, and fold it."""
+        """Decode an entry, check that it contains the hash of the one before it, and fold it."""
         key, digest = keys.entry(self._chain, sequence), content_hash(data)
         if self._known is not None and sequence == self._known.sequence and digest != self._known.entry_hash:
-            self._report("history_unchanged", key, "its bytes are not those that this process has read before")
+            self._report("history_unchanged", key, "its bytes differ from those that this process has read before")
         try:
             entry = decode(Entry, key, data)
         except (CorruptionError, UnsupportedFormatError) as error:
@@ -142,11 +155,11 @@ class ChainVerifier:
             self._state = self._previous = None
             return
         if entry.sequence != sequence:
-            self._report("entry_intact", key, f"it says that it is entry {entry.sequence}")
+            self._report("entry_intact", key, f"it contains entry {entry.sequence}")
             self._state = None
         elif self._previous is not None and entry.previous != self._previous:
             before = keys.entry(self._chain, sequence - 1)
-            self._report("hash_chain", before, f"its hash is {self._previous}; {key} follows {entry.previous}")
+            self._report("hash_chain", before, f"its hash is {self._previous}; {key} expects {entry.previous}")
             self._state = None
         if self._state is not None:
             self._fold(key, entry, digest, self._state)
@@ -154,7 +167,7 @@ class ChainVerifier:
 
     def _fold(self, key: str, entry: Entry, digest: str, before: State) -> None:
         if entry.timestamp < before.timestamp:
-            message = f"its time {entry.timestamp} is before that of its predecessor, {before.timestamp}"
+            message = f"its timestamp {entry.timestamp} is before that of the previous entry, {before.timestamp}"
             self._report("entry_time", key, message)
         state = begin_entry(before, entry.timestamp)
         try:
@@ -162,7 +175,7 @@ class ChainVerifier:
                 self._found.violations += event_violations(key, state, event)
                 state = evolve(state, event)
         except _UNFIT as error:
-            self._report("entry_fits", key, f"it holds an event that does not fit the state before it: {error!r}")
+            self._report("entry_fits", key, f"it contains an event that is invalid in the state before it: {error!r}")
             self._state = None
             return
         self._state = replace(state, entry_hash=digest)
@@ -171,14 +184,14 @@ class ChainVerifier:
             self._check_state(self._state)
 
     def _check_state(self, state: State) -> None:
-        """Ask the rules for a single state; what stays wrong is reported once."""
+        """Check the invariants of a state; reports a violation that persists over states once."""
         for item in check(state):
             if str(item) not in self._seen:
                 self._seen.add(str(item))
                 self._report(item.name, f"{self._label}the state after entry {state.sequence}", item.message)
 
     def _check_checkpoint(self, sequence: int) -> None:
-        """A checkpoint must be readable and equal the fold; one after damage takes the fold's place."""
+        """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
         key = keys.checkpoint_head(self._chain, sequence)
         saved = checkpoint.receive(
             self._chain, sequence, checkpoint.request(self._objects, self._pool, self._chain, sequence)
@@ -190,17 +203,17 @@ class ChainVerifier:
             self._state, self._previous = saved, saved.entry_hash
         elif saved != self._state:
             different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
-            message = f"it is not the fold of the entries up to {sequence}: {', '.join(different)} differ"
+            message = f"it differs from the state after entry {sequence} in: {', '.join(different)}"
             self._report("checkpoint_equals_fold", key, message)
 
 
 def _differs(saved: State, folded: State, name: str) -> bool:
-    # Two empty maps of rpds are equal, and also unequal.
+    # For two empty maps of rpds, both == and != return True.
     return not getattr(saved, name) == getattr(folded, name)  # noqa: SIM201
 
 
 def event_violations(key: str, state: State, event: Event) -> list[Violation]:
-    """What a compaction in entry ``key`` did wrong: it went above the last stable offset, or lost or made records."""
+    """Violations of a compaction in entry ``key``: it went above the last stable offset, or changed the records."""
     if not isinstance(event, SegmentsReplaced):
         return []
     tp = TopicPartition(event.topic, event.partition)
@@ -211,16 +224,16 @@ def event_violations(key: str, state: State, event: Event) -> list[Violation]:
     found = []
     if removed and removed[-1].limit > partition.last_stable_offset:
         message = f"{key} replaced offsets up to {removed[-1].limit}, above {partition.last_stable_offset}"
-        found.append(Violation("compaction_below_lso", str(tp), message))
+        found.append(Violation("compaction_below_lso", message, str(tp)))
     before = sum(batch.records for batch in removed if not is_aborted(batch))
     after = sum(batch.records for batch in event.added)
     if len(removed) != len(gone) or before != after:
         message = f"{key} replaced {len(gone)} batches of {before} committed records by {after} records"
-        found.append(Violation("compaction_keeps_records", str(tp), message))
+        found.append(Violation("compaction_keeps_records", message, str(tp)))
     return found
 
 
 def step_violations(before: State, after: State, label: str = "") -> list[Violation]:
-    """What the rules for two states in a row find; ``label`` says which chain they are of."""
+    """Violations of the transition between two states; ``label`` names their chain."""
     subject = f"{label}entry {after.sequence}"
-    return [Violation(item.name, subject, item.message) for item in check_step(before, after)]
+    return [replace(item, subject=subject) for item in check_step(before, after)]

@@ -1,4 +1,4 @@
-"""Comparing what a state says of its segments with the objects: by their listing, or by all of their bytes."""
+"""Verifies segments: compares their descriptions in the chains with a listing and, optionally, with their content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from txnstore.chain import keys
-from txnstore.compactor.violation import Violation
+from txnstore.core.invariants import Violation
 from txnstore.core.model import Batch, Isolation, State, Topic, TopicPartition
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import CorruptionError, SchemaMismatchError
@@ -18,13 +18,13 @@ from txnstore.reading.reader import Projection, read_slice
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.storage.base import ObjectStore
 
-#: Segments that are read and decoded at a time.
+#: Segments read and decoded concurrently.
 _WINDOW = 4
 
 
 @dataclass(slots=True)
 class SegmentFindings:
-    """What was found, and what it took."""
+    """The violations, the number of segments checked, and the bytes read."""
 
     violations: list[Violation] = field(default_factory=list)
     segments: int = 0
@@ -34,10 +34,14 @@ class SegmentFindings:
 def verify_segments(
     objects: ObjectStore, pool: Executor, states: Sequence[State], topics: Mapping[str, Topic], *, deep: bool
 ) -> SegmentFindings:
-    """Every segment that one of the states names: it is there and has its size.
+    """Check that every segment referenced by the states exists and has the recorded size.
 
-    ``states``: of the chains whose newest state is known. ``topics``: the catalog, as far as it is known.
-    ``deep``: each segment is read and decoded too; hash, rows, offsets and timestamps must be what the chain says.
+    Args:
+        objects: The object store.
+        pool: Decodes segments concurrently.
+        states: The newest states of the undamaged chains.
+        topics: The topics of the catalog, as far as known.
+        deep: Also read and decode each segment; hash, rows, offsets and timestamps must be as recorded.
     """
     found = SegmentFindings()
     sizes = {item.key: item.size for item in objects.list(keys.TOPICS)}
@@ -70,7 +74,7 @@ def _verify_chain(
 
 
 def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
-    """The topics of a chain as the catalog has them, whose columns may be newer than those of the chain's copy."""
+    """The topics of a chain, from the catalog if it has them: their columns may be newer than in the chain's copy."""
     return {
         name: known if (known := topics.get(name)) is not None and known.topic_id == copy.topic_id else copy
         for name, copy in state.topics.items()
@@ -78,32 +82,32 @@ def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
 
 
 def _slices(state: State) -> Iterator[Slice]:
-    """All batches of all partitions, whole, those of aborted and open transactions too."""
+    """All batches of all partitions, including those of aborted and open transactions."""
     for tp in sorted(state.partitions):
         partition = state.partitions[tp]
         yield from visible(tp, partition, Isolation.READ_UNCOMMITTED)
 
 
 def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
-    """What the listing tells of a segment."""
+    """Compare a segment with the listing."""
     segment, found = part.batch.segment, []
     size = sizes.get(segment.key)
     if size is None:
         message = (
-            f"it is missing; {part.tp} names it for the offsets {part.batch.base_offset} to {part.batch.limit - 1}"
+            f"it is missing; {part.tp} references it for the offsets {part.batch.base_offset} to {part.batch.limit - 1}"
         )
-        found.append(Violation("segment_present", segment.key, message))
+        found.append(Violation("segment_present", message, segment.key))
     elif size != segment.size:
         change = "truncated" if size < segment.size else "altered"
-        message = f"it was {change}: it has {size} bytes; {segment.size} were expected"
-        found.append(Violation("segment_size", segment.key, message))
+        message = f"it was {change}: it has {size} bytes; expected {segment.size}"
+        found.append(Violation("segment_size", message, segment.key))
     return found
 
 
 def _in_parallel(
     objects: ObjectStore, pool: Executor, parts: Iterable[Slice], topics: Mapping[str, Topic]
 ) -> Iterator[list[Violation]]:
-    """What reading each segment tells, a few at a time."""
+    """Read and check the segments, a few concurrently; yields the violations of each."""
     projections: dict[str, Projection] = {}
     flying: deque[Future[list[Violation]]] = deque()
     for part in parts:
@@ -118,25 +122,25 @@ def _in_parallel(
 
 
 def _read(objects: ObjectStore, part: Slice, projection: Projection) -> list[Violation]:
-    """What the bytes of a segment tell: the hash, and whether the rows are those that the chain describes."""
+    """Read a segment and compare its hash, rows, offsets and timestamps with the chain."""
     key = part.batch.segment.key
     try:
         table = read_slice(objects, part, projection)
     except (CorruptionError, SchemaMismatchError) as error:
-        return [Violation("segment_content", key, str(error))]
-    found = [Violation("segment_rows", key, message) for message in _rows(part.tp, part.batch, table)]
+        return [Violation("segment_content", str(error), key)]
+    found = [Violation("segment_rows", message, key) for message in _rows(part.tp, part.batch, table)]
     times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
     first, last = projection.timestamp_range(part)
     if len(times) and (times.min() < first or times.max() > last):
-        message = f"it holds timestamps from {times.min()} to {times.max()}; {first} to {last} were expected"
-        found.append(Violation("segment_timestamps", key, message))
+        message = f"it has timestamps from {times.min()} to {times.max()}; expected {first} to {last}"
+        found.append(Violation("segment_timestamps", message, key))
     return found
 
 
 def _rows(tp: TopicPartition, batch: Batch, table: pa.Table) -> Iterator[str]:
-    """What is wrong with the number of rows of a batch and with their offsets."""
+    """Check the number of rows of a batch and their offsets; yields messages."""
     if table.num_rows != batch.records:
-        yield f"it holds {table.num_rows} records for {tp}; {batch.records} were expected"
+        yield f"it has {table.num_rows} records for {tp}; expected {batch.records}"
     offsets = table.column(OFFSET_FIELD.name).to_numpy()
     if len(offsets) and (
         offsets[0] < batch.base_offset or offsets[-1] >= batch.limit or (offsets[1:] <= offsets[:-1]).any()

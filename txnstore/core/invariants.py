@@ -35,13 +35,20 @@ from txnstore.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold: its name, and where and how it is broken."""
+    """An invariant that does not hold.
+
+    Attributes:
+        name: The name of the invariant.
+        message: How it is violated.
+        subject: The object, entry or partition that violates it; empty if the message names it.
+    """
 
     name: str
     message: str
+    subject: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.message}"
+        return ": ".join(part for part in (self.name, self.subject, self.message) if part)
 
 
 def check(state: State) -> list[Violation]:
