@@ -120,7 +120,7 @@ def test_no_rows_no_segments(bench: Bench) -> None:
     [
         ({"value": ["v"], "_partition": [3]}, UnknownTopicOrPartitionError, "so there is no partition 3"),
         ({"value": ["v"], "_partition": [-1]}, UnknownTopicOrPartitionError, "so there is no partition -1"),
-        ({"value": ["v"], "_partition": ["0"]}, SchemaMismatchError, "'_partition' must hold integers"),
+        ({"value": ["v"], "_partition": ["0"]}, SchemaMismatchError, "'_partition' must be of an integer type"),
         ({"value": [1]}, SchemaMismatchError, "'value' is of type int64"),
         ({"value": ["v"], "x": ["y"]}, SchemaMismatchError, "no column 'x'"),
     ],

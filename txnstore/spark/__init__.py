@@ -1,7 +1,7 @@
-"""The door to PySpark: ``format("txnstore")``, and a way to Spark's own Parquet reader for large scans.
+"""PySpark integration: the data source ``format("txnstore")``, and :func:`read` with Spark's own Parquet reader.
 
-Importing this costs nothing: PySpark is imported when a session is there to be used. ``TxnStoreSource`` is the data
-source class, which Spark finds by itself through the package ``pyspark_txnstore``.
+Importing this package does not import PySpark; using a session does. Spark finds the data source class
+``TxnStoreSource`` automatically through the package ``pyspark_txnstore``. See docs/spark.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["TxnStoreSource", "read", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("txnstore")`` known to a session.
+    """Register ``format("txnstore")`` with a session.
 
-    Needed only where Spark cannot find it by itself: ``spark-submit --py-files``, or another ``pyspark_*`` package
-    that fails to import.
+    Needed only if Spark does not find it automatically: with ``spark-submit --py-files``, or if another ``pyspark_*``
+    package fails to import.
     """
     from txnstore.spark.source import TxnStoreSource
 
@@ -42,12 +42,23 @@ def read(
     storage_options: Mapping[str, Any] | None = None,
     snapshot: Snapshot | None = None,
 ) -> DataFrame:
-    """The rows of a topic through Spark's own Parquet reader: with column pruning and filters, for large scans.
+    """Read a topic with Spark's own Parquet reader, including column pruning and filter pushdown; for large scans.
 
-    The arguments are those of :meth:`txnstore.Store.scan`. The files are planned now, so the frame shows one snapshot
-    for ever. Falls back to ``format("txnstore")``, which gives the same rows,
-    where Spark cannot read the files itself: Arrow segments, ``s3://`` without hadoop-aws or with
-    ``storage_options``, Spark Connect. Spark's reader does not compare the files with their recorded checksums.
+    The files are planned by this call, so the frame always shows the same snapshot. If Spark cannot read the files
+    itself (Arrow segments, ``s3://`` without hadoop-aws or with ``storage_options``, Spark Connect), the frame uses
+    ``format("txnstore")``, which gives the same rows. Spark's reader does not verify recorded checksums.
+
+    Args:
+        spark: The session.
+        url: The URL of the store.
+        topic: The topic.
+        columns: The columns, in this order; None for all.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"``.
+        partitions: The partitions; None for all.
+        start: The first offset, for all partitions or by partition; None for the log start.
+        end: The offset after the last one, for all partitions or by partition; None for the end.
+        storage_options: Options for the storage, as for :func:`txnstore.open`.
+        snapshot: The snapshot to read; None for the current state.
     """
     from txnstore.spark.native import read_native
 

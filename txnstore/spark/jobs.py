@@ -1,12 +1,11 @@
-"""The transaction of a Spark job: who commits, and how a job that was committed is recognised.
+"""The transaction of a Spark job: begins and commits it, and recognizes a job that is already committed.
 
-Every job is one transaction, whatever the number of topics and partitions: one entry where the store has one chain.
-Nothing is registered before the commit, so a job that fails has no transaction to abort and blocks no reader. (With
-several chains a driver that dies in the middle of its commit leaves one open; it ends with its time-out.)
+Every job is one transaction, for any number of topics and partitions; in a store with one chain it is one entry.
+Nothing is registered before the commit, so a failed job has no transaction to abort and blocks no reader. (With several
+chains, a driver that crashes during its commit leaves a transaction open until its timeout.)
 
-Without a ``transactionalId`` the job gets one of its own. (A plain idempotent append would be one entry, too, and would
-leave no transactional id behind; but it could not be told from an abandoned one, and a repeated commit would append
-twice.)
+A job without a ``transactionalId`` gets a unique one. (An idempotent append without a transaction would leave no
+transactional id behind, but a repeated commit could not be recognized and would append twice.)
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: How often a commit is offered while the storage refuses or does not tell: the uploads of a whole job hang on it.
+#: The maximum number of attempts of a commit while the storage fails: giving up would lose the uploads of the job.
 _ATTEMPTS = 6
 _PAUSE_S = 0.2
 
@@ -41,10 +40,15 @@ _PAUSE_S = 0.2
 class Job:
     """A job as its driver began it.
 
-    ``identity`` None: a job without a ``transactionalId`` takes its identity when it commits. ``versions``: (scope,
-    version) that the commit records, and that make a second commit of the same do nothing. ``topic_ids``: of the
-    topics it may write, so that it does not write into one that was deleted and made anew meanwhile. ``begun_at``: the
-    chain's time at its beginning, by which its uploads are at least as young, whatever the workers' clocks say.
+    Attributes:
+        transactional_id: The transactional id, given or generated.
+        identity: The producer id and epoch; None for a job without a ``transactionalId``, which gets them at commit.
+        versions: The (scope, version) pairs that the commit records; a second commit of the same has no effect.
+        topic_ids: The ids of the topics that the job may write, so that it does not write to a topic that was deleted
+            and created again meanwhile.
+        repeated: Whether this version was already committed when the job began.
+        begun_at: The chain's time at the beginning, in milliseconds: the lower bound of the upload times, because the
+            clocks of the workers may be behind.
     """
 
     transactional_id: str
@@ -61,44 +65,48 @@ def begin(
     versions: tuple[tuple[str, int], ...],
     topic_ids: dict[str, str],
 ) -> Job:
-    """Begin a job: a named one fences its predecessor, unless its version is committed already."""
+    """Begin a job. One with a transactional id fences its predecessor, unless its version is already committed."""
     state = store.state(refresh=False)
     if transactional_id is None:
         return Job(f"spark-{store.runtime.new_id()}", None, (("job", 0),), topic_ids, begun_at=state.timestamp)
     job = Job(transactional_id, None, versions, topic_ids, begun_at=state.timestamp)
     if is_committed(state, job):
-        _LOG.info("this version of the job is committed; it does nothing", extra=_told(job))
+        _LOG.info("this version of the job is already committed; nothing to do", extra=_log_fields(job))
         return replace(job, repeated=True)
     return replace(job, identity=_submit(store, InitProducer(transactional_id)))
 
 
 def is_committed(state: View, job: Job) -> bool:
-    """Whether one of the job's versions, or a later one, is committed under its transactional id."""
+    """Whether one of the job's versions, or a later one, is already committed under its transactional id."""
     txn = state.transactions.get(job.transactional_id)
     return txn is not None and knows_version(txn, job.versions)
 
 
 def commit(store: Store, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
-    """Commit the batches, in their order, as one transaction; None if there was nothing to do.
+    """Commit the batches, in their order, as one transaction. A second call for the same job has no effect.
 
-    A second call for the same job does nothing. Raises :class:`ProducerFencedError` if a newer job took over the
-    transactional id.
+    Returns:
+        The end of the transaction, or None if there was nothing to commit.
+
+    Raises:
+        ProducerFencedError: A newer job uses the transactional id.
+        UnknownTopicOrPartitionError: A topic was deleted while the job ran.
     """
     numbered = number(replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches)
     if job.repeated or is_committed(store.state(refresh=False), job):
-        _LOG.info("this job is committed; its batches are left to the vacuum", extra=_told(job))
+        _LOG.info("the job is already committed; the vacuum will delete these uploads", extra=_log_fields(job))
         return None
     if not numbered and (job.identity is None or not job.versions):
         return None
     _check_topics(store.state(refresh=False), job, numbered)
     identity = job.identity or _submit(store, InitProducer(job.transactional_id))
     ended: Ended = _submit(store, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
-    _LOG.info("committed", extra={**_told(job), "batches": len(numbered), "repeated": ended.repeated})
+    _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
     return ended
 
 
 def number(batches: Iterable[NewBatch]) -> tuple[NewBatch, ...]:
-    """The batches with their sequence numbers: in each partition from 0 without a gap (SEQ-01)."""
+    """Assign sequence numbers to the batches: from 0 without gaps in each partition (SEQ-01)."""
     following: dict[TopicPartition, int] = {}
     result = []
     for batch in batches:
@@ -117,17 +125,17 @@ def _check_topics(state: View, job: Job, batches: Sequence[NewBatch]) -> None:
 
 
 def _submit(store: Store, command: Command) -> Any:
-    """Commit a command; where the storage refuses or cannot tell, again: the chain finds out what became of it."""
+    """Commit a command, and retry after storage errors: the chain resolves the outcome of earlier attempts."""
     for attempt in range(_ATTEMPTS - 1):
         try:
             return store.submit(command)
         except StorageError as error:
             if not error.retriable:
                 raise
-            _LOG.warning("the commit is tried again", extra={"error": str(error)})
+            _LOG.warning("commit failed, retrying", extra={"error": str(error)})
             store.runtime.sleep(_PAUSE_S * 2**attempt)
     return store.submit(command)
 
 
-def _told(job: Job) -> dict[str, object]:
+def _log_fields(job: Job) -> dict[str, object]:
     return {"transactional_id": job.transactional_id, "versions": job.versions}

@@ -1,8 +1,8 @@
-"""The same rows through Spark's own Parquet reader: a plan of files, and the columns that files do not hold.
+"""Reads a topic with Spark's own Parquet reader: plans the files, and derives the columns that files do not contain.
 
-Aborted and open data drops out with its files, because a segment belongs to one transaction; so no filter is needed,
-and Spark prunes columns and row groups as it does with any Parquet. What a read adds is derived: the offset of a row
-is its batch's base offset plus its number in the file, unless a compaction has stored it.
+A segment belongs to one transaction, so the plan excludes aborted and open data by excluding files. No filter is
+needed, and Spark prunes columns and row groups as with any Parquet files. The offset of a row is the base offset of its
+batch plus its row number in the file, unless a compaction has stored the offsets.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
-#: Up to so many files, what is known of each is a literal map, which costs nothing where no column needs it. A look-up
-#: in such a map walks over it, so more files become a small table that is joined.
+#: The metadata of up to this many files is a literal map, which is free if no column needs it. A lookup in the map is
+#: linear, so the metadata of more files is a small table that is joined.
 _MAP_FILES = 32
-#: Helper columns: no topic has a column that starts like one that reads add.
+#: Helper columns. Their names are reserved (see ``is_reserved``), so no topic has such a column.
 _FILE, _ROW = "_topic_file", "_topic_row"
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A segment as Spark reads it, and what it takes to know its rows.
+    """A segment with the metadata that derives the columns of its rows.
 
-    ``base``: the offset of its first row; None: offsets are stored. Rows count where ``low <= offset < high``;
-    ``cut``: some do not. ``default_ms``: the ``_timestamp`` of rows that have none of their own.
+    Attributes:
+        name: The file name.
+        partition: The partition.
+        base: The offset of the first row; None if the offsets are stored in the file.
+        low: The first offset of the read.
+        high: The offset after the last one of the read.
+        cut: Whether some rows of the file are outside ``[low, high)``.
+        default_ms: The ``_timestamp`` of rows without one, in milliseconds.
     """
 
     name: str
@@ -70,7 +76,7 @@ def read_native(
     storage_options: Mapping[str, Any] | None,
     snapshot: Snapshot | None,
 ) -> DataFrame:
-    """See :func:`txnstore.spark.read`."""
+    """Implements :func:`txnstore.spark.read`."""
     location = Location(url, dict(storage_options or {}))
     with open_location(location, read_only=True) as store:
         scan = Scan(store, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
@@ -83,7 +89,7 @@ def read_native(
     root = _root(spark, location)
     files = _files(slices, projection) if root is not None and _is_readable(projection, slices) else None
     if root is None or files is None:
-        _LOG.info("read without Spark's Parquet reader, which cannot read these files", extra={"topic": topic})
+        _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
         return _format(spark, location, scan, slices, isolation)
     return _Frames(spark, root, projection, schema).read(files)
 
@@ -92,11 +98,11 @@ def read_native(
 
 
 def _root(spark: SparkSession, location: Location) -> str | None:
-    """The store's root as Spark names it; None if Spark cannot read there."""
+    """The URL of the store's root for Spark; None if Spark cannot read it."""
     if not hasattr(spark, "_jvm"):
         return None  # Spark Connect: its server may see other files than this process.
     if set(location.url) & set("*?[]{}\\"):
-        return None  # Spark would take the path for a pattern.
+        return None  # Spark would interpret the path as a glob pattern.
     if location.url.startswith("file://"):
         return location.url
     if location.url.startswith("s3://") and not location.storage_options and _has_s3a(spark):
@@ -107,7 +113,7 @@ def _root(spark: SparkSession, location: Location) -> str | None:
 def _has_s3a(spark: Any) -> bool:
     from py4j.protocol import Py4JJavaError
 
-    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # noqa: SLF001 - the only way to ask
+    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # noqa: SLF001 - There is no public way.
     try:
         loader.loadClass("org.apache.hadoop.fs.s3a.S3AFileSystem")
     except Py4JJavaError:
@@ -116,18 +122,18 @@ def _has_s3a(spark: Any) -> bool:
 
 
 def _is_readable(projection: Projection, slices: Sequence[Slice]) -> bool:
-    """Whether Spark's reader gives all columns as ours does."""
+    """Whether Spark's reader gives the same values for all columns as txnstore's."""
     if any(part.batch.segment.format != "parquet" for part in slices):
         return False
     column = projection.time_column
     if column is None or "_timestamp" not in projection.columns:
         return True
-    # A bare timestamp means UTC to us, and the session's time zone to Spark's casts.
+    # A timestamp without a zone is UTC in txnstore, but in the session's time zone in Spark's casts.
     return types.type_name(_stored(projection.topic).field(column).type) in ("timestamp", "bigint")
 
 
 def _stored(topic: Topic) -> pa.Schema:
-    """The topic's own columns in Spark's types."""
+    """The topic's declared columns with Spark's types."""
     import pyarrow as pa
 
     everything = types.spark_schema(Projection(topic).schema)
@@ -135,7 +141,7 @@ def _stored(topic: Topic) -> pa.Schema:
 
 
 def _files(slices: Sequence[Slice], projection: Projection) -> dict[str, File] | None:
-    """The files by key; None if one holds several batches, which then has no single base."""
+    """The files by key; None if a file contains several batches, so that its rows have no single base offset."""
     files: dict[str, File] = {}
     for part in slices:
         batch, segment = part.batch, part.batch.segment
@@ -154,7 +160,7 @@ def _files(slices: Sequence[Slice], projection: Projection) -> dict[str, File] |
 
 
 def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequence[Slice], isolation: str) -> DataFrame:
-    """The same slices through ``format("txnstore")``."""
+    """Read the same slices with ``format("txnstore")``."""
     bounds: dict[str, list[int]] = {}
     for part in slices:
         low, high = bounds.get(str(part.tp.partition), [part.start, part.limit])
@@ -177,14 +183,14 @@ def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequenc
 
 
 class _Frames:
-    """Builds one frame of files that are read alike: whole or cut, offsets derived or stored."""
+    """Builds one frame per kind of file (whole or cut, offsets derived or stored) and unites them."""
 
     def __init__(self, spark: SparkSession, root: str, projection: Projection, schema: pa.Schema) -> None:
         self._spark, self._root = spark, root
         self._projection, self._schema = projection, schema
 
     def read(self, files: Mapping[str, File]) -> DataFrame:
-        """All files as one frame."""
+        """Read all files as one frame."""
         kinds: dict[tuple[bool, bool], dict[str, File]] = {}
         for key, file in files.items():
             kinds.setdefault((file.base is None, file.cut), {})[key] = file
@@ -221,7 +227,7 @@ class _Frames:
     def _known(
         self, frame: DataFrame, files: Sequence[File], *, cut: bool
     ) -> tuple[DataFrame, Callable[[str], Column]]:
-        """The frame with a way to ask for what is known of each row's file."""
+        """The frame, and a function that gives the metadata of each row's file as a column."""
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         if len(files) <= _MAP_FILES:
@@ -239,7 +245,7 @@ class _Frames:
         return frame.join(F.broadcast(table), _FILE), lambda name: F.col(f"{_FILE}_{name}")
 
     def _timestamp(self, default_ms: Column, *, explicit: bool) -> Column:
-        """Stored by a compaction, else the topic's time column in milliseconds, else the batch's."""
+        """The ``_timestamp``: stored by a compaction, else from the topic's time column, else that of the batch."""
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         moments = [F.col("_timestamp")] if explicit else []

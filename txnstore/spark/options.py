@@ -1,6 +1,6 @@
-"""The options of ``format("txnstore")``: checked once, on the driver, before anything is read or written.
+"""Parses and checks the options of ``format("txnstore")``, once on the driver, before anything is read or written.
 
-Spark hands over text, with the names in lower case.
+Spark passes option values as text, and their names in lower case.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _READ = (
     "endingTimestamp", "isolation",
 )  # fmt: skip
 _WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope")
-#: Options of streaming queries, which this release does not have: named, so that the error can say so.
+#: Options of streaming queries, which this release does not support; listed for the error message.
 _STREAMING = ("maxOffsetsPerTrigger", "group", "checkpointLocation", "queryName")
-#: One view may be read and inserted into with one set of options, so each side accepts the other's.
+#: A view may be read and inserted into with one set of options, so reads accept the options of writes and vice versa.
 _KNOWN = {name.lower(): name for name in (*_READ, *_WRITE)}
 _STORAGE = "storage."
 #: Kafka's numbers for the ends of a partition in JSON offsets.
 EARLIEST, LATEST = -2, -1
 
-#: Where a read begins or ends: an offset for some partitions, or for a whole end ``earliest`` or ``latest``.
+#: Where a read begins or ends: offsets by partition, or ``earliest`` or ``latest`` for all partitions.
 Offsets = str | Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A store: its URL, and what fsspec needs to open it (which may be secret)."""
+    """A store: its URL and its storage options, which may contain secrets."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -43,7 +43,19 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read: offsets are half-open, timestamps in milliseconds; ``columns`` None means all."""
+    """The options of a read.
+
+    Attributes:
+        location: The store.
+        topics: The topics.
+        columns: The columns, in this order; None for all.
+        partitions: The partitions; None for all.
+        start: The first offset of each partition.
+        end: The offset after the last one of each partition.
+        start_ms: Start at the first record at or after this time, in milliseconds; replaces ``start``.
+        end_ms: End before the first record at or after this time, in milliseconds; replaces ``end``.
+        isolation: The isolation level.
+    """
 
     location: Location
     topics: tuple[str, ...]
@@ -58,7 +70,14 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write; ``topic`` None: each row names its own in ``_topic``. ``versions``: (scope, version) pairs."""
+    """The options of a write.
+
+    Attributes:
+        location: The store.
+        topic: The topic of all rows; None if each row names its topic in the column ``_topic``.
+        transactional_id: The transactional id; None for a generated one.
+        versions: (scope, version) pairs of the job.
+    """
 
     location: Location
     topic: str | None
@@ -67,7 +86,7 @@ class WriteOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a read. Raises :class:`InvalidConfigError`, which names the option."""
+    """Parse the options of a read. Raises :class:`InvalidConfigError`; the message names the option."""
     given = _checked(options)
     topics = tuple(_names("topic", given.get("topic", "")))
     if not topics:
@@ -95,7 +114,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of a write. Raises :class:`InvalidConfigError`, which names the option."""
+    """Parse the options of a write. Raises :class:`InvalidConfigError`; the message names the option."""
     given = _checked(options)
     transactional_id = given.get("transactionalId")
     version = _optional_integer(given, "txnVersion")
@@ -105,23 +124,23 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         msg = f"txnVersion must be at least 0, not {version}"
         raise InvalidConfigError(msg)
     if version is not None and transactional_id is None:
-        msg = "txnVersion needs a transactionalId: the version is remembered under it"
+        msg = "txnVersion needs a transactionalId: the store records the version under this id"
         raise InvalidConfigError(msg)
     if version is None and "txnScope" in given:
-        msg = "txnScope needs a txnVersion: it names what the version counts"
+        msg = "txnScope needs a txnVersion: the scope names the sequence of versions"
         raise InvalidConfigError(msg)
     versions = () if version is None else ((given.get("txnScope", ""), version),)
     return WriteOptions(_location(given), given.get("topic"), transactional_id, versions)
 
 
 def refuse_streaming() -> InvalidConfigError:
-    """The error of a streaming query."""
+    """The error to raise for a streaming query."""
     msg = "txnstore has no streaming source or sink in this release: use spark.read and df.write"
     return InvalidConfigError(msg)
 
 
 def _checked(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under the names that the documentation gives them; an unknown one is refused."""
+    """The options with their documented names; raises for an unknown option."""
     given: dict[str, str] = {}
     for key in options:
         if key.lower().startswith(_STORAGE):
@@ -136,7 +155,7 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
 
 def _unknown(key: str) -> InvalidConfigError:
     if key.lower() in [name.lower() for name in _STREAMING]:
-        return InvalidConfigError(f"the option {key} belongs to streaming queries, which this release does not have")
+        return InvalidConfigError(f"the option {key} is for streaming queries, which this release does not support")
     close = difflib.get_close_matches(key.lower(), _KNOWN, n=1, cutoff=0.6)
     known = ", ".join(sorted({*_READ, *_WRITE})) + f", {_STORAGE}*"
     hint = f"did you mean {_KNOWN[close[0]]}? " if close else ""
@@ -149,14 +168,14 @@ def _location(given: Mapping[str, str]) -> Location:
         msg = 'where is the store? Give its URL: load("s3://…") or save("s3://…")'
         raise InvalidConfigError(msg)
     if url.startswith("memory://"):
-        msg = f"{url} lives in the memory of one process, and Spark has many: use a folder or s3://"
+        msg = f"{url} is in the memory of one process, but Spark uses several: use a folder or s3://"
         raise InvalidConfigError(msg)
     storage = {key[len(_STORAGE) :]: _value(key, given[key]) for key in given if key.lower().startswith(_STORAGE)}
     return Location(url, storage)
 
 
 def _value(key: str, text: str) -> Any:
-    """An option for fsspec: JSON where it can be nothing else (true, false, an object or a list), else the text."""
+    """The value of a storage option: parsed JSON for true, false, an object or a list, else the text."""
     if text in ("true", "false") or text.startswith(("{", "[")):
         try:
             return json.loads(text)
@@ -169,10 +188,10 @@ def _value(key: str, text: str) -> Any:
 def _names(option: str, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")] if text.strip() else []
     if "" in names:
-        msg = f"the option {option} holds an empty name: {text!r}"
+        msg = f"the option {option} contains an empty name: {text!r}"
         raise InvalidConfigError(msg)
     if len(set(names)) < len(names):
-        msg = f"the option {option} names something twice: {text!r}"
+        msg = f"the option {option} contains a duplicate name: {text!r}"
         raise InvalidConfigError(msg)
     return names
 
@@ -181,7 +200,7 @@ def _integer(option: str, text: str) -> int:
     try:
         return int(text.strip())
     except ValueError:
-        msg = f"the option {option} must hold integers, not {text.strip()!r}"
+        msg = f"the option {option} must be an integer or a list of integers, not {text.strip()!r}"
         raise InvalidConfigError(msg) from None
 
 
@@ -194,7 +213,7 @@ def _optional_integer(given: Mapping[str, str], option: str) -> int | None:
 
 
 def _offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
-    """``earliest``, ``latest``, or JSON as in Spark's Kafka source; one topic's name may be left out."""
+    """Parse ``earliest``, ``latest``, or JSON as in Spark's Kafka source; for a single topic its name is optional."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return word
@@ -216,7 +235,7 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
             msg = f"{option} names the topic {topic!r}, which is not read"
             raise InvalidConfigError(msg)
         if not isinstance(offsets, dict):
-            msg = f"{option} must hold offsets by partition for topic {topic!r}, not {offsets!r}"
+            msg = f"{option} must give offsets by partition for topic {topic!r}, not {offsets!r}"
             raise InvalidConfigError(msg)
         for partition, offset in offsets.items():
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:

@@ -1,6 +1,6 @@
-"""What a read will read, decided on the driver: slices of one snapshot, in groups of a size for a task.
+"""Plans a read on the driver: the slices of one snapshot, in groups of suitable size for a task.
 
-Tasks then need no chain, only the segments that their slices name.
+Tasks read no chain, only the segments of their slices.
 """
 
 from __future__ import annotations
@@ -27,34 +27,39 @@ from txnstore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 if TYPE_CHECKING:
     from txnstore.store import Store
 
-#: Bytes of segments for one task: smaller for small reads, so that all cores get some.
+#: The bounds of the bytes of segments per task; small reads get small tasks, so that all cores are used.
 _MAX_TASK_BYTES, _MIN_TASK_BYTES = 64 << 20, 4 << 20
 _TASKS_AT_LEAST = 16
-#: What opening one more object is worth, in bytes read.
+#: The cost of opening an object, in bytes.
 _OPEN_COST = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The slices of one task, all of one topic, in order of partition and offset."""
+    """The slices of one task: of one topic, in the order of partitions and offsets."""
 
     topic: Topic
     slices: tuple[Slice, ...]
 
 
 def projection_schema(state: View, options: ReadOptions) -> pa.Schema:
-    """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
+    """The Arrow schema of the read, before the conversion to Spark's types.
+
+    Raises:
+        SchemaMismatchError: The topics have different columns.
+        UnknownTopicOrPartitionError: A topic does not exist.
+    """
     first, *others = [find_topic(state, name) for name in options.topics]
     schema = Projection(first, options.columns).schema
     for topic in others:
         if not Projection(topic, options.columns).schema.equals(schema):
-            msg = f"topics {first.name!r} and {topic.name!r} have different columns, so one read cannot give both"
+            msg = f"topics {first.name!r} and {topic.name!r} have different columns and cannot be read together"
             raise SchemaMismatchError(msg)
     return schema
 
 
 def plan(store: Store, state: View, options: ReadOptions) -> list[Group]:
-    """The groups of slices to read, one a task."""
+    """The groups of slices to read, one per task."""
     found = [(find_topic(state, name), list(_slices(store, state, name, options))) for name in options.topics]
     total = sum(_cost(part) for _, slices in found for part in slices)
     target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
@@ -62,7 +67,7 @@ def plan(store: Store, state: View, options: ReadOptions) -> list[Group]:
 
 
 def group(slices: Iterable[Slice], target: int) -> Iterator[tuple[Slice, ...]]:
-    """Neighbours together, up to ``target`` bytes a group; a larger segment is a group of its own."""
+    """Group adjacent slices, up to ``target`` bytes per group; a larger slice is a separate group."""
     run: list[Slice] = []
     size = 0
     for part in slices:
@@ -83,7 +88,7 @@ def _slices(store: Store, state: View, topic: str, options: ReadOptions) -> Iter
     tps = find_partitions(state, topic, options.partitions)
     for offsets in (options.start, options.end):
         _check_partitions(state, offsets)
-    # Only a bound in time has to look into a segment, mostly one a partition: so for all partitions at once.
+    # A bound by time reads a segment, usually one per partition; so all partitions are planned concurrently.
     found = store.pool.map(lambda tp: _partition(store, state, tp, options), tps)
     yield from (part for slices in found for part in slices)
 
@@ -108,7 +113,7 @@ def _partition(store: Store, state: View, tp: TopicPartition, options: ReadOptio
 
 
 def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, default: int) -> int:
-    """The offset meant for a partition; ``default`` if none is given for it."""
+    """The requested offset of a partition; ``default`` if none is given."""
     if isinstance(offsets, str):
         return earliest if offsets == "earliest" else latest
     offset = offsets.get(tp, default)
@@ -116,7 +121,7 @@ def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, d
 
 
 def _check_partitions(state: View, offsets: Offsets) -> None:
-    """Offsets for a partition that is not there are a mistake, not something to pass over."""
+    """Raise for offsets of a partition that does not exist."""
     if not isinstance(offsets, str):
         for tp in sorted(offsets):
             find_partition(state, tp)

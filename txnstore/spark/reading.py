@@ -1,7 +1,7 @@
-"""The batch reader: planned once on the driver, executed by tasks that only fetch segments.
+"""The batch reader: plans once on the driver; tasks only read segments.
 
-It has no ``pushFilters`` on purpose: up to Spark 4.3 the filters of one query leak into the others that share a
-DataFrame, and their results are silently wrong. Ranges and columns are options, which belong to one ``load()``.
+It deliberately has no ``pushFilters``: up to Spark 4.3, the filters of one query also apply to other queries on the
+same DataFrame, which silently gives wrong results. Ranges and columns are options, which belong to one ``load()``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from txnstore.spark.stores import open_location, open_objects
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: Threads of a task: enough to fetch the next segments while one is decoded.
+#: Threads per task: enough to fetch the next segments while one is decoded.
 _THREADS = 4
 
 
 class SlicesPartition(InputPartition):
-    """The work of one task."""
+    """The slices that one task reads."""
 
     def __init__(self, group: Group) -> None:
         super().__init__(None)
@@ -38,31 +38,31 @@ class SlicesPartition(InputPartition):
 
 
 class TxnStoreReader(DataSourceReader):
-    """Reads the slices of one snapshot: the plan is pinned when Spark plans the DataFrame, and stays."""
+    """Reads the slices of one snapshot; the plan is fixed when Spark plans the DataFrame."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         with open_location(options.location, read_only=True) as store:
             state = store.state(refresh=False)
             wanted = projection_schema(state, options)
             self._schema = _target(types.spark_schema(wanted), schema, options)
-            # Only what Spark will take is decoded, whatever the read was asked for before.
+            # Decode only the columns that Spark requests.
             options = replace(options, columns=tuple(self._schema.names))
             self._groups = plan(store, state, options)
-            # The tasks may have another working directory: the store knows its absolute URL.
+            # Tasks may have another working directory, so they need the store's absolute URL.
             self._location = replace(options.location, url=store.url)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A task gets its own group from Spark; the whole plan stays on the driver."""
+        """Pickle without the plan: Spark passes each task its group."""
         return {**self.__dict__, "_groups": []}
 
     def partitions(self) -> list[InputPartition]:
-        """One a group of slices."""
+        """One input partition per group of slices."""
         return [SlicesPartition(group) for group in self._groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a group of slices, as record batches of exactly the schema that Spark expects."""
+        """Yield the rows of a group as record batches with exactly the schema that Spark expects."""
         if not isinstance(partition, SlicesPartition):
-            return  # Spark runs one task even where there is nothing to read.
+            return  # Spark runs one task even for an empty plan.
         group = partition.group
         projection = Projection(group.topic, self._schema.names)
         objects = open_objects(self._location)
@@ -75,7 +75,7 @@ class TxnStoreReader(DataSourceReader):
 
 
 def _target(full: pa.Schema, schema: StructType, options: ReadOptions) -> pa.Schema:
-    """The Arrow schema to deliver: what Spark asks for, if the topic has it."""
+    """The Arrow schema of the columns that Spark requests; raises if the topic does not have them."""
     fields = []
     for field in schema.fields:
         if field.name not in full.names:
@@ -88,10 +88,10 @@ def _target(full: pa.Schema, schema: StructType, options: ReadOptions) -> pa.Sch
             raise SchemaMismatchError(msg)
         nested = field.dataType.json()
         if any(f'"{rule}":false' in nested for rule in ("nullable", "containsNull", "valueContainsNull")):
-            msg = f"column {field.name!r} may hold nulls inside; the schema of the read must allow them"
+            msg = f"column {field.name!r} may contain nested nulls; the schema of the read must allow them"
             raise SchemaMismatchError(msg)
         fields.append(pa.field(field.name, arrow.type, nullable=field.nullable))
     if options.columns is not None and [field.name for field in fields] != list(options.columns):
-        msg = f"give the option columns or a schema, not both: {', '.join(options.columns)} is not the schema's choice"
+        msg = f"give the option columns or a schema, not both: the schema differs from {', '.join(options.columns)}"
         raise InvalidConfigError(msg)
     return pa.schema(fields)

@@ -1,6 +1,6 @@
-"""What a write task does with its rows: to their topics and partitions, into segments, to the storage.
+"""Routes the rows of a write task to topics and partitions, and uploads them as segments.
 
-A task uploads; it never commits. What it uploaded is nobody's until the driver names it in the job's one entry.
+A task never commits. Its uploads become part of the log when the driver commits the job.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from txnstore.storage.base import ObjectStore
 
 TOPIC, PARTITION = "_topic", "_partition"
 
-#: Rows are routed in chunks of this size; Spark delivers them in smaller batches.
+#: The size of the chunks in which rows are routed; Spark delivers smaller batches.
 _CHUNK_ROWS, _CHUNK_BYTES = 64 * 1024, 16 << 20
-#: A segment is uploaded when a partition has so much, in memory; and the largest, when all have so much together.
+#: Bytes in memory of one partition, and of all together, above which a segment is uploaded.
 SEGMENT_BYTES, BUFFER_BYTES = 64 << 20, 128 << 20
-#: Segments that are encoded or uploaded at a time, beside the one that is being filled.
+#: Segments that are encoded or uploaded concurrently.
 _UPLOADS = 2
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """Rows that wait for one partition."""
+    """Buffered rows of one partition, or of a chunk."""
 
     tables: list[pa.Table] = field(default_factory=list)
     size: int = 0
@@ -49,10 +49,16 @@ class _Buffer:
 
 
 class SegmentRouter:
-    """Takes the rows of a task and uploads them: one segment a partition, more where they are large.
+    """Uploads the rows of a task: one segment per partition, or several for large partitions.
 
-    ``topics``: what may be written. ``only``: the topic of all rows; None: each row names its own in ``_topic``.
-    ``first``: where rows without a key begin; tasks that begin at different partitions spread a job over all.
+    Args:
+        objects: The object store.
+        runtime: Clock and ids.
+        topics: The topics that may be written.
+        only: The topic of all rows; None if each row names its topic in ``_topic``.
+        first: The partition of the first rows without a key; different for each task, to spread the rows of a job.
+        segment_bytes: Upload a partition's rows when they have this size in memory.
+        buffer_bytes: Upload the largest partition when all have this size in memory.
     """
 
     def __init__(
@@ -78,7 +84,7 @@ class SegmentRouter:
         self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="txnstore-write")
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows. Raises what is wrong with them, naming the column."""
+        """Add rows; raises :class:`SchemaMismatchError`, which names the column, for rows that do not fit."""
         if not batch.num_rows:
             return
         self._chunk.add(pa.table(batch))
@@ -87,7 +93,7 @@ class SegmentRouter:
             self._route_chunk()
 
     def finish(self) -> tuple[NewBatch, ...]:
-        """Upload what is left, wait for all uploads, and describe them in the order of their rows."""
+        """Upload the buffered rows, wait for all uploads, and return their batches in upload order."""
         self._route_chunk()
         for tp in sorted(self._buffers):
             self._upload(tp)
@@ -96,7 +102,7 @@ class SegmentRouter:
         return tuple(self._uploaded)
 
     def close(self) -> None:
-        """Stop: what was not uploaded is dropped, what was is garbage if nobody commits it."""
+        """Stop and drop the rows that are not uploaded; a vacuum deletes uploads that are never committed."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _route_chunk(self) -> None:
@@ -133,7 +139,7 @@ class SegmentRouter:
                 self._upload(tp)
 
     def _partitions(self, writer: TopicWriter, table: pa.Table, explicit: Any) -> npt.NDArray[np.int32]:
-        """The partition of each row: the given one, else the key's as Kafka chooses it, else the chunk's (KIP-480)."""
+        """The partition of each row: the given one, else by its key as in Kafka, else that of the chunk (KIP-480)."""
         count, column = writer.topic.partitions, writer.key_column
         if column is not None:
             numbers = partition_array(key_bytes(table[column], column), count)
@@ -146,7 +152,7 @@ class SegmentRouter:
         return np.where(given < 0, numbers, given)
 
     def _upload(self, tp: TopicPartition) -> None:
-        """Encode and upload a partition's rows beside the work; wait if too much is on its way."""
+        """Encode and upload a partition's rows in the background; waits if too many uploads are in flight."""
         table = pa.concat_tables(self._buffers.pop(tp).tables)
         while len(self._uploading) >= _UPLOADS:
             self._uploaded.append(self._uploading.popleft().result())
@@ -157,7 +163,7 @@ class SegmentRouter:
 def _explicit(column: Any, writer: TopicWriter) -> npt.NDArray[np.int32]:
     """The ``_partition`` of each row, -1 where it is null."""
     if not pa.types.is_integer(column.type):
-        msg = f"column {PARTITION!r} must hold integers, not {column.type}"
+        msg = f"column {PARTITION!r} must be of an integer type, not {column.type}"
         raise SchemaMismatchError(msg)
     count = writer.topic.partitions
     wrong = column.filter(pc.or_(pc.less(column, 0), pc.greater_equal(column, count)))
@@ -173,7 +179,7 @@ def _without(table: pa.Table, column: str) -> pa.Table:
 
 
 def _without_foreign(rows: pa.Table, writer: TopicWriter) -> pa.Table:
-    """Rows for several topics have the columns of all: those of other topics are empty here, and left out."""
+    """Drop the columns of other topics, which are null in these rows: rows for several topics have all columns."""
     foreign = [
         name
         for name in rows.column_names
@@ -184,6 +190,6 @@ def _without_foreign(rows: pa.Table, writer: TopicWriter) -> pa.Table:
 
 def _unknown_topic(name: str | None, topics: Mapping[str, TopicWriter]) -> Exception:
     if name is None:
-        return SchemaMismatchError(f"column {TOPIC!r} is null in a row, so nobody knows where it goes")
+        return SchemaMismatchError(f"column {TOPIC!r} is null in a row; it must name the row's topic")
     known = ", ".join(sorted(topics)[:10]) or "none yet"
     return UnknownTopicOrPartitionError(f"there is no topic {name!r}; the topics are: {known}")

@@ -1,6 +1,6 @@
-"""``format("txnstore")``: the class that Spark asks for a schema, a reader, a writer.
+"""The data source class of ``format("txnstore")``: gives Spark a schema, a reader or a writer.
 
-Spark makes an instance in one process on the driver, and pickles it into others; so it holds the options only.
+Spark creates an instance in one process of the driver and pickles it for others, so it contains only the options.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from txnstore.spark.writing import TxnStoreWriter
 
 
 class TxnStoreSource(DataSource):
-    """The Spark data source ``txnstore``: batch read and write of topics, Arrow both ways."""
+    """The Spark data source ``txnstore``: batch reads and writes of topics, with Arrow in both directions."""
 
     def __init__(self, options: Any) -> None:
-        # Spark calls it by this keyword, with a dictionary that ignores case.
+        # Spark passes this keyword argument, with a case-insensitive dictionary.
         super().__init__(options)
 
     @classmethod
@@ -39,11 +39,11 @@ class TxnStoreSource(DataSource):
         return types.ddl(types.spark_schema(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of these columns: all, or those of ``.schema(…)``."""
+        """A reader of these columns: all columns, or those of ``.schema(…)``."""
         return TxnStoreReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer of a DataFrame with these columns."""
+        """A writer for a DataFrame with these columns."""
         if overwrite:
             msg = 'txnstore can only append to a log: use mode("append") or INSERT INTO, not overwrite'
             raise InvalidConfigError(msg)

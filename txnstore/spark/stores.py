@@ -1,4 +1,4 @@
-"""Opening a store from the options of a data source, on the driver and in tasks."""
+"""Opens a store from the options of a data source, on the driver and in tasks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from txnstore.storage.registry import open_store
 
 
 def open_location(location: Location, *, read_only: bool = False) -> stores.Store:
-    """The store, with its chain read: for the driver."""
+    """Open the store, which reads its chains; for the driver."""
     return stores.open(location.url, dict(location.storage_options), read_only=read_only)
 
 
 def open_objects(location: Location) -> ObjectStore:
-    """The objects of the store alone, without a request: for tasks, which are told all they need."""
+    """Open the object store only, without a request; for tasks, which do not need the chains."""
     return open_store(location.url, dict(location.storage_options))

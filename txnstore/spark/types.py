@@ -1,7 +1,7 @@
-"""Arrow types as Spark wants them, and their names in Spark's SQL.
+"""Converts Arrow types to those that Spark accepts, and gives their names in Spark SQL.
 
-Spark accepts exactly one Arrow type for each type of its own, compares schemas to the letter (names of list elements,
-nullability), and fails the read otherwise. So the mapping is written down here, and every batch is rebuilt with it.
+Spark accepts exactly one Arrow type for each of its types, and fails the read if a schema differs in any detail (names
+of list elements, nullability). So every batch is rebuilt with the mapping of this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
 
-#: Rows of a record batch that goes to Spark (measured: flat between 64k and 128k rows), and a bound for wide rows.
+#: The maximum rows and bytes of a record batch for Spark (measured: no difference between 64k and 128k rows).
 BATCH_ROWS = 128 * 1024
 _BATCH_BYTES = 32 << 20
 
@@ -40,19 +40,19 @@ _SHORTER = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
 def spark_schema(schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema that Spark expects for these columns of a topic: all nullable, times in microseconds."""
+    """The Arrow schema that Spark expects for these columns: all nullable, timestamps in microseconds."""
     return pa.schema([pa.field(field.name, _spark_type(field.type, field.name)) for field in schema])
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The columns of a :func:`spark_schema` as Spark's SQL writes them."""
+    """The columns of a :func:`spark_schema` as DDL of Spark SQL."""
     return ", ".join(f"{quoted(field.name)} {type_name(field.type, quote=True)}" for field in schema)
 
 
 def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
     """The name of a type of a :func:`spark_schema`, as ``DataType.simpleString`` gives it.
 
-    ``quote``: the names of struct fields in backquotes, as DDL needs them.
+    ``quote``: put the names of struct fields in backquotes, as DDL requires.
     """
     if data_type in _SAME:
         return _SAME[data_type]
@@ -69,13 +69,13 @@ def type_name(data_type: pa.DataType, *, quote: bool = False) -> str:
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type in which Spark sends a column of this ``simpleString``; null for nested ones, which fit later."""
+    """The Arrow type in which Spark sends a column of this ``simpleString``; null for nested types."""
     decimal = _DECIMAL.fullmatch(name)
     return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else _BY_NAME.get(name, pa.null())
 
 
 def to_batches(tables: Iterator[pa.Table], target: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches of the schema that Spark expects: small tables joined, large ones cut."""
+    """Convert tables to record batches of the target schema: concatenates small tables and splits large ones."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
@@ -103,7 +103,7 @@ def _batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:
         if column.type != field.type:
             column = pc.cast(column, options=pc.CastOptions(field.type, allow_time_truncate=True))
         if not field.nullable and column.null_count:
-            msg = f"column {field.name!r} holds nulls; the schema given to the read says that it is not null"
+            msg = f"column {field.name!r} holds nulls, but the schema of the read declares it not null"
             raise SchemaMismatchError(msg)
         arrays.append(column.combine_chunks() if column.num_chunks != 1 else column.chunk(0))
     exact = [_exact(array, field) for array, field in zip(arrays, target, strict=True)]
@@ -111,12 +111,12 @@ def _batch(table: pa.Table, target: pa.Schema) -> pa.RecordBatch:
 
 
 def _exact(array: pa.Array, field: pa.Field) -> pa.Array:
-    """The array with the very type of the field: equal types may still differ in the names of list elements."""
+    """The array with exactly the field's type: equal types may differ in the names of list elements."""
     return array if array.type.equals(field.type, check_metadata=True) else array.cast(field.type)
 
 
 def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
-    """The catalog lets in only what Spark can hold, so what is left for an error is a store that knows more types."""
+    """The Arrow type that Spark expects; raises only for types of a newer txnstore, as the catalog refuses others."""
     if data_type in _SAME or pt.is_decimal128(data_type):
         return data_type
     if data_type in _SHORTER:
@@ -132,10 +132,10 @@ def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(pa.field("element", _spark_type(data_type.value_type, column)))
     if pt.is_struct(data_type):
         return pa.struct([pa.field(field.name, _spark_type(field.type, column)) for field in data_type])
-    msg = f"column {column!r} is of type {data_type}, which Spark has no type for; leave it out with the option columns"
+    msg = f"column {column!r} is of type {data_type}, which Spark does not support; exclude it with the option columns"
     raise SchemaMismatchError(msg)
 
 
 def quoted(name: str) -> str:
-    """A column name as Spark's SQL takes it, whatever is in it."""
+    """A column name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,7 +1,7 @@
-"""The batch writer: tasks upload segments, the driver commits all of them in one transaction.
+"""The batch writer: tasks upload segments, and the driver commits all of them in one transaction.
 
-Whatever Spark does with its tasks (retries, speculation, stages run again), only the segments of the messages that it
-hands to ``commit`` are named by the chain. Every other upload is an object that nobody knows, and goes with a vacuum.
+Spark may run tasks several times (retries, speculation, repeated stages). The commit references only the segments of
+the messages that Spark passes to ``commit``; a vacuum deletes all other uploads.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from txnstore.spark.types import arrow_type
 
 _LOG = logging.getLogger(__name__)
 
-#: Batches that a task of a repeated job takes from Spark: all of a small one, hardly anything of a large one.
+#: The number of batches that a task of a repeated job reads from Spark.
 _SKIPPED_BATCHES = 8
 
 
 @dataclass
 class Uploaded(WriterCommitMessage):
-    """What a task uploaded, in the order of its rows."""
+    """The batches that a task uploaded."""
 
     batches: tuple[NewBatch, ...] = ()
 
 
 class TxnStoreWriter(DataSourceArrowWriter):
-    """Appends a DataFrame to one topic, or to those that its rows name in ``_topic``, as one transaction.
+    """Appends a DataFrame to one topic, or to the topics in its column ``_topic``, as one transaction.
 
-    Made once on the driver, and pickled for the tasks and for the commit: so it carries the job.
+    Spark creates it once on the driver, and pickles it for the tasks and for the commit, so it contains the job.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -63,9 +63,9 @@ class TxnStoreWriter(DataSourceArrowWriter):
             self._location = replace(options.location, url=store.url)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
-        """Upload the rows of a task. A task of a job that is committed already uploads nothing."""
+        """Upload the rows of a task; does nothing if the job is already committed."""
         if self._job.repeated:
-            # Nothing is needed of the rows. But Spark throws a worker away that leaves some, so a few are let through.
+            # The rows are not needed, but Spark discards a worker that does not read all rows; so read a small task.
             for _ in islice(iterator, _SKIPPED_BATCHES):
                 pass
             return Uploaded()
@@ -83,22 +83,22 @@ class TxnStoreWriter(DataSourceArrowWriter):
             objects.close()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make everything that the tasks uploaded visible at once."""
+        """Commit all uploads of the tasks in one transaction."""
         uploaded = [message for message in messages if isinstance(message, Uploaded)]
         with open_location(self._location) as store:
             jobs.commit(store, self._job, [batch for message in uploaded for batch in message.batches])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: after a failed commit nobody here knows whether it took effect, so nothing may be deleted."""
-        _LOG.warning("the job failed; what it uploaded goes with the next vacuum", extra={"tasks": len(messages)})
+        """Do nothing: the outcome of a failed commit may be unknown, so the uploads must not be deleted here."""
+        _LOG.warning("the job failed; a later vacuum deletes its uploads", extra={"tasks": len(messages)})
 
 
 def _topics(state: View, options: WriteOptions, schema: StructType) -> Mapping[str, Topic]:
-    """What the job may write; columns are checked before any task runs, as far as the driver can know."""
+    """The topics that the job may write; checks the columns on the driver, before any task runs."""
     names = schema.names
     for name in names:
         if is_reserved(name) and name not in (TOPIC, PARTITION):
-            msg = f"column {name!r} is given by the store when rows are appended: drop it from the DataFrame"
+            msg = f"column {name!r} is given by the store when rows are appended; drop it from the DataFrame"
             raise SchemaMismatchError(msg)
     if options.topic is not None:
         topic = find_topic(state, options.topic)
@@ -111,7 +111,7 @@ def _topics(state: View, options: WriteOptions, schema: StructType) -> Mapping[s
 
 
 def _check_columns(writer: TopicWriter, schema: StructType) -> None:
-    """Refuse columns that the topic does not have, types that do not fit, and the lack of what it needs."""
+    """Raise for columns that the topic does not have, types that cannot be cast, and missing required columns."""
     types = {field.name: arrow_type(field.dataType.simpleString()) for field in schema.fields}
     for name in (TOPIC, PARTITION):
         types.pop(name, None)
@@ -122,6 +122,6 @@ def _check_columns(writer: TopicWriter, schema: StructType) -> None:
             msg = f"topic {writer.topic.name!r} has no column {name!r}{hint} It has: {', '.join(writer.stored.names)}"
             raise SchemaMismatchError(msg)
     if writer.schema is None and "value" not in types:
-        msg = f"topic {writer.topic.name!r} holds Kafka records: the DataFrame needs a column 'value' (key is optional)"
+        msg = f"topic {writer.topic.name!r} has Kafka records: the DataFrame needs a column 'value' (key is optional)"
         raise SchemaMismatchError(msg)
     normalize(pa.table({name: pa.array([], data_type) for name, data_type in types.items()}), writer.schema)
