@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A manual clock: its time changes only through its methods."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import threading
 
 
 class ManualClock:
-    """A callable that gives milliseconds since the epoch, wherever a ``clock`` is asked for. Safe for many threads."""
+    """A callable that returns milliseconds since the epoch, for any ``clock`` argument. Thread-safe.
+
+    Args:
+        now_ms: The initial time in milliseconds since the epoch.
+    """
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -17,18 +21,18 @@ class ManualClock:
             return self._now_ms
 
     def advance(self, ms: int) -> int:
-        """Move the clock forward (or back, if negative); returns the new time."""
+        """Move the clock by ``ms`` milliseconds, back if negative; returns the new time."""
         with self._lock:
             self._now_ms += ms
             return self._now_ms
 
     def set(self, now_ms: int) -> None:
-        """Move the clock to this time."""
+        """Set the time, in milliseconds since the epoch."""
         with self._lock:
             self._now_ms = now_ms
 
     def sleep(self, seconds: float) -> None:
-        """Stands in for ``time.sleep``: returns at once and moves the clock."""
+        """Replace ``time.sleep``: advance the clock and return immediately."""
         self.advance(round(seconds * 1000))
 
     def __repr__(self) -> str:

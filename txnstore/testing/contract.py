@@ -1,4 +1,4 @@
-"""The storage contract: what every backend must do. Inherit, give a ``store`` fixture, run with pytest.
+"""The storage contract: tests that every backend must pass. Inherit, define a fixture ``store``, run with pytest.
 
 class TestMyStore(StorageContract):
     @pytest.fixture
@@ -38,7 +38,7 @@ ILLEGAL_KEYS = (
 
 @contextmanager
 def raises(kind: type[BaseException]) -> Iterator[None]:
-    """The block raises exactly this class, or a subclass."""
+    """Assert that the block raises this class or a subclass."""
     try:
         yield
     except kind:
@@ -47,22 +47,27 @@ def raises(kind: type[BaseException]) -> Iterator[None]:
 
 
 def keys_of(infos: Sequence[ObjectInfo]) -> list[str]:
-    """The keys of a listing, in its order."""
+    """The keys of a listing, in order."""
     return [info.key for info in infos]
 
 
 class StorageContract:
-    """Tests that every backend passes; ``store`` is the subclass's fixture."""
+    """Tests that every backend must pass.
+
+    Attributes:
+        racers: The number of concurrent callers.
+        races: The number of names that they race for.
+        large_bytes: The size of a large object in bytes; set it above a backend's multipart threshold to test that.
+    """
 
     racers = 8
     races = 10
     large_bytes = 5 * (1 << 20) + 1
-    """Size of the large object; above a backend's multipart threshold it tests that, too."""
 
     # --- creating -----------------------------------------------------------------------------------------------------
 
     def test_a_name_is_created_once(self, store: ObjectStore) -> None:
-        """OBJ-01, OBJ-07: the second create is refused and changes nothing."""
+        """OBJ-01, OBJ-07: a second create returns False and changes nothing."""
         assert store.put_if_absent("a/b", b"first") is True
         assert store.put_if_absent("a/b", b"second") is False
         assert store.put_if_absent("a/b", b"first") is False
@@ -80,7 +85,7 @@ class StorageContract:
         assert store.get("a") == b"2"
 
     def test_of_concurrent_creates_exactly_one_wins(self, store: ObjectStore) -> None:
-        """OBJ-01: one winner a name, and its bytes are the object."""
+        """OBJ-01: each name has exactly one winner, whose bytes are the object's."""
         for race in range(self.races):
             key = f"race/{race}"
             bodies = [f"{race}/{racer}/".encode() * 100 for racer in range(self.racers)]
@@ -90,7 +95,7 @@ class StorageContract:
             assert store.get(key) == winners[0]
 
     def test_an_object_is_complete_when_it_is_seen(self, store: ObjectStore) -> None:
-        """No reader sees a part of an object that is being created."""
+        """No reader sees partial content of an object."""
         body = b"0123456789abcdef" * 65_536
         seen: list[bytes] = []
         done = threading.Event()
@@ -209,7 +214,7 @@ class StorageContract:
     # --- listing ------------------------------------------------------------------------------------------------------
 
     def test_a_list_is_in_the_order_of_whole_keys(self, store: ObjectStore) -> None:
-        """``-`` and ``.`` sort before ``/``: a folder is not a unit of the order."""
+        """``-`` and ``.`` sort before ``/``: keys are compared as a whole, not folder by folder."""
         keys = ["a-b", "a.b", "a/b/c", "a/b-c", "a/b.c", "a0", "b", "B", "a/10", "a/9", "é", "z/\U0001f4a1", "z/\uffee"]
         for key in keys:
             store.put(key, b"")
@@ -250,7 +255,7 @@ class StorageContract:
         assert keys_of(store.list("a/b/")) == []
 
     def test_a_list_shows_a_write_at_once(self, store: ObjectStore) -> None:
-        """No listing is cached."""
+        """Listings are not cached."""
         for number in range(3):
             assert keys_of(store.list("a/")) == [f"a/{n}" for n in range(number)]
             store.put(f"a/{number}", b"")
@@ -277,15 +282,15 @@ class StorageContract:
     # --- times --------------------------------------------------------------------------------------------------------
 
     def test_times_are_the_stores(self, store: ObjectStore) -> None:
-        """OBJ-16: ``now_ms`` and ``modified_ms`` come from one clock; its resolution is a second at worst."""
-        store.put("b", b"1")  # a local store has no clock before it has a folder
+        """OBJ-16: ``now_ms`` and ``modified_ms`` are of the same clock, with a resolution of at most one second."""
+        store.put("b", b"1")  # A local store has no clock before its folder exists.
         before = store.now_ms()
         assert store.put_if_absent("a", b"1")
         after = store.now_ms()
         modified = store.stat("a").modified_ms
         assert before - 1000 <= modified <= after + 1000
         assert abs(store.list("a")[0].modified_ms - modified) < 1000
-        assert keys_of(store.list("")) == ["a", "b"], "asking for the time leaves nothing"
+        assert keys_of(store.list("")) == ["a", "b"], "reading the clock must not leave objects"
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
@@ -316,7 +321,7 @@ class StorageContract:
 
     @staticmethod
     def _together(calls: Sequence[Callable[[], object]]) -> list[object]:
-        """The answers of the calls, all started at once in threads of their own."""
+        """Run the calls concurrently, each in its own thread; returns their results."""
         start = threading.Barrier(len(calls))
 
         def run(call: Callable[[], object]) -> object:

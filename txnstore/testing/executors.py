@@ -1,4 +1,4 @@
-"""Executors without threads: the order of what runs is the test's."""
+"""Executors without threads, so that a test controls the order of tasks."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Any
 
 
 class InlineExecutor(Executor):
-    """Runs a task at once, in the thread that submits it. What kills a process (no ``Exception``) kills the caller."""
+    """Runs a task immediately, in the thread that submits it.
+
+    An exception that is no ``Exception``, such as a simulated crash, is raised by ``submit``.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - whoever asks the future gets it
+        except Exception as error:  # noqa: BLE001 - Future.result() raises it.
             future.set_exception(error)
         return future
 
 
 class DeferredExecutor(Executor):
-    """Keeps tasks until :meth:`run_all`; what is never run is as lost as in a process that died.
+    """Defers tasks until :meth:`run_all`, or until a caller waits for their result.
 
-    Whoever waits for a task runs it.
+    A task that never runs is lost, as in a process that crashes.
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,7 @@ class DeferredExecutor(Executor):
         return task
 
     def run_all(self) -> int:
-        """Run what was submitted so far and nobody has waited for, in order; how many tasks that were."""
+        """Run the deferred tasks in order; returns their number."""
         tasks, self._tasks = [task for task in self._tasks if not task.done()], []
         for task in tasks:
             task.run()
@@ -50,7 +53,7 @@ class _Deferred(Future[Any]):
         if not self.done() and self.set_running_or_notify_cancel():
             try:
                 self.set_result(self._task())
-            except Exception as error:  # noqa: BLE001 - whoever asks the future gets it
+            except Exception as error:  # noqa: BLE001 - Future.result() raises it.
                 self.set_exception(error)
 
     def result(self, timeout: float | None = None) -> Any:

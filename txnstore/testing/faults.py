@@ -1,4 +1,4 @@
-"""A store that fails on purpose, exactly where a plan says so."""
+"""Fault injection: an object store whose requests fail according to a plan."""
 
 from __future__ import annotations
 
@@ -17,39 +17,46 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What may go wrong with one request. "Unknown" is :class:`~txnstore.errors.UnknownOutcomeError`."""
+    """A fault of one request. "Unknown" stands for :class:`~txnstore.errors.UnknownOutcomeError`."""
 
     ERROR_BEFORE = "error-before"
-    """Never reaches the store: StorageError. A conditional put raises Unknown, as its caller cannot tell."""
+    """The request never reaches the store: StorageError; a conditional put raises Unknown."""
     LOST_RESPONSE = "lost-response"
-    """The store does it, but the answer is lost: writes raise Unknown, reads StorageError."""
+    """The store executes the request, but the response is lost: writes raise Unknown, reads StorageError."""
     LATE = "late"
-    """A write raises Unknown now and reaches the store only at :meth:`FaultStore.release`. A read: as ERROR_BEFORE."""
+    """A write raises Unknown now and reaches the store at :meth:`FaultStore.release`. For a read as ERROR_BEFORE."""
     CONFLICT_409 = "409"
-    """The store answers 409 and does nothing (S3: a concurrent request for the same key is under way)."""
+    """The store answers 409 without effect (S3: a concurrent request for the same key)."""
     EXISTS_412 = "412"
-    """A conditional put is done, its repetition answered 412: False for one's own object. Others: no fault."""
+    """A conditional put is executed, but returns False, as if repeated by the transport. Others: no fault."""
     UNAVAILABLE_503 = "503"
-    """The store answers 503 and does nothing."""
+    """The store answers 503 without effect."""
     SLOW = "slow"
-    """The request waits (with the injected sleep) and then succeeds."""
+    """The request succeeds after a delay (with the injected sleep)."""
     CRASH_BEFORE = "crash-before"
-    """The process dies before the request leaves."""
+    """The process crashes before it sends the request."""
     CRASH_AFTER = "crash-after"
-    """The process dies after the store has done it."""
+    """The process crashes after the store has executed the request."""
 
 
 class SimulatedCrash(BaseException):
-    """The process died here. No ``except Exception`` below catches it, as none would catch a SIGKILL."""
+    """A simulated crash of the process. A ``BaseException``, so that no ``except Exception`` handles it."""
 
 
 Plan = Callable[[int, str, str], "Fault | None"]
-"""``plan(n, operation, key)`` decides on the n-th request (from 1) of a :class:`FaultStore`."""
+"""``plan(n, operation, key)`` returns the fault of the n-th request (from 1) of a :class:`FaultStore`, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request that went through a :class:`FaultStore`: its number from 1, what, on which key, with which fault."""
+    """A request to a :class:`FaultStore`.
+
+    Attributes:
+        n: Its number, from 1.
+        operation: The method: ``"get"``, ``"put_if_absent"``, …
+        key: The key or prefix; the first one of a delete.
+        fault: The injected fault, if any.
+    """
 
     n: int
     operation: str
@@ -58,17 +65,17 @@ class Request:
 
 
 def no_faults(n: int, operation: str, key: str) -> Fault | None:
-    """The plan under which nothing goes wrong: to count the requests of an operation."""
+    """A plan without faults, for example to count requests."""
     return None
 
 
 def crash_at(n: int, *, after: bool = False) -> Plan:
-    """The process dies at the n-th request: before the store sees it, or after the store has done it."""
+    """A plan in which the process crashes at the n-th request: before it, or after the store has executed it."""
     return script({n: Fault.CRASH_AFTER if after else Fault.CRASH_BEFORE})
 
 
 def script(faults: Mapping[int, Fault]) -> Plan:
-    """Exactly these requests, by number from 1, go wrong."""
+    """A plan with exactly these faults, by request number from 1."""
     chosen = dict(faults)
     return lambda n, operation, key: chosen.get(n)
 
@@ -76,10 +83,14 @@ def script(faults: Mapping[int, Fault]) -> Plan:
 def on(
     fault: Fault, operation: str | None = None, *, key_contains: str = "", times: int | None = 1, skip: int = 0
 ) -> Plan:
-    """The first ``times`` requests that match go wrong (None: all), after ``skip`` that match and pass.
+    """A plan with a fault for matching requests.
 
-    They match if the operation is this one (``"put_if_absent"``, ``"get"``, …; None: any) and the key contains
-    the text.
+    Args:
+        fault: The fault.
+        operation: The method to match, such as ``"put_if_absent"``; None for any.
+        key_contains: A text that the key must contain.
+        times: The number of faults; None for all matching requests.
+        skip: The number of matching requests that succeed first.
     """
     lock = threading.Lock()
     seen = 0
@@ -99,15 +110,19 @@ def on(
 PASSING_FAULTS: tuple[Fault, ...] = (
     Fault.ERROR_BEFORE, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412, Fault.UNAVAILABLE_503,
 )  # fmt: skip
-"""Every fault that a correct caller survives without a restart."""
+"""The faults that a correct caller handles without a restart."""
 
 
 def seeded(
     seed: int, rate: float, *, faults: Sequence[Fault] = PASSING_FAULTS, operations: Collection[str] | None = None
 ) -> Plan:
-    """A share of ``rate`` of the requests goes wrong, each with one of ``faults``.
+    """A plan with random faults. The fault of the n-th request depends only on the seed and n.
 
-    The n-th request meets the same fate in every run with the same seed, whatever came before.
+    Args:
+        seed: The seed.
+        rate: The probability of a fault, from 0 to 1.
+        faults: The faults to choose from.
+        operations: The methods that may fail; None for all.
     """
 
     def plan(n: int, operation: str, key: str) -> Fault | None:
@@ -120,11 +135,16 @@ def seeded(
 
 
 class FaultStore:
-    """An :class:`~txnstore.storage.base.ObjectStore` around another one, whose requests fail as ``plan`` says.
+    """An :class:`~txnstore.storage.base.ObjectStore` that forwards requests to another one and injects faults.
 
-    Requests are numbered from 1 in the order of their arrival. After a crash every request through this wrapper
-    raises :class:`SimulatedCrash`, as the process is dead; open ``inner`` anew to see what it left. Wrap it in a
-    :class:`~txnstore.storage.retry.RetryingStore` to have reads and plain puts repeated, as they are in production.
+    After a simulated crash, every request raises :class:`SimulatedCrash`; use ``inner`` to examine the objects. Wrap
+    it in a :class:`~txnstore.storage.retry.RetryingStore` to retry reads and plain puts, as in production.
+
+    Args:
+        inner: The store that requests are forwarded to.
+        plan: Chooses the fault of each request.
+        sleep: Pauses for a number of seconds.
+        slow_s: The delay of :attr:`Fault.SLOW` in seconds.
     """
 
     def __init__(
@@ -150,29 +170,29 @@ class FaultStore:
 
     @property
     def identity(self) -> str | None:
-        """That of the store below: faults do not make it another store."""
+        """The identity of the wrapped store."""
         return getattr(self.inner, "identity", None)
 
     @property
     def requests(self) -> Sequence[Request]:
-        """Everything that was asked so far, in order, with its fault."""
+        """All requests so far, in order."""
         with self._lock:
             return list(self._requests)
 
     @property
     def crashed(self) -> bool:
-        """Whether the simulated process is dead."""
+        """Whether the simulated process has crashed."""
         with self._lock:
             return self._crashed
 
     @property
     def pending(self) -> int:
-        """How many late writes are still under way."""
+        """The number of late writes that have not been released."""
         with self._lock:
             return len(self._late)
 
     def release(self) -> int:
-        """Let the late writes arrive, in their order, also after a crash; returns how many. Their answers are lost."""
+        """Execute the late writes in order, also after a crash, and drop their results; returns their number."""
         with self._lock:
             late, self._late = self._late, []
         for arrive in late:
@@ -234,7 +254,7 @@ class FaultStore:
     def _admit(self, operation: str, key: str) -> tuple[int, Fault | None]:
         with self._lock:
             if self._crashed:
-                raise SimulatedCrash(f"{operation} {key}: the process died earlier")
+                raise SimulatedCrash(f"{operation} {key}: the process has crashed before")
             n = len(self._requests) + 1
             fault = self.plan(n, operation, key)
             self._requests.append(Request(n, operation, key, fault))

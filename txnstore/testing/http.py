@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 as a proxy needs: where a message ends."""
+"""The part of HTTP/1.1 that a proxy needs: reading complete messages."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The head of a request or response: its first line, its headers with lower-case names, and its bytes."""
+    """The head of a request or response.
+
+    Attributes:
+        start: The first line.
+        headers: The headers; names are lower case.
+        raw: The bytes of the head.
+    """
 
     start: str
     headers: dict[str, str]
     raw: bytes
 
     def without(self, name: str) -> Message:
-        """The same head without one header."""
+        """A copy without one header."""
         lines = self.raw.split(b"\r\n")
         kept = [line for line in lines if not line.lower().startswith(name.encode() + b":")]
         return Message(self.start, {k: v for k, v in self.headers.items() if k != name}, b"\r\n".join(kept))
 
 
 async def read_head(reader: asyncio.StreamReader) -> Message | None:
-    """The next head, or None if the other side closed the connection in between."""
+    """The next head, or None if the peer closed the connection before it."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -35,7 +41,7 @@ async def read_head(reader: asyncio.StreamReader) -> Message | None:
 
 
 async def body_of(message: Message, reader: asyncio.StreamReader) -> bytes:
-    """The body that belongs to the head, as it is on the wire; chunked ones with their chunk lines."""
+    """The body after the head, as on the wire: a chunked one includes its chunk lines."""
     if "chunked" in message.headers.get("transfer-encoding", "").lower():
         parts: list[bytes] = []
         while True:
@@ -45,7 +51,7 @@ async def body_of(message: Message, reader: asyncio.StreamReader) -> bytes:
                 parts.append(line)
                 break
             parts += [line, await reader.readexactly(size + 2)]
-        while True:  # trailers, up to the empty line
+        while True:  # Trailers, up to the empty line.
             line = await reader.readline()
             parts.append(line)
             if line in (b"\r\n", b""):
@@ -54,11 +60,11 @@ async def body_of(message: Message, reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_response(reader: asyncio.StreamReader, method: str) -> tuple[bytes, bool]:
-    """The whole next response to a request with this method, and whether the connection stays open after it."""
+    """The next complete response to a request with this method, and whether the connection stays open after it."""
     while True:
         head = await read_head(reader)
         if head is None:
-            raise ConnectionResetError("the server closed the connection instead of an answer")
+            raise ConnectionResetError("the server closed the connection without a response")
         status = status_of(head.raw)
         if status >= 200:
             break

@@ -16,7 +16,7 @@ from typing import Any
 
 
 def main(kind: str) -> None:
-    """Serve until the end of the standard input."""
+    """Run the server until standard input closes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -28,7 +28,7 @@ def main(kind: str) -> None:
 def _announce(port: int) -> None:
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    # Whatever the server prints from here on has no reader, and a full pipe would stop it.
+    # No process reads the server's further output, and a full pipe would block it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -46,7 +46,7 @@ def _serve_ministack(port: int) -> None:
         DOCKER_HOST="unix:///nonexistent",
         TMPDIR=tempfile.mkdtemp(prefix="ministack-"),
     )
-    tempfile.tempdir = None  # ministack keeps its own small files there
+    tempfile.tempdir = None  # Makes tempfile read TMPDIR again: ministack writes files there.
     from ministack.app import main as ministack_main
 
     _announce(port)
@@ -65,9 +65,9 @@ def _serve_moto(port: int) -> None:
 
 
 class LockedApp:
-    """A WSGI application that answers one request at a time, so that moto's check-then-create becomes atomic.
+    """A WSGI application that handles one request at a time, so that moto's check-then-create is atomic.
 
-    Bodies are read before the lock is taken, so a slow client stops nobody.
+    It reads the body before it takes the lock, so that a slow client does not block others.
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:

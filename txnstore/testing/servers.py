@@ -1,8 +1,8 @@
-"""Real S3 servers for tests, whose conditional PUT is atomic.
+"""S3 servers for tests, with an atomic conditional PUT.
 
-``ministack``: the ministack package, a single event loop. ``moto``: moto behind a lock; bare moto checks, then creates.
-Both are processes of their own on 127.0.0.1. ``given``: a server that runs already, at the endpoint in
-``TXNSTORE_TEST_S3``, with the keys in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``.
+``ministack`` (the ministack package, one event loop) and ``moto`` (with a lock: plain moto checks and then creates) run
+as separate processes on 127.0.0.1. ``given`` is a running server, with the endpoint in ``TXNSTORE_TEST_S3`` and the
+keys in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``.
 """
 
 from __future__ import annotations
@@ -21,30 +21,34 @@ import txnstore.errors
 
 START_TIMEOUT_S = 60.0
 GIVEN = "TXNSTORE_TEST_S3"
-"""The environment variable with the endpoint of a server to test with; empty is none."""
+"""The environment variable with the endpoint of a running server; empty for none."""
 _REGION = "us-east-1"
 
 
 class S3Server:
-    """A server: ``with S3Server() as server: … server.storage_options …``; by default the given one, else ministack.
+    """An S3 server: ``with S3Server() as server: … server.storage_options …``.
 
-    A process ends with :meth:`stop`, and by itself when this process ends, however that happens: its standard input
-    closes. A given server stays, with all that was stored there.
+    The server process ends with :meth:`stop`, or when this process ends in any way, because that closes its standard
+    input. A given server is not stopped, and its objects are not deleted.
+
+    Args:
+        kind: ``"ministack"``, ``"moto"`` or ``"given"``; by default ``"given"`` if ``TXNSTORE_TEST_S3`` is set, else
+            ``"ministack"``.
     """
 
     def __init__(self, kind: Literal["ministack", "moto", "given"] | None = None) -> None:
         self.kind = kind or ("given" if os.environ.get(GIVEN) else "ministack")
         self.url = os.environ[GIVEN].rstrip("/") if self.kind == "given" else ""
-        """The endpoint."""
+        """The endpoint URL."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """What to pass to open a store there; a copy each time."""
+        """The storage options for a store on this server; a new dictionary each time."""
         return storage_options(self.url)
 
     def start(self) -> Self:
-        """Start and wait until it answers; returns itself."""
+        """Start the server and wait until it answers; returns itself."""
         if self.kind == "given":
             self._wait()
             return self
@@ -68,7 +72,7 @@ class S3Server:
         return self
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
@@ -82,7 +86,7 @@ class S3Server:
                     pipe.close()
 
     def create_bucket(self, name: str) -> str:
-        """Make an empty bucket; returns its ``s3://`` URL."""
+        """Create an empty bucket; returns its ``s3://`` URL."""
         status = self._request("PUT", f"/{name}")
         if status != 200:
             raise RuntimeError(f"The S3 server {self.kind} did not create the bucket {name!r}: it answered {status}.")
@@ -132,8 +136,8 @@ class S3Server:
 
 
 def storage_options(endpoint_url: str) -> dict[str, Any]:
-    """Options for a test server (or a :class:`~txnstore.testing.wire.RequestLog` before it) at this endpoint."""
-    given = os.environ if os.environ.get(GIVEN) else {}  # else nobody's real keys
+    """The storage options for a test server, or a :class:`~txnstore.testing.wire.RequestLog`, at this endpoint."""
+    given = os.environ if os.environ.get(GIVEN) else {}  # Never send real keys to other servers.
     return {
         "key": given.get("AWS_ACCESS_KEY_ID", "test-access-key"),
         "secret": given.get("AWS_SECRET_ACCESS_KEY", "test-secret-key"),

@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server: logs every request on the wire, and breaks those that a plan chooses."""
+"""An HTTP proxy for an S3 server: logs every request, and injects network faults according to a plan."""
 
 from __future__ import annotations
 
@@ -16,21 +16,28 @@ from txnstore.testing.http import Message, body_of, read_head, read_response, st
 
 
 class Break(Enum):
-    """How a request is broken."""
+    """The kinds of network faults."""
 
     DROP_BEFORE = "drop-before"
-    """The connection is cut; the server never sees the request."""
+    """The connection closes; the server does not receive the request."""
     DROP_AFTER = "drop-after"
-    """The server does it; the connection is cut instead of an answer."""
+    """The server executes the request; the connection closes without a response."""
     STATUS = "status"
-    """Answered with ``status`` and an S3 error ``code``; the server never sees the request."""
+    """The proxy answers with ``status`` and the S3 error ``code``; the server does not receive the request."""
     HANG_AFTER = "hang-after"
-    """The server does it; the answer comes ``delay_s`` later (let the client time out)."""
+    """The server executes the request; the response is delayed by ``delay_s``, so that the client's timeout passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireFault:
-    """What happens to one request."""
+    """A fault of one request.
+
+    Attributes:
+        what: The kind.
+        status: The HTTP status, for :attr:`Break.STATUS`.
+        code: The S3 error code, for :attr:`Break.STATUS`.
+        delay_s: The delay in seconds, for :attr:`Break.HANG_AFTER`.
+    """
 
     what: Break
     status: int = 503
@@ -40,7 +47,19 @@ class WireFault:
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """One request on the wire. ``kind`` is PUT, GET, HEAD, LIST, DELETE, POST; ``key`` is what follows the bucket."""
+    """A request on the wire.
+
+    Attributes:
+        n: Its number, from 1.
+        kind: PUT, GET, HEAD, LIST, DELETE or POST.
+        method: The HTTP method.
+        bucket: The bucket.
+        key: The key, without the bucket.
+        query: The query parameters.
+        headers: The headers; names are lower case.
+        body_bytes: The size of the body.
+        status: The HTTP status of the response; None before it, or without one.
+    """
 
     n: int
     kind: str
@@ -54,7 +73,7 @@ class WireRequest:
 
     @property
     def conditional(self) -> bool:
-        """Whether it is a create: ``If-None-Match: *``."""
+        """Whether the request has ``If-None-Match: *``."""
         return self.headers.get("if-none-match") == "*"
 
 
@@ -62,10 +81,14 @@ WirePlan = Callable[[WireRequest], "WireFault | None"]
 
 
 class RequestLog:
-    """The proxy: ``with RequestLog(server_url) as log: … Store at log.url …; log.counts()``.
+    """The proxy: ``with RequestLog(server_url) as log: … open a store at log.url …; log.counts()``.
 
-    Binds to 127.0.0.1 on a free port. ``plan`` decides what breaks; ``latency_s`` delays every request, so that a
-    local server feels like a remote one. Keeps connections alive on both sides.
+    It listens on a free port of 127.0.0.1 and keeps connections alive on both sides.
+
+    Args:
+        upstream_url: The endpoint of the server.
+        plan: Returns the fault of a request, or None; None for no faults.
+        latency_s: A delay of every request in seconds, to simulate a remote server.
     """
 
     def __init__(self, upstream_url: str, plan: WirePlan | None = None, *, latency_s: float = 0.0) -> None:
@@ -81,26 +104,26 @@ class RequestLog:
 
     @property
     def url(self) -> str:
-        """The endpoint to give to clients."""
+        """The endpoint URL for clients."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def requests(self) -> Sequence[WireRequest]:
-        """Everything since the start or the last :meth:`clear`, in order of arrival."""
+        """The requests since the start or the last :meth:`clear`, in order of arrival."""
         with self._lock:
             return list(self._requests)
 
     def clear(self) -> None:
-        """Forget the log."""
+        """Clear the log."""
         with self._lock:
             self._requests.clear()
 
     def counts(self) -> Counter[str]:
-        """How many requests of each kind: PUT, GET, HEAD, LIST, DELETE, POST."""
+        """The number of requests by kind: PUT, GET, HEAD, LIST, DELETE, POST."""
         return Counter(request.kind for request in self.requests)
 
     def start(self) -> Self:
-        """Listen; returns itself."""
+        """Start listening; returns itself."""
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="request-log", daemon=True)
         self._thread.start()
@@ -108,7 +131,7 @@ class RequestLog:
         return self
 
     def stop(self) -> None:
-        """Cut all connections and end."""
+        """Close all connections and stop."""
         loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
@@ -136,13 +159,13 @@ class RequestLog:
                 task.cancel()
             if tasks:
                 loop.run_until_complete(asyncio.wait(tasks))
-            # The sockets of cut connections are closed in the next turns of the loop.
+            # The event loop closes the sockets of aborted connections in its next iterations.
             for _ in range(3):
                 loop.run_until_complete(asyncio.sleep(0))
             loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client connection, request after request, with one connection of its own to the server."""
+        """Handle one client connection, with its own connection to the server."""
         server = _Upstream(*self._upstream)
         try:
             while (received := await _receive(reader, writer)) is not None:
@@ -198,14 +221,14 @@ class RequestLog:
 
 
 class _Upstream:
-    """One connection to the server, made when it is needed and again when the server closed it."""
+    """A connection to the server, opened on demand, and again after the server closed it."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, request: bytes, method: str) -> tuple[bytes, bool]:
-        """The answer, and whether the connection stays open after it."""
+        """Forward a request; returns the response, and whether the connection stays open after it."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._address)
         reader, writer = self._streams
@@ -223,7 +246,7 @@ class _Upstream:
 
 
 async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Message, bytes] | None:
-    """The next request of a client; None if it hung up."""
+    """The next request of a client; None if it closed the connection."""
     message = await read_head(reader)
     if message is None:
         return None
