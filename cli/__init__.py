@@ -1,7 +1,7 @@
-"""The command line: one module a noun, output in one place.
+"""The command line: one module per group of commands, and one for output.
 
-A command wraps one call of the library. Nothing here imports an engine before a command needs it, so ``--help`` and
-usage errors answer at once.
+A command wraps one call of the library. Engines are imported only when a command needs them, so that ``--help`` and
+usage errors are fast.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def main() -> None:
 
     from txnstore.cli.app import run
 
-    # What went wrong is said once, as an error. What libraries log on the way is for --debug.
+    # Errors are printed once, in one line. Log records of libraries are shown with --debug only.
     logging.getLogger().addHandler(logging.NullHandler())
     raise SystemExit(run(sys.argv[1:]))
 

@@ -1,4 +1,4 @@
-"""The root command, and what becomes of errors: exit 0 fine, 1 failed, 2 wrong usage, 130 interrupted."""
+"""The root command and its exit statuses: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from txnstore.errors import (
     UnknownMemberError,
 )
 
-_REJOIN = "Run the command again: it goes on at what the group has committed."
-#: What to do next, where the command line has another answer than the library.
+_REJOIN = "Run the command again: it continues at the committed offsets of the group."
+#: The advice for errors, where it differs from that of the library.
 _ADVICE: dict[type[Exception], str] = {
-    StoreExistsError: "Use it as it is, or add --exist-ok.",
-    TopicExistsError: "`txnstore topic show` shows it; --exist-ok is content with one that was created the same way.",
+    StoreExistsError: "Use the existing store, or add --exist-ok.",
+    TopicExistsError: "`txnstore topic show` shows it; --exist-ok accepts an existing topic that is equal.",
     StoreNotFoundError: "Check --store, or create one with `txnstore init`.",
-    StorageRefusedError: "",  # The message says it.
+    StorageRefusedError: "",  # The message includes the advice.
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
     GroupNotFoundError: "`txnstore group list` shows all.",
-    OffsetOutOfRangeError: "Give --to an offset in that range, earliest or latest; --topic and --partition say where.",
-    ProducerFencedError: "Another producer has this --transactional-id now. Run the command again to take it over.",
+    OffsetOutOfRangeError: "Give --to an offset in that range, earliest or latest; select by --topic and --partition.",
+    ProducerFencedError: "Another producer uses this --transactional-id now. Run the command again to fence that one.",
     IllegalGenerationError: _REJOIN,
     UnknownMemberError: _REJOIN,
     FencedInstanceError: _REJOIN,
@@ -60,7 +60,7 @@ _ADVICE: dict[type[Exception], str] = {
 def root() -> None:
     """Kafka's exactly-once transactions on plain object storage.
 
-    The options may stand before or after the command. `txnstore COMMAND --help` tells more.
+    The options may be given before or after the command. See `txnstore COMMAND --help` for each command.
     """
 
 
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit status. Errors are one line on standard error."""
     app = App()
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for good; print would write to the output instead
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - Stays open; print would use standard output instead.
     if sys.stdout is None:
         app.out.error("standard output is closed", "Send it somewhere, such as to /dev/null.")
         return 1
@@ -83,13 +83,13 @@ def run(arguments: Sequence[str]) -> int:
         status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
     except (BrokenPipeError, SystemExit):
-        # Whoever reads our output has seen enough. click and rich make an exit of that; no command makes one.
+        # The reader closed the pipe, such as `head`. click and rich raise SystemExit for this; no command does.
         _drop_output()
         return 0
     except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         return 130
-    except Exception as error:  # noqa: BLE001 - the one place that turns errors into an exit status
+    except Exception as error:  # noqa: BLE001 - The only place that maps errors to exit statuses.
         return _failed(app, error)
     return status if isinstance(status, int) else 0
 
@@ -98,7 +98,7 @@ def _failed(app: App, error: Exception) -> int:
     if app.debug and not isinstance(error, click.ClickException):
         raise error
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        print(error.format_message(), file=sys.stderr)  # The help screen of a group that was given no command.
+        print(error.format_message(), file=sys.stderr)  # The help text of a group without a command.
         return 2
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx is not None else "txnstore"
@@ -115,11 +115,11 @@ def _failed(app: App, error: Exception) -> int:
         where = f"{error.filename}: " if error.filename is not None else ""
         app.out.error(f"{where}{error.strerror or error}")
         return 1
-    app.out.error(f"{type(error).__name__}: {error}", "Run it again with --debug to see where.")
+    app.out.error(f"{type(error).__name__}: {error}", "Run it again with --debug for a traceback.")
     return 1
 
 
 def _drop_output() -> None:
-    """What is still buffered must not fail a second time, at the end of the process."""
+    """Discard buffered output, so that it does not fail a second time when the process exits."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

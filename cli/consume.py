@@ -1,4 +1,4 @@
-"""``consume``: the records of a topic on standard output."""
+"""``consume``: prints the records of a topic to standard output."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _POLL = 5_000
 
 @click.command()
 @click.argument("topic")
-@click.option("--group", metavar="ID", help="Go on where this group stopped, and commit what was printed.")
+@click.option("--group", metavar="ID", help="Continue at this group's committed offsets, and commit after printing.")
 @click.option(
     "--from",
     "start",
     metavar="earliest|latest|OFFSET",
     default="earliest",
     show_default=True,
-    help="Where to begin; for a group only earliest or latest, and only where it has committed nothing.",
+    help="Where to begin. With --group only earliest or latest, for partitions without a committed offset.",
 )
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
-@click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--max", "limit", type=click.IntRange(min=1), help="The maximum number of records.")
 @click.option(
     "--isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
 )
-@click.option("--follow", is_flag=True, help="Wait for more at the end, until interrupted.")
+@click.option("--follow", is_flag=True, help="Wait for new records at the end, until interrupted.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--keys", is_flag=True, help="Text: print the key, a tab, then the value.")
 @click.option("--headers", is_flag=True, help="Text: print the headers.")
@@ -57,14 +57,14 @@ def consume(
     form: str,
     **shown: bool,
 ) -> None:
-    """Print the records of TOPIC, each once, up to its end as it is now. Members of a group share its partitions.
+    """Print the records of TOPIC up to its current end. The members of a group share the partitions.
 
-    Text prints the value as it is (a row as JSON); null is printed as null. JSON prints one object a record.
+    Text prints the value unchanged (a row as JSON); null is printed as null. JSON prints one object per record.
     """
     offset = _offset(start, group)
     as_json = form == "json" or app.out.as_json
     count = 0
-    # Who only looks needs no right to write; who waits ends what holds it up, and a group joins and commits.
+    # Plain reading needs no write permission. --follow completes transactions that block it; a group joins and commits.
     with app.open(read_only=group is None and not follow) as store:
         consumer = store.consumer(
             group=group, isolation=isolation, auto_offset_reset=start if offset is None else "latest"
@@ -81,7 +81,7 @@ def consume(
                     consumer.commit()
             others = 0 if partitions else total - len(consumer.assignment())
     if others > 0:
-        app.out.note(f"{others} of the partitions belong to other members of group {group!r}")
+        app.out.note(f"{others} of {total} partitions are assigned to other members of group {group!r}")
     app.out.note(counted(count, "record"))
 
 
@@ -105,13 +105,13 @@ def _assign(consumer: Consumer, topic: str, partitions: tuple[int, ...], count: 
         return
     consumer.assign([TopicPartition(topic, number) for number in partitions or range(count)])
     if offset is not None:
-        # Below the log it is the log's start; above it, what comes next.
+        # An offset below the log start means the log start; one above the end means records that follow it.
         for tp, first in consumer.beginning_offsets().items():
             consumer.seek(tp, max(offset, first))
 
 
 def _polls(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:
-    """What polls return: up to the end as it was at the beginning, or for ever."""
+    """Yield the records of polls: up to the end offsets at the start of the command, or without end."""
     left = limit
     ends = None if follow else consumer.end_offsets()
     while left is None or left > 0:
@@ -127,7 +127,7 @@ def _polls(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[l
 
 
 def as_values(record: Record) -> dict[str, Any]:
-    """A record as its JSON object."""
+    """The members of a record's JSON object."""
     return {
         "topic": record.topic,
         "partition": record.partition,

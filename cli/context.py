@@ -1,4 +1,4 @@
-"""What every command is given: where the store is, how to print, and the options that all commands share."""
+"""The context of a command: the store, the output, and the options that all commands share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The environment variable that names the store where no option does.
+#: The environment variable with the URL of the store; --store takes precedence.
 STORE_VARIABLE = "TXNSTORE_STORE"
 
 
 class CommandError(Exception):
-    """A command failed for a reason of its own: one line, and what to do next."""
+    """An error of a command.
+
+    Args:
+        message: The error in one line.
+        advice: What to do, in a sentence.
+    """
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(message)
@@ -32,7 +37,7 @@ class CommandError(Exception):
 
 @dataclass
 class App:
-    """The shared options of one run."""
+    """The shared options of one invocation."""
 
     url: str | None = None
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -40,23 +45,23 @@ class App:
     out: Output = field(default_factory=Output)
 
     def store_url(self) -> str:
-        """The store that was chosen; a usage error if none was."""
+        """The URL of the store; raises a usage error if none is given."""
         if self.url is not None:
             return self.url
         url = os.environ.get(STORE_VARIABLE)
         if not url:
-            msg = f"which store? Give --store URL (a folder or s3://bucket/prefix), or set {STORE_VARIABLE}."
+            msg = f"no store given: add --store URL (a folder or s3://bucket/prefix), or set {STORE_VARIABLE}."
             raise click.UsageError(msg)
         return url
 
     def open(self, *, read_only: bool = False) -> Store:
-        """Open the store that was chosen."""
+        """Open the store."""
         import txnstore
 
         return txnstore.open(self.store_url(), self.storage_options or None, read_only=read_only)
 
     def unread(self) -> Store:
-        """The store that was chosen, to look at only, before anything of it is read: it may be too damaged to open."""
+        """The store, read-only and without loading its chains, because it may be too damaged to open."""
         from txnstore.storage.registry import open_store
         from txnstore.store import Store
 
@@ -67,7 +72,7 @@ pass_app = click.make_pass_decorator(App, ensure=True)
 
 
 def shared_options(*, hidden: bool = True) -> Callable[[F], F]:
-    """The options that stand before or after the command. Hidden in the help of commands: the root shows them."""
+    """The options that may be given before or after the command. Only the help of the root command shows them."""
     options = [
         click.option(
             "--store", metavar="URL", expose_value=False, hidden=hidden, callback=_set_store,
@@ -76,15 +81,15 @@ def shared_options(*, hidden: bool = True) -> Callable[[F], F]:
         click.option(
             "--storage-option", metavar="KEY=VALUE", multiple=True, expose_value=False, hidden=hidden,
             callback=_set_storage_options,
-            help="Passed to the storage, such as endpoint_url=http://…; JSON for objects. May be repeated.",
+            help="An option for the storage, such as endpoint_url=http://…; JSON for objects. May be repeated.",
         ),
         click.option(
             "--json", is_flag=True, expose_value=False, hidden=hidden, callback=_set_json,
-            help="Print JSON lines, and nothing else, on standard output.",
+            help="Print only JSON lines to standard output.",
         ),
         click.option(
             "--debug", is_flag=True, expose_value=False, hidden=hidden, callback=_set_debug,
-            help="Show the traceback of an error, and what is logged on the way.",
+            help="Show log records, and the traceback of an error.",
         ),
     ]  # fmt: skip
 
@@ -117,19 +122,19 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
 
 
 def parse_pairs(values: tuple[str, ...], option: str, parse: Callable[[str, str], Any]) -> dict[str, Any]:
-    """``KEY=VALUE`` texts as a mapping. A usage error never repeats the value, which may be secret."""
+    """Parse ``KEY=VALUE`` texts. Usage errors never contain a value, which may be secret."""
     pairs: dict[str, Any] = {}
     for text in values:
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
-            msg = f"{option} takes KEY=VALUE; one that was given has no " + ("key" if separator else "'='")
+            msg = f"{option} takes KEY=VALUE; the given one has no " + ("key" if separator else "'='")
             raise click.UsageError(msg)
         pairs[key.strip()] = parse(key.strip(), value)
     return pairs
 
 
 def _storage_value(key: str, text: str) -> Any:
-    """JSON where it can be nothing else (true, false, an object or a list), else the text, as Spark's options are."""
+    """The value of a storage option: parsed JSON for true, false, an object or a list, else the text, as in Spark."""
     if text in ("true", "false") or text.startswith(("{", "[")):
         try:
             return json.loads(text)

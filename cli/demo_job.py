@@ -1,8 +1,8 @@
-"""The job of the demo, a process of its own: consume flights, make delays of them, produce, in transactions.
+"""The job of the demo, a separate process: consumes flights and produces delays in transactions.
 
-``python -m txnstore.cli.demo_job`` reads its orders, one JSON object, from standard input, and tells what it does in
-JSON lines on standard output. Told to ``pause_after`` so many transactions, it stops in the middle of the next one,
-with a part of it already in the log, until a line or the end of its standard input comes.
+``python -m txnstore.cli.demo_job`` reads its configuration, one JSON object, from standard input, and reports its
+progress as JSON lines on standard output. With ``pause_after`` *n*, it pauses in the middle of the transaction after
+the first *n* ones, with a part of the records in the log, until it reads a line or the end of its standard input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def say(event: str, **values: Any) -> None:
-    """Tell whoever started the job."""
+    """Report an event to the process that started the job."""
     print(json.dumps({"event": event, **values}), flush=True)
 
 
@@ -31,14 +31,14 @@ def main() -> None:
     from txnstore.errors import ProducerFencedError
 
     orders = json.loads(sys.stdin.readline())
-    # The producer comes first: it fences the job's predecessor and aborts what that one left open.
+    # Create the producer first: it fences the previous instance of the job and aborts its open transaction.
     with (
         txnstore.open(orders["url"], orders["storage_options"] or None) as store,
         store.producer(transactional_id=JOB, transaction_timeout=600.0) as producer,
     ):
         say("started", producer_id=producer.producer_id, epoch=producer.epoch)
         try:
-            # A static member: the next instance of the job has its partitions at once, without waiting for a time-out.
+            # A static member: the next instance of the job gets the partitions without waiting for a session timeout.
             with store.consumer([FLIGHTS], group=GROUP, group_instance_id=JOB) as consumer:
                 _work(consumer, producer, orders["batch"], orders["pause_after"])
         except ProducerFencedError as error:
@@ -58,7 +58,7 @@ def _work(consumer: Consumer, producer: Producer, batch: int, pause_after: int |
 
 
 def _send(consumer: Consumer, producer: Producer, table: pa.Table, *, pause: bool) -> None:
-    """All records of a transaction, and the positions that they bring the group to."""
+    """Send the records of a transaction and the positions of the group after them."""
     half = table.num_rows // 2 if pause else 0
     if pause:
         producer.send_table(DELAYS, table.slice(0, half))

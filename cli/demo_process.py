@@ -1,4 +1,4 @@
-"""The job of the demo as the demo sees it: a process that tells what it does, and that can be killed."""
+"""Starts the job of the demo as a process, reads its events, and kills it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from txnstore.cli.context import CommandError
 class JobProcess:
     """A running ``txnstore.cli.demo_job``; leaving the ``with`` block ends it.
 
-    Its orders, which may hold credentials, go through its standard input: others cannot see them in a list of
-    processes.
+    The configuration may contain credentials, so it is passed through standard input: command lines are visible to
+    other users.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class JobProcess:
         raise CommandError(msg, self._last_words())
 
     def resume(self) -> None:
-        """Let a job that paused go on."""
+        """Resume a paused job."""
         self._tell("")
 
     def kill(self) -> int:
-        """Kill the process with SIGKILL, as a crash of the machine would; returns its exit status."""
+        """Kill the process with SIGKILL, which simulates a crash; returns its exit status."""
         os.kill(self.pid, signal.SIGKILL)
         return self._process.wait()
 
@@ -93,10 +93,10 @@ class JobProcess:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # It has ended: what it says, or does not say, tells.
+        with contextlib.suppress(BrokenPipeError):  # The process has ended; `until` reports that.
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return f"It said: {lines[-1]}" if lines else "It said nothing."
+        return f"Its last output: {lines[-1]}" if lines else "It wrote no output."

@@ -1,4 +1,4 @@
-"""Spark's part of the demo: flights into a topic, a transaction a quarter."""
+"""The Spark part of the demo: writes the flights to a topic, in one transaction per quarter."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _JAVA = 17
 
 
 def check_java() -> None:
-    """Refuse, with what to do, a machine on which Spark cannot start."""
+    """Raise :class:`CommandError` if the Java runtime that Spark needs is missing or too old."""
     advice = "Install a Java runtime (Debian: openjdk-17-jre-headless), or set JAVA_HOME."
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        msg = f"Spark needs Java {_JAVA} or newer, and there is none on the PATH"
+        msg = f"Spark needs Java {_JAVA} or newer, but there is none on the PATH"
         raise CommandError(msg, advice)
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except OSError as error:
-        msg = f"Spark needs Java {_JAVA} or newer, and {java} does not run: {error.strerror}"
+        msg = f"Spark needs Java {_JAVA} or newer, but {java} does not run: {error.strerror}"
         raise CommandError(msg, advice) from error
     match = re.search(r'version "(\d+)', told.stderr + told.stdout)
     if match is None or int(match[1]) < _JAVA:
-        found = f"version {match[1]}" if match else "no Java that runs"
-        msg = f"Spark needs Java {_JAVA} or newer, and {java} is {found}"
+        found = f"version {match[1]}" if match else "not a working Java"
+        msg = f"Spark needs Java {_JAVA} or newer, but {java} is {found}"
         raise CommandError(msg, advice)
 
 
 @contextmanager
 def session(folder: Path) -> Iterator[SparkSession]:
-    """A local session with two cores. What the JVM has to say goes into a file of the folder."""
+    """A local session with two cores. The output of the JVM goes to a file in the folder."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -66,11 +66,11 @@ def session(folder: Path) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder),
     }
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers are whatever python3 is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers use the python3 on the PATH.
     builder = SparkSession.builder.master("local[2]").appName("txnstore demo")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    # An interrupt is ours to handle: PySpark's handler would begin with a page about it.
+    # Keep our handler for interrupts: PySpark installs one that prints a long message.
     on_interrupt = signal.getsignal(signal.SIGINT)
     with _stderr_to(folder / "spark.log"):
         spark: SparkSession = builder.getOrCreate()
@@ -84,7 +84,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Processes that are started in the block inherit this file as their standard error."""
+    """Redirect standard error to the file, also for processes started in the block."""
     sys.stderr.flush()
     kept = os.dup(2)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -99,7 +99,7 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 
 def write(spark: SparkSession, url: str, options: Mapping[str, Any], table: pa.Table, version: int) -> None:
-    """Append the flights in one transaction, unless this version of the load is committed already."""
+    """Append the flights in one transaction, unless this version of the load is already committed."""
     storage = {
         f"storage.{key}": value if isinstance(value, str) else json.dumps(value) for key, value in options.items()
     }

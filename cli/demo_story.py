@@ -1,4 +1,4 @@
-"""The steps of the demo, told and checked one after the other."""
+"""The steps of the demo, with their output and checks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from txnstore.producer import Producer
     from txnstore.store import Store
 
-#: Into about so many transactions the job cuts its input.
+#: The approximate number of transactions of the job.
 _TRANSACTIONS = 30
-#: After so many of them the first instance dies, and after so many more the second one freezes.
+#: The first instance is killed after this number of transactions, and the second pauses after this number of its own.
 _FIRST_PAUSE, _SECOND_PAUSE = 10, 6
 
 _WORST = """
@@ -36,7 +36,7 @@ _WORST = """
 
 @dataclass
 class Setting:
-    """Where the story plays. ``folder`` is for logs and what Spark leaves behind."""
+    """The environment and the checks of a run. ``folder`` contains logs and Spark's files."""
 
     out: Output
     store: Store
@@ -47,7 +47,7 @@ class Setting:
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """A part of the story with its title and its duration."""
+        """Run a step; prints its title and its duration."""
         clock = self.store.runtime.clock
         began = clock()
         if not self.out.as_json:
@@ -62,17 +62,17 @@ class Setting:
         self.out.flush()
 
     def tell(self, text: str) -> None:
-        """A line of the story, for people."""
+        """Print a line of text; nothing with ``--json``."""
         if not self.out.as_json:
             self.out.line(f"   {text}")
             self.out.flush()
 
     def check(self, claim: str, found: Any, expected: Any) -> None:
-        """Note a claim, and tell whether it holds."""
+        """Add a check and print its result."""
         self.add([Check(claim, found, expected)])
 
     def add(self, found: list[Check]) -> None:
-        """Note claims, and tell whether they hold."""
+        """Add checks and print their results."""
         for check in found:
             self.checks.append(check)
             self.tell(f"{_mark(check)} {check.claim}: {_told(check)}")
@@ -84,7 +84,7 @@ class Setting:
 
 
 def tell(setting: Setting, table: pa.Table) -> bool:
-    """Tell the whole story; returns whether every check holds."""
+    """Run all steps; returns whether all checks hold."""
     clock = setting.store.runtime.clock
     began = clock()
     expected = Expected.of(table)
@@ -105,7 +105,7 @@ def _load(setting: Setting, table: pa.Table) -> None:
 
     number_of = pc.divide(pc.add(table["month"], 2), 3)  # 1 for January to March, …
     quarters = [table.filter(pc.equal(number_of, number)) for number in range(1, 5)]
-    with setting.step("1  Spark writes the flights, a transaction a quarter"):
+    with setting.step("1  Spark writes the flights, one transaction per quarter"):
         with setting.out.progress("Spark") as advance, session(setting.folder) as spark:
             for number, quarter in enumerate(quarters, 1):
                 write(spark, setting.url, setting.storage_options, quarter, number)
@@ -116,17 +116,17 @@ def _load(setting: Setting, table: pa.Table) -> None:
             advance(len(quarters) + 1)
         after = setting.store.state()
         setting.check("flights written", checks.scalar(setting.store, "SELECT count(*) FROM flights"), table.num_rows)
-        setting.check("offsets taken by writing quarter 4 again", _end(after, FLIGHTS) - _end(before, FLIGHTS), 0)
+        setting.check("records added by writing quarter 4 again", _end(after, FLIGHTS) - _end(before, FLIGHTS), 0)
 
 
 def _run_job(setting: Setting, expected: Expected) -> int:
-    """The job with its crash and its zombie; returns how many records were aborted on the way."""
+    """Run the job with a crash and a zombie; returns the number of aborted records."""
     batch = max(1, expected.flights // _TRANSACTIONS)
-    with setting.out.progress("making delays", total=expected.flights) as advance:
+    with setting.out.progress("computing delays", total=expected.flights) as advance:
         progress = _progress(advance)
-        with setting.step("2  A job makes delays of flights, and is killed in the middle of a transaction"):
+        with setting.step("2  A job computes delays from flights, and is killed in the middle of a transaction"):
             lost = _crash(setting, batch, progress)
-        with setting.step("3  It is started again; a frozen instance of it becomes a zombie; a third one finishes"):
+        with setting.step("3  The job restarts; this instance pauses and becomes a zombie; a third one finishes"):
             return lost + _zombie(setting, batch, progress, lost)
 
 
@@ -152,11 +152,13 @@ def _crash(setting: Setting, batch: int, progress: Callable[[int], None]) -> int
         if partition.open_txns:
             stable, end = partition.last_stable_offset, partition.high_watermark
             setting.tell(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
-    setting.tell(f"its transaction is {state.transactions[JOB].state.name}, {flushed:,} records of it are in the log")
+    setting.tell(f"its transaction is {state.transactions[JOB].state.name}, with {flushed:,} records in the log")
     setting.check("records between the last stable offset and the end", _unstable(state), flushed)
     committed = checks.count(store)
     setting.tell(f"read_committed sees {committed:,} delays")
-    setting.check("more of them under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed)
+    setting.check(
+        "additional delays under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed
+    )
     return flushed
 
 
@@ -167,18 +169,18 @@ def _zombie(setting: Setting, batch: int, progress: Callable[[int], None], lost:
         epoch = second.until("started")["epoch"]
         state = store.state()
         setting.tell(f"process {second.pid} took over with epoch {epoch}")
-        setting.check("open transactions after the take-over", _open(state), 0)
-        setting.check("delays that read_committed lost or gained by it", checks.count(store) - before, 0)
+        setting.check("open transactions after the takeover", _open(state), 0)
+        setting.check("change of the delays under read_committed", checks.count(store) - before, 0)
         setting.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
         frozen = int(second.until("flushed", progress=progress)["records"])
-        setting.tell(f"process {second.pid} freezes with {frozen:,} records of a transaction in the log")
+        setting.tell(f"process {second.pid} pauses with {frozen:,} records of a transaction in the log")
         with setting.job(batch) as third:
             epoch = third.until("started")["epoch"]
             setting.tell(f"process {third.pid} took over with epoch {epoch}")
             third.until("finished", progress=progress)
         second.resume()
         told = second.until("fenced", "finished")
-        setting.check("what the zombie's commit met when it woke up", told["event"], "fenced")
+        setting.check("result of the zombie's commit after it resumed", told["event"], "fenced")
         setting.tell(f"ProducerFencedError: {told.get('error')}")
     return frozen
 
@@ -188,10 +190,8 @@ def _ask(setting: Setting, expected: Expected, aborted: int) -> None:
     with setting.step("4  SQL compares the store with the input"):
         setting.add(checks.exactness(store, expected, "under read_committed"))
         uncommitted = checks.count(store, "read_uncommitted")
-        setting.check(
-            "delays under read_uncommitted, the aborted ones included", uncommitted, expected.flights + aborted
-        )
-        setting.check("offsets that the job's group has not committed", checks.lag(store), 0)
+        setting.check("delays under read_uncommitted, including aborted ones", uncommitted, expected.flights + aborted)
+        setting.check("lag of the job's group", checks.lag(store), 0)
         with store.duckdb() as connection:
             worst = connection.sql(_WORST).to_arrow_table()
         if not setting.out.as_json:
@@ -201,7 +201,7 @@ def _ask(setting: Setting, expected: Expected, aborted: int) -> None:
 def _compact(setting: Setting, expected: Expected) -> None:
     store = setting.store
     few = max(1, min(1_000, expected.flights // 10))
-    with setting.step("5  A compaction, below an open and an aborted transaction"):
+    with setting.step("5  A compaction below an open and an aborted transaction"):
         with store.producer(transactional_id="straggler", transaction_timeout=600.0) as straggler:
             _send_some(straggler, few)
             with store.producer(transactional_id="unlucky") as unlucky:
@@ -214,16 +214,16 @@ def _compact(setting: Setting, expected: Expected) -> None:
             setting.tell(f"{report.segments_before:,} segments became {report.segments_after:,}")
             setting.add(checks.exactness(store, expected, "after the compaction"))
             seen = checks.count(store, "read_uncommitted") - expected.flights
-            setting.check("open and aborted records that read_uncommitted sees above the compacted part", seen, 2 * few)
+            setting.check("open and aborted records above the compacted part", seen, 2 * few)
             setting.check("aborted records left below the last stable offsets", checks.aborted(store), 0)
-            setting.check("delays in a snapshot from before", checks.count(store, snapshot=pinned), expected.flights)
+            setting.check("delays in an older snapshot", checks.count(store, snapshot=pinned), expected.flights)
             straggler.abort_transaction()
         report_of_all = store.verify(deep=True)
-        setting.check("invariants that `verify --deep` finds broken", len(report_of_all.violations), 0)
+        setting.check("violations that `verify --deep` finds", len(report_of_all.violations), 0)
 
 
 def _send_some(producer: Producer, count: int) -> None:
-    """Begin a transaction and bring some records of it into the log."""
+    """Begin a transaction and append some records."""
     producer.begin_transaction()
     row = {"carrier": "XX", "flight": 0, "tailnum": "N00000", "status": "in flight", "flights_partition": -1}
     producer.send_table(DELAYS, [{**row, "flights_offset": number} for number in range(count)])
@@ -239,7 +239,7 @@ def _summary(setting: Setting, seconds: float) -> bool:
     if setting.out.as_json:
         setting.out.rows(rows, [])
     else:
-        setting.out.line("\n6  What was checked")
+        setting.out.line("\n6  Summary of the checks")
         shown = [{"": _mark(check), "check": check.claim, "found": _told(check)} for check in setting.checks]
         setting.out.rows(shown, ["", "check", "found"])
     text = f"All {len(rows)} checks hold" if not failed else f"{len(failed)} of {len(rows)} checks FAILED"
@@ -258,7 +258,7 @@ def _told(check: Check) -> str:
     return found if check.ok else f"{found}, not {check.expected}"
 
 
-# What a state tells ---------------------------------------------------------------------------------------------------
+# Values of a state ----------------------------------------------------------------------------------------------------
 
 
 def _end(state: View, topic: str) -> int:
@@ -266,7 +266,7 @@ def _end(state: View, topic: str) -> int:
 
 
 def _unstable(state: View) -> int:
-    """The offsets between the last stable one and the high watermark of the delays."""
+    """The number of offsets of the delays between the last stable offset and the high watermark."""
     return sum(partition.high_watermark - partition.last_stable_offset for _, partition in state.partitions_of(DELAYS))
 
 

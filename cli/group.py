@@ -26,7 +26,7 @@ def group() -> None:
 @shared_options()
 @pass_app
 def list_groups(app: App) -> None:
-    """List all groups: their members, and how far they are behind."""
+    """List all groups with the number of their members and their lag."""
     with app.open(read_only=True) as store:
         found = store.groups()
     rows = [
@@ -34,7 +34,7 @@ def list_groups(app: App) -> None:
         for item in found
     ]
     columns = ["group", "state", "generation", "members", "partitions", "lag"]
-    app.out.rows(rows, columns, empty="There is no group yet. Consumers with a group make one")
+    app.out.rows(rows, columns, empty="There are no groups. A consumer with a group id creates one")
 
 
 @group.command()
@@ -61,7 +61,7 @@ def show(app: App, name: str) -> None:
     "target",
     required=True,
     metavar="earliest|latest|OFFSET|TIME",
-    help="Where to: an end of the log, an offset, or the first record at a time such as 2026-01-31T12:00:00Z.",
+    help="The new position: earliest, latest, an offset, or the first record at or after a time.",
 )
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Only this one; repeatable.")
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
@@ -73,7 +73,7 @@ def reset(
 ) -> None:
     """Set the committed offsets of the group NAME, which must have no live members.
 
-    By default in all partitions in which it has committed; with --topic in all of that topic.
+    By default for all partitions with a committed offset; with --topic for all partitions of that topic.
     """
     if partitions and len(topics) != 1:
         msg = "--partition needs one --topic"
@@ -97,7 +97,7 @@ def reset(
 
 def _report(app: App, name: str, found: dict[TopicPartition, int], *, dry_run: bool) -> None:
     rows = [{"group": name, "topic": tp.topic, "partition": tp.partition, "offset": at} for tp, at in found.items()]
-    app.out.rows(rows, ["topic", "partition", "offset"], empty="Nothing to reset: the group has committed nothing")
+    app.out.rows(rows, ["topic", "partition", "offset"], empty="Nothing to reset: the group has no committed offsets")
     if dry_run:
         app.out.note("Nothing was changed (--dry-run)")
 

@@ -1,4 +1,4 @@
-"""``log``: the chains themselves, entry by entry."""
+"""``log``: shows the entries of the chains."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ if TYPE_CHECKING:
     from txnstore.store import Store
 
 
-_CHAIN = click.option("--chain", type=click.IntRange(min=0), help="Which chain of the store, from 0. Default: all.")
+_CHAIN = click.option("--chain", type=click.IntRange(min=0), help="The number of the chain, from 0. Default: all.")
 
 
 @click.group()
 def log() -> None:
-    """Show the chains, readable."""
+    """Show the entries of the chains."""
 
 
 @log.command()
-@click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many entries.")
-@click.option("--before", type=click.IntRange(min=1), help="The newest entries of a chain below this number.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The number of entries."
+)
+@click.option("--before", type=click.IntRange(min=1), help="Only entries with a lower number.")
 @_CHAIN
 @shared_options()
 @pass_app
 def show(app: App, limit: int, before: int | None, chain: int | None) -> None:
-    """Show the newest entries, of all chains or of one: what happened, in one line each."""
+    """Show the newest entries of all chains or of one, in one line each."""
     with app.open(read_only=True) as store:
         chosen = [_one(store, chain)] if chain is not None or before is not None else range(len(store.chains))
         states = store.state(refresh=False).states
@@ -68,11 +70,11 @@ def entry(app: App, number: int, chain: int | None) -> None:
 
 
 def _one(store: Store, chain: int | None) -> int:
-    """The chain that was chosen; a store with one chain needs no choice."""
+    """The chosen chain; optional for a store with one chain."""
     count = len(store.chains)
     if chain is None:
         if count > 1:
-            msg = f"an entry has its number in its chain, and the store has {count} of them"
+            msg = f"the number of an entry is unique only in its chain, and the store has {count} chains"
             raise CommandError(msg, f"Add --chain 0 to --chain {count - 1}.")
         return 0
     if chain >= count:

@@ -1,4 +1,4 @@
-"""``compact``, ``vacuum``, ``expire``, ``verify``, ``recover``, ``checkpoint``: the care of a store."""
+"""``compact``, ``vacuum``, ``expire``, ``verify``, ``recover``, ``checkpoint``: maintenance of a store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ _PARTITION_COLUMNS = [
     "partition", "segments_before", "segments_after", "bytes_before", "bytes_after", "records", "aborted", "conflicts",
 ]  # fmt: skip
 
-_NO_EXPIRE = click.option(
-    "--no-expire", is_flag=True, help="Do not also forget what was unused for too long; see `txnstore expire`."
-)
+_NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire unused state; see `txnstore expire`.")
 
 
 @click.command()
@@ -26,9 +24,9 @@ _NO_EXPIRE = click.option(
 @shared_options()
 @pass_app
 def compact(app: App, topic: str | None, dry_run: bool, no_expire: bool) -> None:
-    """Merge small committed segments of TOPIC, or of all, and drop aborted data.
+    """Merge small committed segments of TOPIC, or of all topics, and drop aborted data.
 
-    Nothing at or above the last stable offset is touched, and no reader is disturbed.
+    Only data below the last stable offset is compacted. Readers and writers are not blocked.
     """
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
@@ -57,7 +55,7 @@ def compact(app: App, topic: str | None, dry_run: bool, no_expire: bool) -> None
 @shared_options()
 @pass_app
 def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool) -> None:
-    """Delete objects that nothing refers to, after a grace period."""
+    """Delete unreferenced objects after a grace period."""
     with app.open(read_only=dry_run) as store:
         report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
     verb = "Would delete" if dry_run else "Deleted"
@@ -73,21 +71,21 @@ def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool) -> None:
 
 @click.command()
 @click.option(
-    "--producers", type=Duration(), default="1d", show_default=True, help="What partitions know of producers."
+    "--producers", type=Duration(), default="1d", show_default=True, help="State of idle producers in partitions."
 )
-@click.option("--transactional-ids", type=Duration(), default="7d", show_default=True, help="Ids without transactions.")
+@click.option("--transactional-ids", type=Duration(), default="7d", show_default=True, help="Idle transactional ids.")
 @click.option("--offsets", type=Duration(), default="7d", show_default=True, help="Offsets of groups without members.")
 @shared_options()
 @pass_app
 def expire(app: App, producers: float, transactional_ids: float, offsets: float) -> None:
-    """Forget what was unused for so long. `compact` and `vacuum` do it with the defaults, which are Kafka's.
+    """Expire state that was unused for the given durations. `compact` and `vacuum` do it with the defaults, Kafka's.
 
-    Nothing goes that an open transaction needs, nor a transactional id that knows versions of a job.
+    State that an open transaction needs, and transactional ids with recorded job versions, never expire.
     """
     with app.open() as store:
         report = store.expire(producers, transactional_ids, offsets)
     app.out.result(
-        f"Forgot {report.producers:,} producers in partitions and groups, {len(report.transactional_ids):,} "
+        f"Expired {report.producers:,} producers in partitions and groups, {len(report.transactional_ids):,} "
         f"transactional ids, {report.offsets:,} offsets, {len(report.groups):,} groups",
         **asdict(report),
     )
@@ -98,11 +96,11 @@ def expire(app: App, producers: float, transactional_ids: float, offsets: float)
 @shared_options()
 @pass_app
 def verify(app: App, deep: bool) -> int:
-    """Check every invariant of the store; the exit status is 1 if one does not hold."""
+    """Check all invariants of the store; the exit status is 1 if there are violations."""
     with app.unread() as store:
         report = store.verify(deep=deep)
     app.out.result(
-        "Everything holds" if report.ok else counted(len(report.violations), "violation"),
+        "No violations found" if report.ok else counted(len(report.violations), "violation"),
         **{**asdict(report), "ok": report.ok},
     )
     if not app.out.as_json:
@@ -114,19 +112,19 @@ def verify(app: App, deep: bool) -> int:
 @shared_options()
 @pass_app
 def recover(app: App) -> int:
-    """End what others left: markers that are missing, transactions past their time-out.
+    """Complete decided transactions and abort expired ones of crashed clients.
 
-    Safe at any time. The exit status is 1 if something could not be ended now.
+    Safe at any time. The exit status is 1 if a transaction could not be completed.
     """
     with app.open() as store:
         report = store.recover()
     app.out.result(
-        f"{len(report.finished):,} decided transactions carried out, {len(report.aborted):,} expired ones aborted, "
-        f"{report.topics:,} copies of topics brought up to date",
+        f"{len(report.finished):,} decided transactions completed, {len(report.aborted):,} expired ones aborted, "
+        f"{report.topics:,} copies of topics updated",
         **asdict(report),
     )
     for name, reason in report.failed:
-        app.out.error(f"{name} could not be ended: {reason}")
+        app.out.error(f"{name} could not be completed: {reason}")
     return 1 if report.failed else 0
 
 
@@ -134,7 +132,7 @@ def recover(app: App) -> int:
 @shared_options()
 @pass_app
 def checkpoint(app: App) -> None:
-    """Save the state now, so that the next open is fast."""
+    """Write a checkpoint now, so that the next open is fast."""
     with app.open() as store:
         sequence = store.checkpoint()
     app.out.result(f"The checkpoint covers {sequence:,} entries", sequence=sequence)

@@ -1,7 +1,7 @@
-"""All that commands print: tables and progress for people, JSON lines for programs, errors in one line.
+"""The output of commands: tables and progress bars, or JSON lines; errors in one line.
 
-Data goes to standard output, everything else to standard error. With ``--json`` each row or result is one JSON object
-a line; its members are a contract. Instants are ISO 8601 in UTC, bytes are text if they are UTF-8, else
+Data goes to standard output, everything else to standard error. With ``--json``, each row or result is one JSON object
+per line, whose members are a stable interface. Times are ISO 8601 in UTC. Bytes are text if they are UTF-8, else
 ``{"base64": "…"}``.
 """
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Advance(Protocol):
-    """Tells a progress bar how far the work is."""
+    """Updates a progress bar."""
 
     def __call__(self, done: float, total: float | None = None) -> None: ...
 
 
 class Output:
-    """Where the results of one run go."""
+    """Prints the results of one invocation."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -44,10 +44,13 @@ class Output:
         empty: str = "",
         verbatim: bool = False,
     ) -> None:
-        """A table of these columns, or one JSON object a row with all of its members.
+        """Print a table of these columns, or one JSON object per row with all members.
 
-        ``empty``: what people are told instead of a table without rows. ``verbatim``: the columns have the user's
-        names.
+        Args:
+            rows: The rows.
+            columns: The columns of the table.
+            empty: Printed to standard error instead of an empty table.
+            verbatim: Print column names unchanged instead of replacing underscores by spaces.
         """
         if self.as_json:
             for row in rows:
@@ -72,7 +75,7 @@ class Output:
         self._stdout().print(table)
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """One result: a name and a value a line, or one JSON object."""
+        """Print one result: a line with name and value per member, or one JSON object."""
         if self.as_json:
             self.line(to_json(values))
             return
@@ -81,35 +84,35 @@ class Output:
             self.line(f"{name.replace('_', ' '):<{width}}  {display(value)}".rstrip())
 
     def result(self, text: str, **values: Any) -> None:
-        """What a command did: a sentence for people, the values for programs."""
+        """Print the result of a command: the sentence, or the values as JSON."""
         self.line(to_json(values) if self.as_json else text)
 
     def line(self, text: str) -> None:
-        """One line on standard output, whatever its encoding can show."""
+        """Print one line to standard output as UTF-8."""
         self.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Bytes on standard output as they are."""
+        """Write bytes to standard output unchanged."""
         if self._bar is not None and sys.stdout.isatty():
-            # The line goes above the bar, which is on the same terminal.
+            # Print the line above the progress bar, which is on the same terminal.
             self._bar.console.print(data.decode("utf-8", "backslashreplace"), end="", markup=False, soft_wrap=True)
             return
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
 
     def flush(self) -> None:
-        """Hand over what is buffered. A reader that has gone away shows here."""
+        """Flush standard output; raises ``BrokenPipeError`` if its reader has closed the pipe."""
         sys.stdout.flush()
 
     # Everything else --------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """A remark for people, on standard error; nothing with ``--json``."""
+        """Print a note to standard error; nothing with ``--json``."""
         if not self.as_json:
             print(text, file=sys.stderr, flush=True)
 
     def error(self, message: str, advice: str = "") -> None:
-        """An error in one line on standard error, with what to do next."""
+        """Print an error with advice, in one line, to standard error."""
         text = " ".join(message.split())
         if advice:
             text += ("" if text.endswith((".", "!", "?")) else ".") + " " + advice
@@ -117,7 +120,7 @@ class Output:
 
     @contextmanager
     def progress(self, what: str, total: float | None = None) -> Iterator[Advance]:
-        """A progress bar on standard error while the block runs; nothing where that is no terminal."""
+        """Show a progress bar on standard error while the block runs, if it is a terminal."""
         if not sys.stderr.isatty():
             yield lambda done, total=None: None
             return
@@ -135,7 +138,7 @@ class Output:
             task = bar.add_task(what, total=total)
 
             def advance(done: float, total: float | None = None) -> None:
-                bar.update(task, completed=done, total=total)  # None leaves the total as it is
+                bar.update(task, completed=done, total=total)  # None keeps the total.
 
             try:
                 yield advance
@@ -143,7 +146,7 @@ class Output:
                 self._bar = None
 
     def _stdout(self) -> Console:
-        """A console as wide as the terminal; as wide as the table where there is none."""
+        """A console as wide as the terminal; without a terminal, wide enough for any table."""
         from rich.console import Console
 
         on_terminal = sys.stdout.isatty()
@@ -180,7 +183,7 @@ def _plain(value: Any) -> Any:
 
 
 def display(value: Any) -> str:
-    """A value for people: nothing for None, texts as they are, the rest as in JSON."""
+    """A value as text: empty for None, strings unchanged, other values as in JSON."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -196,7 +199,7 @@ def display(value: Any) -> str:
 
 
 def instant(milliseconds: int | None) -> str | None:
-    """A time of the library (milliseconds since the epoch) as ISO 8601 in UTC."""
+    """A time in milliseconds since the epoch as ISO 8601 in UTC."""
     if milliseconds is None:
         return None
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -204,12 +207,12 @@ def instant(milliseconds: int | None) -> str | None:
 
 
 def counted(count: int, what: str) -> str:
-    """A number of things: ``1 record``, ``1,000 records``."""
+    """A number with its noun: ``1 record``, ``1,000 records``."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def size(count: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes with a binary unit: ``1.5 MiB``."""
     amount = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,4 +1,4 @@
-"""``produce``: records from standard input or a file into a topic."""
+"""``produce``: sends records from standard input or a file to a topic."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
-    help="What a line is: a value, or JSON (the default for a topic with a schema, where it is a row).",
+    help="The format of a line: text is a value; json is the default for a topic with a schema.",
 )
-@click.option("--key-field", metavar="NAME", help="Lines and rows are documents: this field of each is its key.")
-@click.option("--key-separator", metavar="TEXT", help="Lines of text are a key, this separator, and a value.")
+@click.option("--key-field", metavar="NAME", help="Lines and rows are documents; this field is the key.")
+@click.option("--key-separator", metavar="TEXT", help="Lines of text consist of a key, this separator, and a value.")
 @click.option("--partition", type=click.IntRange(min=0), help="Send everything to this partition.")
-@click.option("--transactional-id", metavar="ID", help="Send everything in one transaction of this id.")
+@click.option("--transactional-id", metavar="ID", help="Send everything in one transaction with this id.")
 @shared_options()
 @pass_app
 def produce(
@@ -54,7 +54,7 @@ def produce(
     """Send lines of standard input (or a file) to TOPIC.
 
     A line of text is a value. A line of JSON is a record as `consume --json` prints it, a document if --key-field is
-    given, or a row if the topic has a schema. With --transactional-id all of it becomes visible at once, or nothing.
+    given, or a row if the topic has a schema. With --transactional-id, either all records become visible or none.
     """
     _check_options(path, form, key_field, key_separator)
     with app.open() as store:
@@ -67,7 +67,7 @@ def produce(
             with app.out.progress(f"to {topic}", total) as advance, scope:
                 count = _send_all(producer, topic, pieces, partition, advance)
                 if transactional_id is None:
-                    producer.flush()  # A commit carries the last batches itself.
+                    producer.flush()  # A commit sends the last batches itself.
     how = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
     app.out.result(
         f"{counted(count, 'record')} sent to {topic!r}{how}",
@@ -82,7 +82,7 @@ def _check_options(path: Path | None, form: str | None, key_field: str | None, k
         msg = f"--file {path.name}: the name must end in one of {', '.join(_SUFFIXES)}"
         raise click.UsageError(msg)
     if path is not None and path.suffix in (".parquet", ".csv") and not path.is_file():
-        msg = f"--file {path.name}: it is a pipe or a device, from which only .jsonl can be read"
+        msg = f"--file {path.name}: only .jsonl can be read from a pipe or a device"
         raise click.UsageError(msg)
     if key_separator is not None and (path is not None or form == "json" or key_field is not None):
         msg = "--key-separator is for lines of text on standard input"
@@ -96,7 +96,7 @@ def _check_options(path: Path | None, form: str | None, key_field: str | None, k
 
 
 def _check_partition(topic: Topic, partition: int | None) -> None:
-    """Also for input without a record, which no producer looks at."""
+    """Check the partition, also for input without records, for which no send would raise."""
     if partition is not None and partition >= topic.partitions:
         msg = f"topic {topic.name!r} has no partition {partition}"
         raise CommandError(msg, f"Give --partition 0 to {topic.partitions - 1}, or leave it out.")
@@ -117,7 +117,7 @@ def _input(path: Path | None, reading: Reading) -> tuple[Iterator[Piece], int | 
     if path is not None:
         return pieces_of_file(path, reading), size_of_file(path)
     if sys.stdin is None or sys.stdin.closed:
-        msg = "standard input is closed, so there is nothing to send"
+        msg = "standard input is closed; there is nothing to send"
         raise CommandError(msg, "Pipe records in, or give --file.")
     return pieces_of_stream(sys.stdin.buffer, "standard input", reading), None
 

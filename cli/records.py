@@ -1,7 +1,7 @@
-"""What ``produce`` reads: lines of text, JSON lines, and files, as pieces that a producer takes.
+"""Reads the input of ``produce``: text lines, JSON lines, and files.
 
-A piece is a table for ``send_table``, or a list of keyword arguments for ``send``. Input is taken as it arrives, so a
-slow pipe is not held back until a block is full, and never as a whole.
+The input is read in pieces; a piece is a table for ``send_table``, or a list of keyword arguments for ``send``. Lines
+are passed on as they arrive, so records of a slow pipe are not delayed until a block is full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ _RECORD_MEMBERS = frozenset({"topic", "partition", "offset", "timestamp", "key",
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of the input. ``done``: how many bytes (or rows, of a Parquet file) of it are read by now."""
+    """A piece of the input.
+
+    Attributes:
+        records: A table, or keyword arguments for ``send``.
+        where: The position in the input, for messages.
+        done: The bytes (for a Parquet file the rows) read so far.
+    """
 
     records: list[dict[str, Any]] | pa.Table
     where: str
@@ -35,13 +41,20 @@ class Piece:
 
     @property
     def count(self) -> int:
-        """How many records it holds."""
+        """The number of records."""
         return self.records.num_rows if hasattr(self.records, "num_rows") else len(self.records)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How lines become records. ``schema``: of the topic; None for Kafka records."""
+    """The format of the input.
+
+    Attributes:
+        schema: The schema of the topic; None for Kafka records.
+        as_json: Whether lines are JSON.
+        key_field: The field of a document that is the key.
+        key_separator: The text between key and value in a line of text.
+    """
 
     schema: pa.Schema | None
     as_json: bool
@@ -50,7 +63,7 @@ class Reading:
 
 
 def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Piece]:
-    """The records in lines of text or JSON. An error names the line."""
+    """Read lines of text or JSON. Errors name the line."""
     number, done = 1, 0
     for lines in _lines(stream):
         done += sum(map(len, lines)) + len(lines)
@@ -60,7 +73,7 @@ def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[
 
 
 def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Complete lines, as many as there are at the moment, without their ends."""
+    """Yield the complete lines that are available, without line ends."""
     read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
     rest: list[bytes] = []
     while data := read(_BLOCK):
@@ -98,12 +111,12 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
     return _rows(found, f"{name}, {where}", reading)
 
 
-#: What to do about input that cannot be sent.
+#: The advice for input that cannot be sent.
 ADVICE = "Correct the input; records of earlier lines may have been sent unless a --transactional-id was given."
 
 
 def _rows(rows: list[dict[str, Any]], where: str, reading: Reading) -> pa.Table:
-    """Rows as a table of the topic's schema; the library says what is wrong with a column."""
+    """Convert rows to a table of the topic's schema."""
     from txnstore.errors import SchemaMismatchError
     from txnstore.segment.convert import normalize
 
@@ -120,7 +133,7 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
     for number, line in enumerate(lines, first):
         key, found, value = line.partition(separator)
         if not found:
-            msg = f"{name}, line {number}: there is no key separator {separator.decode()!r} in it"
+            msg = f"{name}, line {number}: the key separator {separator.decode()!r} is missing"
             raise CommandError(msg, ADVICE)
         keys.append(key)
         values.append(value)
@@ -128,14 +141,14 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
 
 
 def _record(line: bytes, reading: Reading) -> dict[str, Any]:
-    """One line of JSON: a row, a document that holds its key, or a record as ``consume --json`` prints it."""
+    """Parse a line of JSON: a row, a document with its key, or a record as ``consume --json`` prints it."""
     try:
-        document = json.loads(line.decode("utf-8-sig"))  # Else it would guess: UTF-16, for a line that begins oddly.
+        document = json.loads(line.decode("utf-8-sig"))  # json.loads(bytes) would guess the encoding.
     except ValueError as error:
         msg = f"not valid JSON ({error})"
         raise ValueError(msg) from None
     if not isinstance(document, dict):
-        msg = f"a JSON object is expected, not {str(line[:40], 'utf-8', 'replace')!r}"
+        msg = f"expected a JSON object, not {str(line[:40], 'utf-8', 'replace')!r}"
         raise ValueError(msg)
     if reading.schema is not None:
         return row_from_json(document, reading.schema)
@@ -146,7 +159,7 @@ def _record(line: bytes, reading: Reading) -> dict[str, Any]:
 
 def _key(document: Mapping[str, Any], field: str) -> bytes | None:
     if field not in document:
-        msg = f"there is no field {field!r} for the key"
+        msg = f"the key field {field!r} is missing"
         raise ValueError(msg)
     return bytes_from_json(document[field])
 
@@ -178,14 +191,14 @@ def _record_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def size_of_file(path: Path) -> int:
-    """What :attr:`Piece.done` reaches at the end of the file."""
+    """The value of :attr:`Piece.done` at the end of the file."""
     if path.suffix == ".parquet":
         return int(_parquet(path).metadata.num_rows)
     return path.stat().st_size
 
 
 def pieces_of_file(path: Path, reading: Reading) -> Iterator[Piece]:
-    """The rows of a Parquet, CSV or JSON-lines file."""
+    """Read a Parquet, CSV or JSON lines file."""
     if path.suffix in (".jsonl", ".ndjson"):
         with path.open("rb") as stream:
             yield from pieces_of_stream(stream, path.name, reading)
@@ -234,7 +247,7 @@ def _csv_batches(path: Path, reading: Reading) -> Iterator[tuple[pa.RecordBatch,
 
 
 def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
-    """The types of the topic's columns. Keys and values of Kafka records are bytes, also if all look like numbers."""
+    """The types of the topic's columns. Keys and values of Kafka records are bytes, even if all look like numbers."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -248,7 +261,7 @@ def _csv_types(path: Path, reading: Reading) -> dict[str, pa.DataType]:
 
 
 def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict[str, Any]] | pa.Table:
-    """Rows for a typed topic; for one of Kafka records, records where there is a value column, else documents."""
+    """Rows for a topic with a schema; else records if there is a column ``value``, or documents."""
     import pyarrow as pa
 
     if reading.schema is not None or ("value" in batch.schema.names and reading.key_field is None):

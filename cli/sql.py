@@ -1,4 +1,4 @@
-"""``sql``: DuckDB over the topics."""
+"""``sql``: queries topics with DuckDB."""
 
 from __future__ import annotations
 
@@ -27,26 +27,32 @@ _BATCH = 10_000
     show_default=True,
 )
 @click.option("--emit-views", is_flag=True, help="Print CREATE VIEW statements for a DuckDB without txnstore.")
-@click.option("--max-rows", type=click.IntRange(min=1), default=1_000, show_default=True, help="Rows of a table.")
+@click.option(
+    "--max-rows",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    help="Rows to print at most.",
+)
 @shared_options()
 @pass_app
 def sql(app: App, query: str | None, isolation: str, emit_views: bool, max_rows: int) -> None:
-    """Run QUERY (or standard input) in DuckDB: a view a topic, and the schema txn to look behind.
+    """Run QUERY (or standard input) in DuckDB, with one view per topic and metadata in the schema txn.
 
-    All of it sees one snapshot. With --json all rows are printed, without it --max-rows of them.
+    The query sees one snapshot of all topics. With --json all rows are printed, else at most --max-rows.
     """
     if emit_views:
         if query is not None:
             msg = "--emit-views takes no query"
             raise click.UsageError(msg)
-        from txnstore import sql as doors
+        from txnstore.sql import emit_views as views_of
 
         with app.open(read_only=True) as store:
-            app.out.line(doors.emit_views(store, isolation).rstrip("\n"))
+            app.out.line(views_of(store, isolation).rstrip("\n"))
         return
     text = query if query is not None else _read_query()
     if not text.strip():
-        msg = "there is no query in it" if query is not None else "standard input holds no query"
+        msg = "the query is empty" if query is not None else "standard input contains no query"
         raise click.UsageError(msg)
     with app.open(read_only=True) as store:
         _run(app, store, text, isolation, max_rows)
@@ -90,7 +96,7 @@ def _print(app: App, reader: pa.RecordBatchReader, max_rows: int) -> None:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names of columns, each once, so that no column of a join is lost: ``id`` and ``id_1``, as DuckDB has it."""
+    """Unique column names: duplicates from a join become ``id`` and ``id_1``, as in DuckDB."""
     found: list[str] = []
     for name in names:
         others = (f"{name}_{number}" for number in range(1, len(names) + 1))

@@ -1,4 +1,4 @@
-"""``init`` and ``info``: a store as a whole."""
+"""``init`` and ``info``: create and describe a store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from txnstore.core.routing import MAX_CHAINS
 @click.command()
 @click.argument("url", required=False)
 @click.option(
-    "--chains", type=click.IntRange(1, MAX_CHAINS), default=None, show_default="1, or as many as it has",
-    help="How many chains order its commits, for ever: more take more commits a second, and each transaction over "
-    "several costs more requests.",
+    "--chains", type=click.IntRange(1, MAX_CHAINS), default=None, show_default="1, or that of the existing store",
+    help="The number of chains; it cannot change later. More chains allow more commits per second, but transactions "
+    "over several chains cost more requests.",
 )  # fmt: skip
-@click.option("--exist-ok", is_flag=True, help="Be content with a store that exists already.")
+@click.option("--exist-ok", is_flag=True, help="Accept an existing store.")
 @shared_options()
 @pass_app
 def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
@@ -36,14 +36,14 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
         has = f", with {count} chains" if count > 1 else ""
         app.out.result(f"The store is at {store.url}{has}", url=store.url, store_id=store.store_id, chains=count)
         if store.url.startswith("memory://"):
-            app.out.note("It ends with this command, for it is in the memory of its process: give a folder to keep it")
+            app.out.note("This store is in memory and ends with this command; give a folder to keep it")
 
 
 @click.command()
 @shared_options()
 @pass_app
 def info(app: App) -> None:
-    """Show what is in the store and what it cost to look."""
+    """Show the contents of the store, and the requests made to read them."""
     with app.open(read_only=True) as store:
         state = store.state(refresh=False)
         batches = [batch for partition in state.partitions.values() for batch in partition.batches]
@@ -71,5 +71,5 @@ def info(app: App) -> None:
 
 
 def _metrics(app: App, metrics: dict[str, int]) -> dict[str, int] | str:
-    """What it cost to look: all counters for programs, those that are not zero for people."""
+    """The counters of requests: all of them as JSON, else those that are not zero."""
     return metrics if app.out.as_json else ", ".join(f"{value} {name}" for name, value in metrics.items() if value)

@@ -33,12 +33,12 @@ def topic() -> None:
     "columns",
     metavar="NAME:TYPE",
     multiple=True,
-    help="A typed column, such as id:int64! (! means not null). Without any, the topic holds Kafka records.",
+    help="A typed column, such as id:int64! (! means not null). Without columns, the topic has Kafka records.",
 )
-@click.option("--key", metavar="COLUMN", help="The column that chooses the partition.")
-@click.option("--timestamp", metavar="COLUMN", help="The column that holds the event time.")
+@click.option("--key", metavar="COLUMN", help="The column whose value chooses the partition.")
+@click.option("--timestamp", metavar="COLUMN", help="The column with the event time.")
 @click.option("--config", metavar="NAME=VALUE", multiple=True, help="A setting under Kafka's name; repeatable.")
-@click.option("--exist-ok", is_flag=True, help="Be content with a topic that was created the same way.")
+@click.option("--exist-ok", is_flag=True, help="Accept an existing topic that is equal.")
 @shared_options()
 @pass_app
 def create(
@@ -90,7 +90,7 @@ def list_topics(app: App) -> None:
             }
         )
     columns = ["topic", "partitions", "records", "segments", "bytes", "typed", "key"]
-    app.out.rows(rows, columns, empty="There is no topic yet. Create one: txnstore topic create NAME")
+    app.out.rows(rows, columns, empty="There are no topics. Create one: txnstore topic create NAME")
 
 
 @topic.command()
@@ -98,7 +98,7 @@ def list_topics(app: App) -> None:
 @shared_options()
 @pass_app
 def show(app: App, name: str) -> None:
-    """Show the columns, the settings and the partitions of the topic NAME."""
+    """Show the columns, settings and partitions of the topic NAME."""
     with app.open(read_only=True) as store:
         found = store.topic(name)
         state = store.state(refresh=False)
@@ -117,10 +117,10 @@ def show(app: App, name: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="More partitions than before.")
+@click.option("--partitions", type=click.IntRange(min=1), help="The new number of partitions; it can only increase.")
 @click.option("--add-column", "columns", metavar="NAME:TYPE", multiple=True, help="A new nullable column; repeatable.")
 @click.option("--config", metavar="NAME=VALUE", multiple=True, help="Set a setting; repeatable.")
-@click.option("--unset", metavar="NAME", multiple=True, help="Return a setting to its default; repeatable.")
+@click.option("--unset", metavar="NAME", multiple=True, help="Reset a setting to its default; repeatable.")
 @shared_options()
 @pass_app
 def alter(
@@ -148,7 +148,7 @@ def alter(
 @shared_options()
 @pass_app
 def delete(app: App, name: str, yes: bool) -> None:
-    """Delete the topic NAME with all of its records."""
+    """Delete the topic NAME and all of its records."""
     with app.open() as store:
         store.topic(name)
         if not yes:
@@ -176,7 +176,7 @@ def _wider(found: Topic, columns: tuple[str, ...]) -> pa.Schema:
     from txnstore.segment.schema_text import schema_from_text
 
     if found.schema is None:
-        msg = f"topic {found.name!r} holds Kafka records: it has no columns of its own to add to"
+        msg = f"topic {found.name!r} was created without columns (Kafka records), so none can be added"
         raise click.UsageError(msg)
     schema = schema_from_text(found.schema)
     for text in columns:

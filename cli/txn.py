@@ -1,4 +1,4 @@
-"""``txn``: the transactions of a store, and what to do about those that nobody ends."""
+"""``txn``: shows transactions, aborts hanging ones, fences producers."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ _HANGING_COLUMNS = [
 
 @click.group()
 def txn() -> None:
-    """Show transactions, abort those that nobody ends, fence producers."""
+    """Show transactions, abort hanging ones, fence producers."""
 
 
 @txn.command("list")
-@click.option("--state", metavar="STATE", help="Only those in this state, such as ONGOING or COMPLETE_COMMIT.")
-@click.option("--older-than", type=Duration(), help="Only open ones that began so long ago: 90s, 30m, 24h.")
-@click.option("--producer-id", type=int, help="Only those of this producer id.")
-@click.option("--pattern", metavar="REGEX", help="Only ids that match this regular expression as a whole.")
+@click.option("--state", metavar="STATE", help="Only transactions in this state, such as ONGOING or COMPLETE_COMMIT.")
+@click.option("--older-than", type=Duration(), help="Only open transactions older than this: 90s, 30m, 24h.")
+@click.option("--producer-id", type=int, help="Only transactions of this producer id.")
+@click.option("--pattern", metavar="REGEX", help="Only ids that this regular expression matches completely.")
 @shared_options()
 @pass_app
 def list_transactions(
     app: App, state: str | None, older_than: float | None, producer_id: int | None, pattern: str | None
 ) -> None:
-    """List the transactional ids with the state of each one's last transaction."""
+    """List the transactional ids with the state of their last transaction."""
     filtered = any(value is not None for value in (state, older_than, producer_id, pattern))
     with app.open(read_only=True) as store:
         found = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
     app.out.rows(
         map(_described, found),
         _COLUMNS,
-        empty="No such transaction" if filtered else "There is no transactional id yet",
+        empty="No matching transactions" if filtered else "There are no transactional ids",
     )
 
 
@@ -58,7 +58,7 @@ def list_transactions(
 @shared_options()
 @pass_app
 def show(app: App, transactional_id: str) -> None:
-    """Show the transaction of TRANSACTIONAL_ID, and what it holds open in each partition."""
+    """Show the transaction of TRANSACTIONAL_ID and its open data in each partition."""
     with app.open(read_only=True) as store:
         found = store.transaction(transactional_id)
     opened = [_without_tp(asdict(item), item.tp) for item in found.open]
@@ -80,35 +80,35 @@ def show(app: App, transactional_id: str) -> None:
 @txn.command()
 @click.argument("transactional_id")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="How many entries to read."
+    "--limit", type=click.IntRange(min=1), default=10_000, show_default=True, help="The number of entries to read."
 )
-@click.option("--since", type=Duration(), help="Only what happened in the last 90s, 30m, 24h.")
+@click.option("--since", type=Duration(), help="Only steps of this last period: 90s, 30m, 24h.")
 @shared_options()
 @pass_app
 def history(app: App, transactional_id: str, limit: int, since: float | None) -> None:
-    """Show the steps of the transactions of TRANSACTIONAL_ID, in the order in which they happened, with their entries.
+    """Show the steps of the transactions of TRANSACTIONAL_ID in order, with their entries.
 
-    The newest entries of all chains are read, one request each.
+    Reads the newest entries of all chains, one request per entry.
     """
     with app.open(read_only=True) as store:
         start = None if since is None else store.runtime.clock() - int(since * 1000)
         found = store.transaction_history(transactional_id, limit, start)
-    app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No step in these entries")
+    app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No steps in these entries")
     if not found.complete and since is None:
         app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")
 
 
 @txn.command()
 @click.argument("transactional_id", required=False)
-@click.option("--partition", metavar="TOPIC-N", help="The partition of open data that no transactional id has.")
-@click.option("--producer-id", type=int, help="The producer of that data.")
+@click.option("--partition", metavar="TOPIC-N", help="The partition with open data of no known transactional id.")
+@click.option("--producer-id", type=int, help="The producer id of that data.")
 @shared_options()
 @pass_app
 def abort(app: App, transactional_id: str | None, partition: str | None, producer_id: int | None) -> None:
-    """Abort the open transaction of TRANSACTIONAL_ID, and fence its owner.
+    """Abort the open transaction of TRANSACTIONAL_ID, and fence its producer.
 
-    Data that `find-hanging` shows without an id is aborted by --partition and --producer-id instead. A transaction that
-    is decided already is carried out as decided.
+    For data that `find-hanging` shows without a transactional id, give --partition and --producer-id instead. A
+    transaction that is already decided is completed as decided.
     """
     by_partition = partition is not None and producer_id is not None
     if (transactional_id is None) is not by_partition or (partition is None) is not (producer_id is None):
@@ -122,25 +122,26 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
             assert producer_id is not None
             ended = store.abort_hanging(topic, number, producer_id)
     what = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
-    app.out.result(f"Ended {what}" if ended else f"Nothing of {what} is open", ended=ended)
+    app.out.result(f"Ended the transaction of {what}" if ended else f"{what} has no open transaction", ended=ended)
 
 
 @txn.command("find-hanging")
-@click.option("--topic", help="Only in the partitions of this topic, and groups with pending offsets in it.")
+@click.option("--topic", help="Only partitions of this topic, and groups with pending offsets in it.")
 @click.option(
-    "--late", type=Duration(), default="5m", show_default=True, help="How long past its time-out is too long."
+    "--late", type=Duration(), default="5m", show_default=True, help="The time past its timeout before one is hanging."
 )
 @shared_options()
 @pass_app
 def find_hanging(app: App, topic: str | None, late: float) -> None:
-    """Show what is open, in a partition or as offsets of a group, and nobody is about to end.
+    """Show open data in partitions, and pending offsets of groups, of hanging transactions.
 
-    No coordinator knows it, or it is long past its time-out. `recover` ends what is late; `txn abort` ends the rest.
+    A transaction is hanging if its coordinator does not know it, or if it is long past its timeout. `recover` completes
+    those past their timeout; `txn abort` ends the others.
     """
     with app.open(read_only=True) as store:
         found = store.find_hanging(topic, late)
     rows = [{**_without_tp(asdict(item), item.tp), "last_timestamp": instant(item.last_timestamp)} for item in found]
-    app.out.rows(rows, _HANGING_COLUMNS, empty="Nothing hangs")
+    app.out.rows(rows, _HANGING_COLUMNS, empty="No hanging transactions")
 
 
 @txn.command()
@@ -149,11 +150,11 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
 @shared_options()
 @pass_app
 def producers(app: App, topic: str, partition: int) -> None:
-    """Show the producers that PARTITION of TOPIC knows, and since which offset each has something open there."""
+    """Show the active producers of PARTITION of TOPIC, with the first offset of their open transaction."""
     with app.open(read_only=True) as store:
         found = store.producers(topic, partition)
     rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in found]
-    app.out.rows(rows, _PRODUCER_COLUMNS, empty="No producer is known there")
+    app.out.rows(rows, _PRODUCER_COLUMNS, empty="No producers in this partition")
 
 
 @txn.command()
@@ -161,9 +162,9 @@ def producers(app: App, topic: str, partition: int) -> None:
 @shared_options()
 @pass_app
 def fence(app: App, transactional_ids: tuple[str, ...]) -> None:
-    """Fence the producers that have these ids, and abort what they left open.
+    """Fence the producers with these transactional ids, and abort their open transactions.
 
-    They fail with their next call. A new producer with such an id goes on. An id that nobody has had yet is made, as in
+    The next call of a fenced producer fails; new producers can use the id. An id that does not exist is created, as in
     Kafka.
     """
     with app.open() as store:

@@ -1,4 +1,4 @@
-"""From what people type to what the library takes: column types, rows in JSON, durations, pairs."""
+"""Parses values of the command line: column types, rows in JSON, durations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIST = re.compile(r"list<(.+)>", re.IGNORECASE)
 
 
 class Duration(click.ParamType[float]):
-    """A duration such as ``90s``, ``30m``, ``24h``, ``7d``, or ``0``; else a number needs its unit. Gives seconds."""
+    """A duration in seconds, given as ``90s``, ``30m``, ``24h``, ``7d`` or ``0``."""
 
     name = "duration"
 
@@ -41,7 +41,7 @@ class Duration(click.ParamType[float]):
 
 
 def column(text: str) -> pa.Field:
-    """A column as ``NAME:TYPE``; ``!`` after the type means not null. Types have Arrow's names."""
+    """Parse a column ``NAME:TYPE`` with Arrow's names of types; ``!`` after the type means not null."""
     import pyarrow as pa
 
     name, separator, kind = text.partition(":")
@@ -53,7 +53,7 @@ def column(text: str) -> pa.Field:
 
 
 def data_type(text: str) -> pa.DataType:
-    """An Arrow type by its name, also with parameters where topics need them."""
+    """Parse the name of an Arrow type, including its parameters."""
     import pyarrow as pa
 
     if match := _ZONED.fullmatch(text):
@@ -76,9 +76,9 @@ def data_type(text: str) -> pa.DataType:
 
 
 def row_from_json(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """A JSON object as a row of the schema: texts become times, dates, decimals and bytes where the column is one.
+    """Convert a JSON object to a row of the schema: strings to times, dates, decimals and bytes, by column type.
 
-    The rest, and what is wrong with it, is left to the library. Raises ValueError, which names the column.
+    Other values are unchanged; the library checks them. Raises ``ValueError``, which names the column.
     """
     converted = {}
     for name, value in row.items():
@@ -92,7 +92,7 @@ def row_from_json(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
 
 
 def from_json(value: Any, kind: pa.DataType) -> Any:
-    """A JSON value as Python's value of an Arrow type."""
+    """Convert a JSON value to the Python value of an Arrow type."""
     import pyarrow.types as pt
 
     if value is None:
@@ -131,7 +131,7 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
 
 
 def bytes_from_json(value: Any) -> bytes | None:
-    """A key, value or header in JSON as bytes: text, ``{"base64": "…"}`` or null; other JSON is kept as JSON text."""
+    """Convert a key, value or header: a string, ``{"base64": "…"}``, null, or other JSON, which stays JSON text."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -140,7 +140,7 @@ def bytes_from_json(value: Any) -> bytes | None:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except binascii.Error:
-            msg = "what is given as base64 is not"
+            msg = "invalid base64"
             raise ValueError(msg) from None
     from txnstore.cli.output import to_json
 

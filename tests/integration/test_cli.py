@@ -105,7 +105,7 @@ def test_topics_are_listed_and_deleted(orders: Cli) -> None:
 # Records --------------------------------------------------------------------------------------------------------------
 
 
-def test_lines_of_text_come_back_as_they_were(orders: Cli) -> None:
+def test_text_lines_round_trip(orders: Cli) -> None:
     (sent,) = orders.ok("produce", "orders", "--json", stdin=b"a\n\n\xff\tb\n").lines
     assert sent == {"topic": "orders", "records": 3, "transactional_id": None}
     result = orders("consume", "orders")
@@ -113,14 +113,14 @@ def test_lines_of_text_come_back_as_they_were(orders: Cli) -> None:
     assert _values(orders) == ["a", "", {"base64": "/wli"}]
 
 
-def test_text_shows_what_it_is_asked_for(orders: Cli) -> None:
+def test_text_output_shows_the_requested_parts(orders: Cli) -> None:
     lines = '{"key":"k","value":"v","headers":[["h","1"],["i",null]],"timestamp":1700000000123,"partition":1}\n'
     orders.ok("produce", "orders", "--format", "json", stdin=lines)
     flags = ["--keys", "--headers", "--offsets", "--timestamps"]
     assert orders("consume", "orders", *flags).out == "2023-11-14T22:13:20.123Z\torders-1:0\th:1,i:null\tk\tv\n"
 
 
-def test_what_consume_prints_produce_takes(orders: Cli) -> None:
+def test_output_of_consume_is_input_of_produce(orders: Cli) -> None:
     lines = '{"key":"k","value":null,"headers":[["h",{"base64":"/w=="}]],"timestamp":5,"partition":2}\n'
     orders.ok("produce", "orders", "--format", "json", stdin=lines)
     printed = orders.ok("consume", "orders", "--json").out
@@ -140,7 +140,7 @@ def test_keys_choose_the_partition_as_in_kafka(orders: Cli) -> None:
     assert len({number for found in partitions.values() for number in found}) == 3
 
 
-def test_everything_of_a_transaction_or_nothing(orders: Cli) -> None:
+def test_transaction_is_all_or_nothing(orders: Cli) -> None:
     failed = orders("produce", "orders", "--transactional-id", "job", "--key-separator", ":", stdin="a:1\nb:2\nwrong\n")
     assert failed.status == 1
     assert "line 3" in failed.err
@@ -151,7 +151,7 @@ def test_everything_of_a_transaction_or_nothing(orders: Cli) -> None:
     assert sorted(_values(orders)) == ["a", "b"]
 
 
-def test_rows_of_a_typed_topic_go_round(typed: Cli) -> None:
+def test_rows_of_a_typed_topic_round_trip(typed: Cli) -> None:
     row = '{"id":1,"at":"2024-01-02T03:04:05Z","amount":"1.50","data":{"base64":"/w=="}}'
     typed.ok("produce", "typed", stdin=row + "\n")
     printed = typed("consume", "typed").out
@@ -170,7 +170,7 @@ def test_a_null_fits_every_nullable_column(typed: Cli) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_files_are_taken_by_their_names(typed: Cli, tmp_path: Path, suffix: str) -> None:
+def test_file_format_follows_the_suffix(typed: Cli, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"rows.{suffix}"
     if suffix == "parquet":
         pq.write_table(pa.table({"id": [1, 2], "amount": pa.array(["1.5", None]).cast(pa.decimal128(10, 2))}), path)
@@ -182,7 +182,7 @@ def test_files_are_taken_by_their_names(typed: Cli, tmp_path: Path, suffix: str)
     assert [(row["id"], row["amount"]) for row in rows] == [(1, "1.50"), (2, None)]
 
 
-def test_a_group_goes_on_where_it_stopped(orders: Cli) -> None:
+def test_group_continues_at_its_committed_offsets(orders: Cli) -> None:
     orders.ok("produce", "orders", "--partition", "0", stdin="a\nb\nc\n")
     group = ["--group", "readers"]
     assert _values(orders, *group, "--max", "2") == ["a", "b"]
@@ -229,7 +229,7 @@ def test_an_open_transaction_is_shown_and_read_by_isolation(orders: Cli) -> None
         assert orders.ok("txn", "list", "--older-than", "1h", "--json").lines == []
 
 
-def test_sql_prints_tables_for_people_and_all_rows_for_programs(typed: Cli) -> None:
+def test_sql_prints_a_table_or_all_rows_as_json(typed: Cli) -> None:
     typed.ok("produce", "typed", stdin="".join(f'{{"id":{n},"at":"2024-01-02T00:00:00Z"}}\n' for n in range(5)))
     query = 'SELECT id, "at", _offset FROM typed ORDER BY id'
     assert typed.ok("sql", query, "--json").lines[4] == {"id": 4, "at": "2024-01-02T00:00:00Z", "_offset": 4}
@@ -271,11 +271,11 @@ def test_small_segments_are_merged_and_the_old_ones_vacuumed(orders: Cli) -> Non
     assert _values(orders) == ["a", "b", "c"]
 
 
-def test_verify_tells_by_its_status_whether_all_is_well(orders: Cli) -> None:
+def test_verify_status_reports_violations(orders: Cli) -> None:
     orders.ok("produce", "orders", stdin="a")
     (fine,) = orders.ok("verify", "--deep", "--json").lines
     assert (fine["ok"], fine["violations"], fine["segments"]) == (True, [], 1)
-    assert orders.ok("verify").out == "Everything holds\n"
+    assert orders.ok("verify").out == "No violations found\n"
     folder = Path(orders.url.removeprefix("file://")) / "topics"
     (segment,) = folder.rglob("*.parquet")
     segment.write_bytes(segment.read_bytes()[:-1] + b"x")

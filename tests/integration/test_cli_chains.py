@@ -42,7 +42,7 @@ def _open_everywhere(url: str) -> tuple[txnstore.Store, ProducerIdentity]:
     return store, ProducerIdentity(producer.producer_id, producer.epoch, "everywhere")
 
 
-def test_a_store_says_how_many_chains_it_has(cli: Cli, tmp_path: Path) -> None:
+def test_info_shows_the_number_of_chains(cli: Cli, tmp_path: Path) -> None:
     (created,) = cli.ok("init", (tmp_path / "more").as_uri(), "--chains", "2", "--json").lines
     assert created["chains"] == 2
     (info,) = cli.ok("info", "--json").lines
@@ -51,7 +51,7 @@ def test_a_store_says_how_many_chains_it_has(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chains", ["0", "257", "many"])
-def test_a_number_of_chains_that_cannot_be_is_refused(cli: Cli, tmp_path: Path, chains: str) -> None:
+def test_invalid_number_of_chains_is_refused(cli: Cli, tmp_path: Path, chains: str) -> None:
     """COORD-02."""
     assert cli("init", (tmp_path / "more").as_uri(), "--chains", chains).status == 2
     assert not (tmp_path / "more").exists()
@@ -80,7 +80,7 @@ def test_the_log_shows_all_chains_or_one(cli: Cli) -> None:
     assert cli.ok("log", "show").out.split()[:2] == ["chain", "entry"]
 
 
-def test_an_entry_is_of_a_chain(cli: Cli) -> None:
+def test_entry_number_needs_a_chain(cli: Cli) -> None:
     home = chain_of_transactional_id("job", 3)
     (info,) = cli.ok("info", "--json").lines
     found = [
@@ -99,7 +99,7 @@ def test_an_entry_is_of_a_chain(cli: Cli) -> None:
         assert (refused.status, words in refused.err) == (1, True), refused
 
 
-def test_recover_ends_what_others_left(cli: Cli) -> None:
+def test_recover_completes_abandoned_transactions(cli: Cli) -> None:
     """REC-02: what is decided is carried out, once."""
     nothing = {"finished": [], "aborted": [], "failed": [], "topics": 0}
     assert cli.ok("recover", "--json").lines == [nothing]
@@ -116,7 +116,7 @@ def test_recover_ends_what_others_left(cli: Cli) -> None:
     store.close()
 
 
-def test_care_of_all_chains(cli: Cli) -> None:
+def test_maintenance_covers_all_chains(cli: Cli) -> None:
     for _ in range(2):
         cli.ok("produce", "orders", "--transactional-id", "job", "--format", "json", stdin=_RECORDS)
     assert len(cli.ok("compact", "--json").lines) == 3
@@ -130,20 +130,20 @@ def test_care_of_all_chains(cli: Cli) -> None:
     assert row == {"n": 9}
 
 
-def test_expire_forgets_in_all_chains(cli: Cli) -> None:
+def test_expire_covers_all_chains(cli: Cli) -> None:
     """RET-13, TMO-07: nothing is old enough yet; with limits of one's own it is, and ids go by their own clock."""
     nothing = {"producers": 0, "transactional_ids": [], "offsets": 0, "groups": []}
     assert cli.ok("expire", "--json").lines == [nothing]
     (report,) = cli.ok("expire", "--transactional-ids", "1ms", "--json").lines
     assert report == {**nothing, "transactional_ids": ["job"]}
-    assert cli.ok("expire").out.startswith("Forgot 0 producers")
+    assert cli.ok("expire").out.startswith("Expired 0 producers")
     refused = cli("expire", "--producers", "12h")
     assert (refused.status, "producer.id.expiration.ms" in refused.err) == (1, True)
     assert cli.ok("txn", "list", "--json").lines == []
     assert cli.ok("compact", "--no-expire", "--json").lines == []
 
 
-def test_a_transaction_is_shown_told_and_aborted(cli: Cli) -> None:
+def test_txn_show_history_and_abort(cli: Cli) -> None:
     """ADM-01, ADM-02, ADM-05: list, show, history, abort; what is asked twice is done once."""
     store, identity = _open_everywhere(cli.url)
     (listed,) = cli.ok(
@@ -153,7 +153,7 @@ def test_a_transaction_is_shown_told_and_aborted(cli: Cli) -> None:
     assert shown.items() >= {"state": "ONGOING", "chain": listed["chain"], "prepared": False, "versions": {}}.items()
     assert [item["partition"] for item in shown["open"]] == ["orders-0", "orders-1", "orders-2"]
     assert cli.ok("txn", "abort", "everywhere", "--json").lines == [{"ended": True}]
-    assert cli.ok("txn", "abort", "everywhere").out == "Nothing of 'everywhere' is open\n"
+    assert cli.ok("txn", "abort", "everywhere").out == "'everywhere' has no open transaction\n"
     steps = cli.ok("txn", "history", "everywhere", "--json").lines
     names = [step["step"] for step in steps if step["step"] != "ADD_PARTITIONS"]
     assert names == ["INIT", "BEGIN", "PREPARE_ABORT", *["ABORT(PID)"] * 3, "ABORTED"]
@@ -167,7 +167,7 @@ def test_a_transaction_is_shown_told_and_aborted(cli: Cli) -> None:
     store.close()
 
 
-def test_a_group_that_only_ended_transactions_have_touched_is_none(cli: Cli) -> None:
+def test_group_touched_only_by_ended_transactions_does_not_exist(cli: Cli) -> None:
     """OFF-16: what its chain keeps to fence late offsets is not a group, neither in the list nor in the number."""
     store = txnstore.open(cli.url)
     groups = [f"g{number}" for number in range(4)]
@@ -193,7 +193,7 @@ def test_producers_are_fenced_by_their_ids(cli: Cli) -> None:
     assert [step["step"] for step in cli.ok("txn", "history", "job", "--json").lines][-2:] == ["FENCED", "INIT"]
 
 
-def test_what_hangs_is_found(cli: Cli) -> None:
+def test_hanging_transactions_are_found(cli: Cli) -> None:
     """ADM-04."""
     assert cli.ok("txn", "find-hanging", "--json").lines == []
     store = txnstore.open(cli.url)
@@ -204,7 +204,7 @@ def test_what_hangs_is_found(cli: Cli) -> None:
     (row,) = cli.ok("txn", "find-hanging", "--topic", "orders", "--late", "0s", "--json").lines
     assert row.items() >= {"partition": "orders-1", "transactional_id": "late", "reason": "late"}.items()
     arguments = ["txn", "abort", "--partition", row["partition"], "--producer-id", str(row["producer_id"])]
-    assert cli.ok(*arguments).out == f"Ended producer id {row['producer_id']} in orders-1\n"
+    assert cli.ok(*arguments).out == f"Ended the transaction of producer id {row['producer_id']} in orders-1\n"
     assert cli.ok(*arguments, "--json").lines == [{"ended": False}]
     blocking = store.producer("blocking", transaction_timeout=0.001)
     blocking.begin_transaction()
@@ -234,6 +234,6 @@ def test_what_hangs_is_found(cli: Cli) -> None:
         (["fence"], 2, "TRANSACTIONAL_IDS"),
     ],
 )
-def test_what_cannot_be_done_to_a_transaction_is_told(cli: Cli, arguments: list[str], status: int, words: str) -> None:
+def test_impossible_transaction_commands_are_reported(cli: Cli, arguments: list[str], status: int, words: str) -> None:
     refused = cli("txn", *arguments)
     assert (refused.status, words in refused.err, refused.out) == (status, True, ""), refused

@@ -48,7 +48,7 @@ def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str |
         (["topic", "create", "a", "--key", "id"], "give the columns with --column"),
         (["topic", "create", "a", "--timestamp", "at"], "give the columns with --column"),
         (["topic", "alter", "orders"], "nothing to change"),
-        (["topic", "alter", "orders", "--add-column", "a:int64"], "no columns of its own"),
+        (["topic", "alter", "orders", "--add-column", "a:int64"], "created without columns"),
         (["topic", "delete", "orders"], "--yes"),
         (["produce", "orders", "--file", "missing.csv"], "missing.csv"),
         (["produce", "orders", "--format", "xml"], "xml"),
@@ -59,8 +59,8 @@ def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str |
         (["consume", "orders", "--from", "5", "--group", "g"], "--group"),
         (["consume", "orders", "--isolation", "serializable"], "serializable"),
         (["consume", "orders", "--max", "0"], "--max"),
-        (["sql"], "holds no query"),
-        (["sql", " "], "no query in it"),
+        (["sql"], "contains no query"),
+        (["sql", " "], "query is empty"),
         (["sql", "SELECT 1", "--emit-views"], "--emit-views takes no query"),
         (["vacuum", "--older-than", "tomorrow"], "not a duration"),
         (["expire", "--offsets", "90"], "not a duration"),
@@ -110,7 +110,7 @@ def test_wrong_usage_is_status_2(cli: Cli, arguments: list[str], message: str) -
         (["log", "entry", "99"], "no entry 99"),
     ],
 )
-def test_what_cannot_be_done_is_status_1(cli: Cli, arguments: list[str], message: str) -> None:
+def test_failure_is_status_1(cli: Cli, arguments: list[str], message: str) -> None:
     assert message in _refused(cli, 1, *arguments, stdin="x")
 
 
@@ -146,7 +146,7 @@ def test_there_is_no_store(cli: Cli, tmp_path: Path) -> None:
     assert "https://" in _refused(cli, 1, "info", url="https://example.com/store")
 
 
-def test_a_store_that_cannot_be_made_there(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_cannot_be_created_there(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thing to do, and it fits: the storage says what, and nobody adds what is true of servers."""
     file = tmp_path / "file"
     file.write_text("x")
@@ -164,20 +164,20 @@ def test_a_store_that_cannot_be_made_there(cli: Cli, tmp_path: Path, monkeypatch
     )
 
 
-def test_a_store_in_memory_is_made_and_said_to_be_short_lived(cli: Cli) -> None:
+def test_init_of_a_memory_store_prints_a_note(cli: Cli) -> None:
     made = cli("init", "memory://cli-short-lived")
     assert (made.status, "ends with this command" in made.err) == (0, True)
     assert cli.ok("init", "memory://cli-short-lived", "--exist-ok", "--json").lines[0]["chains"] == 1
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
-def test_a_pipe_is_no_file_that_is_read_more_than_once(cli: Cli, tmp_path: Path, name: str) -> None:
+def test_pipe_is_refused_for_formats_read_twice(cli: Cli, tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    assert f"--file {name}: it is a pipe" in _refused(cli, 2, "produce", "orders", "--file", str(tmp_path / name))
+    assert f"--file {name}: only .jsonl" in _refused(cli, 2, "produce", "orders", "--file", str(tmp_path / name))
 
 
 @pytest.mark.parametrize("stdin", ["", "x\n"])
-def test_a_partition_that_is_not_there_is_refused_before_input_is_read(cli: Cli, stdin: str) -> None:
+def test_missing_partition_is_refused_before_reading_input(cli: Cli, stdin: str) -> None:
     """And before an older producer of the transactional id is fenced."""
     error = _refused(cli, 1, "produce", "orders", "--partition", "9", "--transactional-id", "job", stdin=stdin)
     assert error == "error: topic 'orders' has no partition 9. Give --partition 0 to 0, or leave it out.\n"
@@ -202,7 +202,7 @@ def test_a_damaged_entry_is_named(cli: Cli) -> None:
     ]
 
 
-def test_verify_has_something_to_say_of_any_damage(cli: Cli, tmp_path: Path) -> None:
+def test_verify_reports_any_damage(cli: Cli, tmp_path: Path) -> None:
     assert "txnstore init" in _refused(cli, 1, "verify", url=str(tmp_path / "missing"))
     identity = Path(cli.url.removeprefix("file://")) / "store.json"
     identity.write_bytes(identity.read_bytes()[:-9])
@@ -230,7 +230,7 @@ class _Nothing:
         """Do nothing."""
 
 
-def test_an_endpoint_that_nobody_answers_at(cli: Cli) -> None:
+def test_unreachable_endpoint_is_reported(cli: Cli) -> None:
     options = ["--storage-option", "key=k", "--storage-option", "secret=hunter2"]
     error = _refused(
         cli, 1, "info", *options, "--storage-option", "endpoint_url=http://127.0.0.1:9", url="s3://bucket/store"

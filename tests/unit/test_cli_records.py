@@ -42,18 +42,18 @@ class _Trickle(io.BytesIO):
         (b"long line\nx\n\xff\n", [b"long line", b"x", b"\xff"]),
     ],
 )
-def test_each_line_of_text_is_a_value_as_it_is(data: bytes, values: list[bytes]) -> None:
+def test_text_line_is_an_unchanged_value(data: bytes, values: list[bytes]) -> None:
     assert [row["value"] for row in _rows(data, TEXT)] == values
     pieces = [piece.records for piece in pieces_of_stream(_Trickle(data), "input", TEXT)]
     assert [value for rows in pieces if isinstance(rows, pa.Table) for value in rows["value"].to_pylist()] == values
 
 
-def test_a_key_stands_before_the_first_separator() -> None:
+def test_key_precedes_the_first_separator() -> None:
     rows = _rows(b"k=v=w\n=x\n", Reading(None, as_json=False, key_separator="="))
     assert [(row["key"], row["value"]) for row in rows] == [(b"k", b"v=w"), (b"", b"x")]
 
 
-def test_a_document_keeps_its_text_and_gives_its_key() -> None:
+def test_document_is_an_unchanged_value_with_its_key_field() -> None:
     rows = _rows(b'{"id": 7}\n{"id": null}\n{"id": "x"}\n', Reading(None, as_json=True, key_field="id"))
     assert rows == [
         {"key": b"7", "value": b'{"id": 7}'},
@@ -79,18 +79,18 @@ KEYED = Reading(None, as_json=True, key_field="b")
     ("good", "line", "reading", "message"),
     [
         (b'{"value":"v"}', b"no json", JSON, "not valid JSON"),
-        (b'{"value":"v"}', b"[1]", JSON, "a JSON object is expected"),
+        (b'{"value":"v"}', b"[1]", JSON, "expected a JSON object"),
         (b'{"value":"v"}', b'{"key":"k"}', JSON, "it has no 'value'"),
         (b'{"value":"v"}', b'{"value":"v","extra":1}', JSON, "'extra'"),
         (b'{"value":"v"}', b'{"value":"v","headers":{"a":"b"}}', JSON, "headers must be a list of pairs"),
         (b'{"value":"v"}', b'{"value":"v","partition":"1"}', JSON, "partition must be a whole number"),
         (b'{"value":"v"}', b'{"value":"v","timestamp":true}', JSON, "timestamp must be a whole number"),
         (b'{"value":"v"}', b'{"value":{"base64":"*"}}', JSON, "base64"),
-        (b'{"b":1}', b'{"a":1}', KEYED, "no field 'b' for the key"),
-        (b"a:b", b"none", Reading(None, as_json=False, key_separator=":"), "no key separator ':'"),
+        (b'{"b":1}', b'{"a":1}', KEYED, "the key field 'b' is missing"),
+        (b"a:b", b"none", Reading(None, as_json=False, key_separator=":"), "key separator ':' is missing"),
     ],
 )
-def test_what_is_wrong_names_the_input_and_the_line(good: bytes, line: bytes, reading: Reading, message: str) -> None:
+def test_errors_name_the_input_and_the_line(good: bytes, line: bytes, reading: Reading, message: str) -> None:
     with pytest.raises(CommandError, match=message) as caught:
         _rows(good + b"\n" + line + b"\n", reading)
     assert str(caught.value).startswith("input, line 2: ")
@@ -102,7 +102,7 @@ def test_what_is_wrong_names_the_input_and_the_line(good: bytes, line: bytes, re
         (b'{"id":"x"}', "column 'id' is of type string"),
         (b'{"id":1,"nam":"x"}', "no column 'nam'"),
         (b'{"name":"x"}', "column 'id' is missing"),
-        (b'{"id":1}\n{"name":"x"}', "column 'id' holds a null"),
+        (b'{"id":1}\n{"name":"x"}', "column 'id' contains a null"),
     ],
 )
 def test_a_row_that_does_not_fit_names_the_column_and_the_lines(line: bytes, message: str) -> None:
@@ -128,7 +128,7 @@ def test_a_csv_file_gives_rows_of_the_topics_types(tmp_path: Path) -> None:
     assert _file_rows(path, Reading(TYPED, as_json=True)) == [{"name": "007", "id": 1}, {"name": None, "id": 2}]
 
 
-def test_rows_for_a_topic_without_columns_become_documents(tmp_path: Path) -> None:
+def test_rows_become_documents_for_a_topic_without_schema(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     pq.write_table(pa.table({"id": [1, 2], "name": ["a", None]}), path)
     assert _file_rows(path, Reading(None, as_json=True, key_field="id")) == [
@@ -137,14 +137,14 @@ def test_rows_for_a_topic_without_columns_become_documents(tmp_path: Path) -> No
     ]
 
 
-def test_a_file_with_a_value_column_holds_records(tmp_path: Path) -> None:
+def test_file_with_a_value_column_gives_records(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     pq.write_table(pa.table({"key": [b"k"], "value": [b"v"]}), path)
     assert _file_rows(path, TEXT) == [{"key": b"k", "value": b"v"}]
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_keys_and_values_that_look_like_numbers_are_bytes_as_they_are(tmp_path: Path, mark: str) -> None:
+def test_numeric_keys_and_values_stay_unchanged_bytes(tmp_path: Path, mark: str) -> None:
     """With the byte order mark, too, that spreadsheets write."""
     path = tmp_path / "data.csv"
     path.write_text(f"{mark}key,value\n007,1\n,2.50\n")
@@ -154,7 +154,7 @@ def test_keys_and_values_that_look_like_numbers_are_bytes_as_they_are(tmp_path: 
     assert [row["value"] for row in _file_rows(lines, JSON)] == [b"a", b"b"]
 
 
-def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
+def test_file_of_another_format_than_its_suffix_is_refused(tmp_path: Path) -> None:
     parquet, csv = tmp_path / "data.parquet", tmp_path / "data.csv"
     parquet.write_bytes(b"not parquet")
     csv.write_text("id\nx\n")
@@ -164,7 +164,7 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> Non
         _file_rows(csv, Reading(TYPED, as_json=True))
 
 
-def test_the_key_field_of_a_file_must_be_there(tmp_path: Path) -> None:
+def test_missing_key_field_of_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("id\n1\n")
     with pytest.raises(CommandError, match="no column 'key'"):

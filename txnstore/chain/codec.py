@@ -103,7 +103,7 @@ def decode(model: type[M], key: str, data: bytes) -> M:
 
 
 def content_hash(data: bytes) -> str:
-    """The hex SHA-256 of an object's bytes, as the next entry (``previous``) or a reference to a segment contains it."""
+    """The hex SHA-256 of an object's bytes, stored in the next entry (``previous``) or in a segment reference."""
     return hashlib.sha256(data).hexdigest()
 
 
