@@ -48,7 +48,7 @@ def test_the_status_is_that_of_the_command(url: str) -> None:
     assert finished("--store", url, "topic", "nothing").status == 2
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(url: str) -> None:
+def test_closed_output_pipe_is_not_an_error(url: str) -> None:
     with process("--store", url, "consume", "orders") as running:
         assert running.stdout is not None
         assert running.stderr is not None
@@ -58,7 +58,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(url: str) -> None:
     assert running.returncode == 0
 
 
-def test_who_only_looks_writes_nothing(url: str) -> None:
+def test_read_only_commands_write_nothing(url: str) -> None:
     """A reader without a group needs no right to write: not even the check of the storage is made."""
     check = Path(url.removeprefix("file://"), "_probe")
     shutil.rmtree(check)
@@ -68,7 +68,7 @@ def test_who_only_looks_writes_nothing(url: str) -> None:
     assert check.exists()
 
 
-def test_a_group_commits_nothing_that_nobody_read(url: str) -> None:
+def test_group_commits_only_printed_records(url: str) -> None:
     with process("--store", url, "consume", "orders", "--group", "readers") as running:
         assert running.stdout is not None
         running.stdout.close()
@@ -76,7 +76,7 @@ def test_a_group_commits_nothing_that_nobody_read(url: str) -> None:
     assert finished("--store", url, "consume", "orders", "--group", "readers").out.count("\n") == 20_000
 
 
-def test_an_interrupt_ends_it_in_one_line(url: str) -> None:
+def test_interrupt_prints_one_line(url: str) -> None:
     with process("--store", url, "consume", "orders", "--follow") as running:
         assert running.stdout is not None
         assert running.stderr is not None
@@ -109,7 +109,7 @@ def _wait_for_producer(url: str) -> None:
             store.runtime.sleep(0.01)
 
 
-def test_records_are_sent_as_they_come(url: str) -> None:
+def test_records_are_sent_as_they_arrive(url: str) -> None:
     """A pipe that stays open holds nothing back."""
     with process("--store", url, "produce", "orders") as running:
         assert running.stdin is not None
@@ -126,14 +126,14 @@ def test_records_are_sent_as_they_come(url: str) -> None:
         running.wait()
 
 
-def test_a_full_disk_at_the_other_end_is_one_line(url: str) -> None:
+def test_full_disk_of_the_output_is_one_line(url: str) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         result = finished("--store", url, "consume", "orders", stdout=full)
     assert result.status == 1
     assert result.err == "error: No space left on device\n"
 
 
-def test_standard_input_that_is_closed_is_told(url: str) -> None:
+def test_closed_standard_input_is_reported(url: str) -> None:
     command = f'"{sys.executable}" -m txnstore.cli --store "{url}" produce orders <&-'
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -148,15 +148,13 @@ def test_standard_input_that_is_closed_is_told(url: str) -> None:
         ("orders 2>&-", (2, "", "")),
     ],
 )
-def test_output_that_is_closed_is_told_and_errors_never_take_its_place(
-    url: str, closed: str, expected: tuple[int, str, str]
-) -> None:
+def test_closed_standard_output_is_reported(url: str, closed: str, expected: tuple[int, str, str]) -> None:
     command = f'"{sys.executable}" -m txnstore.cli --store "{url}" sql "SELECT topic FROM txn.topics" --json {closed}'
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == expected
 
 
-def test_a_terminal_gets_a_bar_and_a_question(url: str) -> None:
+def test_terminal_gets_progress_bar_and_confirmation(url: str) -> None:
     """Bars and questions go to a terminal, on standard error."""
     main, side = pty.openpty()
     try:

@@ -65,7 +65,7 @@ def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[S3Stor
     store.close()
 
 
-def test_a_server_that_runs_already_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_server_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/testing.md: its keys are taken from the environment, it gets buckets, and it stays."""
     with S3Server("ministack") as running:
         monkeypatch.setenv("TXNSTORE_TEST_S3", f"{running.url}/")
@@ -113,7 +113,7 @@ def test_a_call_is_one_request(store: S3Store, request_log: RequestLog) -> None:
         assert len(request_log.requests) == 1
 
 
-def test_only_creates_are_conditional_and_ranges_are_asked_for(store: S3Store, request_log: RequestLog) -> None:
+def test_only_creates_are_conditional_and_ranges_use_the_header(store: S3Store, request_log: RequestLog) -> None:
     store.put_if_absent("a", b"1")
     store.put("b", b"0123456789")
     store.get("b", 2, 5)
@@ -133,7 +133,7 @@ def test_a_create_is_one_put_whatever_its_size(store: S3Store, request_log: Requ
     assert store.stat("large").size == len(body)
 
 
-def test_a_large_put_goes_in_parts(store: S3Store, request_log: RequestLog) -> None:
+def test_large_put_is_a_multipart_upload(store: S3Store, request_log: RequestLog) -> None:
     store.put("large", b"x" * (MULTIPART_FROM_BYTES + 1))
     assert request_log.counts() == {"POST": 2, "PUT": 3}
     request_log.clear()
@@ -141,7 +141,7 @@ def test_a_large_put_goes_in_parts(store: S3Store, request_log: RequestLog) -> N
     assert request_log.counts() == {"PUT": 1}
 
 
-def test_long_lists_and_deletes_go_in_pages(s3_server: S3Server, store: S3Store, request_log: RequestLog) -> None:
+def test_long_lists_and_deletes_are_paged(s3_server: S3Server, store: S3Store, request_log: RequestLog) -> None:
     keys = [f"k/{number:05}" for number in range(1001)]
     direct = backend(store.url, s3_server.storage_options)
     for key in keys:
@@ -233,7 +233,7 @@ def every(fault: WireFault) -> Callable[[WireRequest], WireFault]:
     ],
     ids=lambda fault: f"{fault.what.value}-{fault.status}-{fault.code}",
 )
-def test_a_create_without_a_clear_answer_is_unknown(store: S3Store, request_log: RequestLog, fault: WireFault) -> None:
+def test_create_without_a_response_is_unknown(store: S3Store, request_log: RequestLog, fault: WireFault) -> None:
     """OBJ-02, OBJ-04: and it is not repeated by anybody below us, on a fresh connection."""
     request_log.plan = every(fault)
     with pytest.raises(UnknownOutcomeError) as caught:
@@ -261,7 +261,7 @@ def test_a_broken_reused_connection_makes_a_create_unknown(
     assert store.get("a") == b"1"
 
 
-def test_a_time_out_is_unknown(s3_bucket_url: str, request_log: RequestLog) -> None:
+def test_timeout_is_unknown(s3_bucket_url: str, request_log: RequestLog) -> None:
     options = {**options_for(request_log.url), "config_kwargs": {"read_timeout": 0.3}}
     store = backend(s3_bucket_url, options)
     store.list("")
@@ -273,7 +273,7 @@ def test_a_time_out_is_unknown(s3_bucket_url: str, request_log: RequestLog) -> N
     store.close()
 
 
-def test_reads_that_fail_are_plain_errors(store: S3Store, request_log: RequestLog) -> None:
+def test_failed_reads_are_definite_errors(store: S3Store, request_log: RequestLog) -> None:
     store.put("a", b"1")
     request_log.plan = every(WireFault(Break.STATUS, 503, "SlowDown"))
     for read in (lambda: store.get("a"), lambda: store.list(""), lambda: store.stat("a"), store.now_ms):
@@ -283,7 +283,7 @@ def test_reads_that_fail_are_plain_errors(store: S3Store, request_log: RequestLo
         assert caught.value.retriable
 
 
-def test_retries_hide_what_passes(s3_bucket_url: str, request_log: RequestLog) -> None:
+def test_retries_hide_transient_errors(s3_bucket_url: str, request_log: RequestLog) -> None:
     waits: list[float] = []
     store = open_store(s3_bucket_url, options_for(request_log.url), sleep=waits.append)
     for fault in (WireFault(Break.STATUS, 500, "InternalError"), WireFault(Break.DROP_AFTER), WireFault(Break.STATUS)):
@@ -334,7 +334,7 @@ def every_call(store: ObjectStore) -> list[Callable[[], object]]:
         (404, "NoSuchBucket", "does not exist. Create it first"),
     ],
 )
-def test_refusals_say_what_is_wrong(
+def test_refusal_errors_name_the_cause(
     store: S3Store, request_log: RequestLog, status: int, code: str, words: str
 ) -> None:
     request_log.plan = every(WireFault(Break.STATUS, status, code))
@@ -346,7 +346,7 @@ def test_refusals_say_what_is_wrong(
         assert not caught.value.retriable
 
 
-def test_a_server_that_does_not_know_conditions_is_unsafe(store: S3Store, request_log: RequestLog) -> None:
+def test_server_without_conditional_writes_is_unsafe(store: S3Store, request_log: RequestLog) -> None:
     """OBJ-01."""
     request_log.plan = every(WireFault(Break.STATUS, 501, "NotImplemented"))
     with pytest.raises(UnsafeStorageError, match="does not know conditional writes"):
@@ -355,7 +355,7 @@ def test_a_server_that_does_not_know_conditions_is_unsafe(store: S3Store, reques
         store.put("a", b"1")
 
 
-def test_a_missing_bucket_is_no_missing_object(s3_server: S3Server, storage_options: dict[str, Any]) -> None:
+def test_missing_bucket_is_not_a_missing_object(s3_server: S3Server, storage_options: dict[str, Any]) -> None:
     store = backend("s3://no-such-bucket/x", storage_options)
     for call in [*every_call(store), store.now_ms]:
         with pytest.raises(StorageRefusedError, match="bucket 'no-such-bucket' does not exist"):
@@ -447,7 +447,7 @@ def test_a_pickled_store_works(s3_bucket_url: str, storage_options: dict[str, An
     store.close()
 
 
-def test_the_options_of_the_caller_are_left_alone(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
+def test_options_of_the_caller_are_not_modified(s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
     options = {**storage_options, "config_kwargs": {"retries": {"max_attempts": 9}}, "use_listings_cache": True}
     before = pickle.dumps(options)
     store = backend(s3_bucket_url, options)
@@ -458,7 +458,7 @@ def test_the_options_of_the_caller_are_left_alone(s3_bucket_url: str, storage_op
     store.close()
 
 
-def test_the_environment_is_enough(
+def test_credentials_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, s3_bucket_url: str, storage_options: dict[str, Any]
 ) -> None:
     """As docker/minio/README.md says."""

@@ -162,7 +162,7 @@ ONE_CHAIN = (
         appending._check_upload,
         "if key in state.dropped:",
         "if False:",
-        test="protocol/test_vacuum_segments.py::test_a_producer_whose_upload_was_vacuumed_is_refused_and_may_try_again",
+        test="protocol/test_vacuum_segments.py::test_vacuumed_upload_is_refused_and_the_producer_can_retry",
     ),
     Mutant(
         "the LSO is that of committed data only",
@@ -305,7 +305,7 @@ ONE_CHAIN = (
         decide._check_removed,
         "if limit > partition.last_stable_offset:",
         "if False:",
-        test="unit/test_compactor_replace.py::test_nothing_of_an_open_transaction_is_replaced",
+        test="unit/test_compactor_replace.py::test_batches_of_an_open_transaction_are_not_replaced",
     ),
     Mutant(
         "a compaction takes aborted records along",
@@ -318,7 +318,7 @@ ONE_CHAIN = (
         decide._drop_objects,
         "if key not in named",
         "",
-        test="protocol/test_vacuum_segments.py::test_the_chain_lets_nobody_delete_what_it_names",
+        test="protocol/test_vacuum_segments.py::test_deletion_of_referenced_segments_is_refused",
     ),
 )
 

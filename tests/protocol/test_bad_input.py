@@ -158,14 +158,14 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
         ("file://host/x", "not the URL of a folder"),
     ],
 )
-def test_a_url_that_is_none(url: str, says: str) -> None:
+def test_unsupported_url(url: str, says: str) -> None:
     for call in calls(lambda: txnstore.open(url), lambda: txnstore.create(url)):
         with pytest.raises(InvalidConfigError, match=says) as raised:
             call()
         assert "password" not in str(raised.value)
 
 
-def test_options_for_a_store_that_has_none(tmp_path: Path) -> None:
+def test_options_for_a_store_without_options(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="takes no storage_options, but got: secret"):
         txnstore.create(tmp_path / "store", storage_options={"secret": "hush"})
     assert list(tmp_path.iterdir()) == []
@@ -195,7 +195,7 @@ def test_a_newer_format_version(bucket: MemoryStore, which: str) -> None:
         open_on(bucket)
 
 
-def test_a_newer_entry_that_comes_while_the_store_is_open(bucket: MemoryStore, store: Store) -> None:
+def test_entry_of_a_newer_format_while_the_store_is_open(bucket: MemoryStore, store: Store) -> None:
     """Written by a colleague's newer release: nothing is read past it, and nothing written after it."""
     with another_process(store, bucket) as other:
         other.create_topic("u")
@@ -277,7 +277,7 @@ def test_a_damaged_segment_in_sql(bucket: MemoryStore, store: Store, damage: str
         connection.execute("select value from t").fetchall()
 
 
-def test_a_damaged_segment_hurts_no_other_partition(bucket: MemoryStore, store: Store) -> None:
+def test_damaged_segment_does_not_affect_other_partitions(bucket: MemoryStore, store: Store) -> None:
     bucket.put(segment(bucket), b"garbage")
     assert store.scan("t", partitions=[1]).to_table()["value"].to_pylist() == [b"x" * 200]
     assert store.scan("typed").to_table()["id"].to_pylist() == [1]

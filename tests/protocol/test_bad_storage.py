@@ -124,7 +124,7 @@ with txnstore.open(sys.argv[1]) as store:
 """
 
 
-def test_a_real_limit_of_the_kernel(tmp_path: Path) -> None:
+def test_file_size_limit_of_the_kernel(tmp_path: Path) -> None:
     """A process that may not write files of this size: the same as a full disk, told by the kernel itself."""
     with txnstore.create(tmp_path / "store") as store:
         store.create_topic("t")

@@ -70,7 +70,7 @@ def test_an_entry_that_was_rewritten_with_a_good_checksum_breaks_the_hash_chain(
     assert keys.entry(0, sequence + 1) in message
 
 
-def test_an_entry_that_names_another_predecessor_is_told(bucket: MemoryStore) -> None:
+def test_entry_with_a_wrong_previous_hash_is_reported(bucket: MemoryStore) -> None:
     change(bucket, 4, previous="0" * 64)
     message = opened(bucket)
     assert keys.entry(0, 3) in message
@@ -78,12 +78,12 @@ def test_an_entry_that_names_another_predecessor_is_told(bucket: MemoryStore) ->
     assert "0" * 64 in message
 
 
-def test_an_entry_in_the_slot_of_another_is_told(bucket: MemoryStore) -> None:
+def test_entry_in_a_wrong_slot_is_reported(bucket: MemoryStore) -> None:
     bucket.put(keys.entry(0, 4), bucket.get(keys.entry(0, 5)))
     assert f"{keys.entry(0, 4)} contains entry 5; expected 4" in opened(bucket)
 
 
-def test_an_entry_of_another_store_is_told(bucket: MemoryStore) -> None:
+def test_entry_of_another_store_is_reported(bucket: MemoryStore) -> None:
     other = MemoryStore()
     with a_chain(other) as chain:
         for number in range(4):
@@ -92,7 +92,7 @@ def test_an_entry_of_another_store_is_told(bucket: MemoryStore) -> None:
     assert keys.entry(0, 4) in opened(bucket)
 
 
-def test_an_event_that_does_not_fit_the_state_is_told(bucket: MemoryStore) -> None:
+def test_invalid_event_is_reported(bucket: MemoryStore) -> None:
     """The last entry deletes a topic that never was: with a good checksum and the right predecessor."""
     change(bucket, ENTRIES, events=[{"type": "TopicDeleted", "name": "never", "topic_id": "x"}])
     assert f"{keys.entry(0, ENTRIES)} contains an event that is invalid" in opened(bucket)
@@ -111,7 +111,7 @@ def test_a_missing_entry_in_the_middle_is_named(bucket: MemoryStore, sequence: i
     assert f"{keys.entry(0, sequence)} is missing" in opened(bucket)
 
 
-def test_entries_that_are_written_while_a_chain_is_opened_are_no_hole(bucket: MemoryStore) -> None:
+def test_entries_written_during_load_are_not_a_gap(bucket: MemoryStore) -> None:
     """The request for entry 3 came before it was written, that for entry 4 after both were."""
     early = [keys.entry(0, 3)]
 
@@ -127,7 +127,7 @@ def test_entries_that_are_written_while_a_chain_is_opened_are_no_hole(bucket: Me
     assert not early
 
 
-def test_a_chain_that_is_open_meets_the_damage_when_it_reads_on(bucket: MemoryStore) -> None:
+def test_open_chain_reports_damage_on_its_next_read(bucket: MemoryStore) -> None:
     """What it knows stays; what it cannot trust is not folded, at the first look and at every later one."""
     with a_chain(bucket) as reader, a_chain(bucket) as writer:
         writer.submit(CreateTopic(topic("t7")))
@@ -138,7 +138,7 @@ def test_a_chain_that_is_open_meets_the_damage_when_it_reads_on(bucket: MemorySt
         assert reader.state.sequence == ENTRIES
 
 
-def test_a_writer_never_writes_after_an_entry_that_it_cannot_read(bucket: MemoryStore) -> None:
+def test_writer_does_not_append_after_an_unreadable_entry(bucket: MemoryStore) -> None:
     """The slot is taken by something damaged: the commit fails and names it, again and again, and writes nothing."""
     with a_chain(bucket) as chain:
         bucket.put(keys.entry(0, 7), b"garbage")
@@ -152,7 +152,7 @@ def test_a_writer_never_writes_after_an_entry_that_it_cannot_read(bucket: Memory
         assert names_in_bucket(bucket)[-1] == "mine"
 
 
-def test_a_storage_that_fails_is_no_damage(bucket: MemoryStore) -> None:
+def test_storage_failure_is_not_corruption(bucket: MemoryStore) -> None:
     """An entry that cannot be read now is not the end of the chain, either."""
 
     def away(key: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -165,7 +165,7 @@ def test_a_storage_that_fails_is_no_damage(bucket: MemoryStore) -> None:
         pass
 
 
-def test_the_entries_name_their_predecessors_bytes(bucket: MemoryStore) -> None:
+def test_entries_contain_the_hash_of_their_predecessor(bucket: MemoryStore) -> None:
     previous = ""
     for entry in entries(bucket):
         assert entry.previous == previous

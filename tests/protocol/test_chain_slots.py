@@ -98,7 +98,7 @@ def test_s02_exists_and_is_ours(world: World) -> None:
     assert world.requests() == ["put_if_absent", "get"]
 
 
-def test_s03_exists_and_is_theirs(world: World) -> None:
+def test_s03_exists_and_is_of_another_writer(world: World) -> None:
     """[a, theirs] -> [a, theirs, ours]: a lost race costs one more PUT and one GET."""
     world.they_commit("theirs")
     world.commit("ours")
@@ -117,7 +117,7 @@ def test_s04_unknown_then_found_applied(world: World) -> None:
     assert world.ours.metrics.unknown_outcomes == 1
 
 
-def test_s05_unknown_then_not_there_then_offered_again(world: World) -> None:
+def test_s05_unknown_then_not_found_then_repeated(world: World) -> None:
     """[a] -> [a, ours]: nothing arrived, so the same bytes go to the same slot again."""
     world.faults.plan = on(Fault.ERROR_BEFORE, "put_if_absent")
     world.commit("ours")
@@ -135,7 +135,7 @@ def test_s06_a_late_duplicate_of_a_decided_entry_changes_nothing(world: World) -
     assert world.bucket == ["a", "ours"]
 
 
-def test_s07_a_late_put_that_lands_between_the_read_back_and_the_next_offer(world: World) -> None:
+def test_s07_late_put_between_read_back_and_next_attempt(world: World) -> None:
     """[a] -> our PUT is late, the read finds nothing, the PUT lands, the second offer is told "exists" -> [a, ours]."""
 
     def plan(n: int, operation: str, key: str) -> Fault | None:
@@ -155,7 +155,7 @@ def test_s07_a_late_put_that_lands_between_the_read_back_and_the_next_offer(worl
 
 
 @pytest.mark.parametrize("fault", [Fault.CONFLICT_409, Fault.UNAVAILABLE_503], ids=lambda fault: fault.value)
-def test_s08_a_conflict_or_a_refusal_for_now_is_no_lost_race(world: World, fault: Fault) -> None:
+def test_s08_transient_error_is_not_a_lost_race(world: World, fault: Fault) -> None:
     """[a] -> [a, ours]: 409 and 503 mean "again", with the same bytes (OBJ-04)."""
     world.faults.plan = on(fault, "put_if_absent", times=3)
     world.commit("ours")
@@ -199,7 +199,7 @@ class Refusing(MemoryStore):
         return super().put_if_absent(key, data)
 
 
-def test_s11_a_definite_error_before_any_doubt_means_that_nothing_happened() -> None:
+def test_s11_definite_error_before_any_unknown_outcome_is_final() -> None:
     """STM-05, REC-08: [a] -> StorageRefusedError -> [a]; the next commit does not bring the refused one back."""
     inner = Refusing()
     with a_chain(inner) as chain:
@@ -214,7 +214,7 @@ def test_s11_a_definite_error_before_any_doubt_means_that_nothing_happened() -> 
         assert names_in_bucket(inner) == ["a", "next"]
 
 
-def test_s12_a_definite_error_after_a_doubtful_offer_is_still_unknown() -> None:
+def test_s12_definite_error_after_an_unknown_outcome_is_unknown() -> None:
     """REC-08: [a] -> unknown, then refused for good -> UnknownOutcomeError: the first offer may have been accepted."""
     inner = Refusing(unknown_first=1)
     with a_chain(inner) as chain:
@@ -251,7 +251,7 @@ def test_s13_an_undecided_entry_that_was_applied_is_settled_by_the_next_call(wor
     assert set(world.ours.state.topics) == {"a", "ours", "next"}
 
 
-def test_s14_an_undecided_entry_that_never_arrived_is_offered_again_by_the_next_call(world: World) -> None:
+def test_s14_undecided_entry_that_never_arrived_is_repeated(world: World) -> None:
     """[a] -> unknown -> [a] -> next call -> [a, ours, next]; the delayed PUTs then find the slot taken."""
     undecided(world, Fault.LATE)
     assert world.bucket == ["a"]
@@ -292,7 +292,7 @@ def test_s17_a_refresh_settles_an_undecided_entry_as_well(world: World) -> None:
     assert last == "put_if_absent"
 
 
-def test_s18_a_refresh_that_finds_nothing_decides_nothing(world: World) -> None:
+def test_s18_refresh_without_the_entry_leaves_it_undecided(world: World) -> None:
     """[a] after an unknown outcome: "not there" is no answer, because the PUT may still arrive (OBJ-03)."""
     undecided(world, Fault.LATE)
     assert world.ours.refresh().sequence == 1
@@ -315,7 +315,7 @@ def test_s19_undecided_for_several_calls(world: World) -> None:
     assert world.bucket == ["a", "ours", "second"]
 
 
-def test_s20_an_interrupt_in_the_middle_of_an_offer_leaves_a_chain_that_goes_on(world: World) -> None:
+def test_s20_chain_works_after_an_interrupted_attempt(world: World) -> None:
     """[a] -> Ctrl-C while the PUT is on its way -> [a, ours] -> next call -> [a, ours, next]."""
     inner = world.faults.inner
     real = inner.put_if_absent
@@ -346,7 +346,7 @@ def test_s21_a_refusal_is_final_at_the_head_only(world: World) -> None:
     assert "b" in world.ours.state.topics
 
 
-def test_s22_a_command_that_would_be_accepted_at_an_old_head_is_refused_at_the_new_one(world: World) -> None:
+def test_s22_command_is_decided_again_at_the_new_head(world: World) -> None:
     """[a, ours] of another process: our create of the same topic loses slot 2, is decided again, and refused."""
     world.they_commit("ours")
     with pytest.raises(TopicExistsError):
@@ -363,7 +363,7 @@ def test_s23_a_refusal_costs_one_get_and_no_put(world: World) -> None:
     assert world.bucket == ["a"]
 
 
-def test_s24_a_head_that_cannot_be_read_refuses_nothing(world: World) -> None:
+def test_s24_unreadable_head_is_not_a_refusal(world: World) -> None:
     """[a] -> StorageError: an old state does not suffice to say that a topic exists."""
     world.faults.plan = on(Fault.ERROR_BEFORE, "get")
     with pytest.raises(StorageError) as raised:

@@ -77,7 +77,7 @@ def test_a_lost_race_costs_one_put_and_one_get(processes: tuple[Process, Process
     assert b.chain.metrics.conflicts == 1
 
 
-def test_two_that_alternate_share_the_offsets_without_a_gap(processes: tuple[Process, Process]) -> None:
+def test_alternating_writers_assign_contiguous_offsets(processes: tuple[Process, Process]) -> None:
     """Each loses the first slot every time, and still only one PUT and one GET more."""
     a, b = processes
     offsets = [append(process.chain, 3) for _ in range(20) for process in (a, b)]
@@ -89,7 +89,7 @@ def test_two_that_alternate_share_the_offsets_without_a_gap(processes: tuple[Pro
     assert check(a.chain.state) == []
 
 
-def test_one_that_slept_catches_up_with_many_entries(bucket: MemoryStore, processes: tuple[Process, Process]) -> None:
+def test_paused_writer_catches_up_with_many_entries(bucket: MemoryStore, processes: tuple[Process, Process]) -> None:
     """200 entries behind: read in windows, not lost one by one."""
     a, b = processes
     for _ in range(200):
@@ -103,7 +103,7 @@ def test_one_that_slept_catches_up_with_many_entries(bucket: MemoryStore, proces
     assert len(entries(bucket)) == 202
 
 
-def test_a_barrier_between_the_check_and_the_put(bucket: MemoryStore) -> None:
+def test_concurrent_puts_have_one_winner(bucket: MemoryStore) -> None:
     """SEQ-23: the check was made on a state that is old when the PUT arrives, so it is made again."""
     gated = GatedStore(bucket)
     with a_chain(bucket) as theirs, a_chain(gated) as ours:
@@ -130,7 +130,7 @@ def test_a_barrier_between_the_check_and_the_put(bucket: MemoryStore) -> None:
         assert len(partition.open_txns) == 0
 
 
-def test_one_of_two_that_commit_the_same_transaction_is_told_the_same_as_the_other(
+def test_concurrent_commits_of_one_transaction_get_equal_results(
     processes: tuple[Process, Process],
 ) -> None:
     """A commit that is repeated by another process (a retry after a lost answer) is done once (TV2-02)."""
@@ -143,7 +143,7 @@ def test_one_of_two_that_commit_the_same_transaction_is_told_the_same_as_the_oth
     assert a.chain.refresh().partitions[T0].high_watermark == 3
 
 
-def test_many_threads_in_two_processes_agree_on_every_offset(bucket: MemoryStore) -> None:
+def test_threads_of_two_processes_agree_on_offsets(bucket: MemoryStore) -> None:
     """Nothing is arranged: 2 chains, 8 threads each, 10 appends a thread."""
     with a_chain(bucket) as a, a_chain(bucket) as b:
         a.submit(CreateTopic(topic("t")))

@@ -85,7 +85,7 @@ def test_an_open_transaction_stops_the_compaction_at_its_first_record(store: Sto
     assert store.verify(deep=True).ok
 
 
-def test_an_open_transaction_that_aborts_later_leaves_nothing(store: Store) -> None:
+def test_data_of_a_later_aborted_transaction_is_dropped(store: Store) -> None:
     """CMP-04, CMP-05: the pending record shadows nothing, before and after."""
     commit(store, [b"a"])
     commit(store, [b"b"])
@@ -99,7 +99,7 @@ def test_an_open_transaction_that_aborts_later_leaves_nothing(store: Store) -> N
     assert [row["_offset"] for row in rows(store)] == [0, 2, 5]
 
 
-def test_another_partition_is_not_stopped(store: Store) -> None:
+def test_open_transaction_does_not_stop_other_partitions(store: Store) -> None:
     for number in range(2):
         commit(store, [b"%d" % number], partition=1)
     with begin(store, [b"pending"]):
@@ -111,7 +111,7 @@ def test_another_partition_is_not_stopped(store: Store) -> None:
 # Readers --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_with_an_older_snapshot_reads_on(store: Store, clock: ManualClock) -> None:
+def test_reader_with_an_older_snapshot_continues(store: Store, clock: ManualClock) -> None:
     """RET-09: the replaced objects stay until a vacuum after the grace period; then the loss is told, not hidden."""
     commit(store, [b"a"])
     abort(store, [b"lost"])
@@ -131,7 +131,7 @@ def test_a_reader_with_an_older_snapshot_reads_on(store: Store, clock: ManualClo
         rows(store, snapshot=snapshot)
 
 
-def test_a_reader_in_another_process_follows_without_a_break(store: Store, clock: ManualClock) -> None:
+def test_reader_in_another_process_is_not_interrupted(store: Store, clock: ManualClock) -> None:
     other = reopen(store, clock)
     for number in range(3):
         commit(store, [b"%d" % number])
@@ -178,9 +178,7 @@ def test_a_transaction_that_opens_during_a_merge_does_not_stop_it(
     assert values(store) == [b"a", b"b", b"pending"]
 
 
-def test_of_two_compactions_of_one_run_one_wins_and_the_other_harms_nothing(
-    store: Store, objects: HookStore, clock: ManualClock
-) -> None:
+def test_losing_concurrent_compaction_has_no_effect(store: Store, objects: HookStore, clock: ManualClock) -> None:
     """OBJ-09: the loser is counted, its upload is garbage, and nothing is there twice."""
     other = reopen(store, clock)
     for number in range(3):
@@ -201,7 +199,7 @@ def test_of_two_compactions_of_one_run_one_wins_and_the_other_harms_nothing(
     assert store.verify(deep=True).ok
 
 
-def test_a_source_that_a_vacuum_took_away_after_another_compaction_is_a_conflict(
+def test_source_deleted_after_another_compaction_is_a_conflict(
     store: Store, objects: HookStore, clock: ManualClock
 ) -> None:
     """RET-09: a compactor is a reader, too; it looks again at what the log holds instead of crying damage."""
@@ -220,7 +218,7 @@ def test_a_source_that_a_vacuum_took_away_after_another_compaction_is_a_conflict
     assert rows(store) == before
 
 
-def test_a_source_that_is_really_gone_is_damage(store: Store) -> None:
+def test_missing_referenced_source_is_corruption(store: Store) -> None:
     """OBJ-13."""
     commit(store, [b"a"])
     commit(store, [b"b"])
@@ -256,7 +254,7 @@ def _new_batch(store: Store, segment_of: int, sequence: int) -> NewBatch:
     return NewBatch("t", 0, batch.segment, batch.min_timestamp, batch.max_timestamp, sequence)
 
 
-def test_a_retry_after_a_compaction_is_still_found_out(store: Store) -> None:
+def test_duplicate_batch_after_a_compaction_is_detected(store: Store) -> None:
     """PST-10, SEQ-03, SEQ-19: the window of a producer outlives its segments; a duplicate gets the first offsets."""
     with store.producer(linger=None) as producer:
         for number in range(3):
@@ -275,7 +273,7 @@ def test_a_retry_after_a_compaction_is_still_found_out(store: Store) -> None:
     assert store.verify(deep=True).ok
 
 
-def test_a_producer_goes_on_when_all_of_its_data_is_gone(store: Store) -> None:
+def test_producer_continues_after_its_data_is_removed(store: Store) -> None:
     """PST-10: an aborted transaction leaves no segment behind, but the epoch stays fenced and the offsets stay."""
     abort(store, [b"x"], writer="w")
     store.compact()
@@ -306,7 +304,7 @@ def test_a_failed_request_leaves_everything_as_it_was(clock: ManualClock, operat
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.LATE, Fault.EXISTS_412, Fault.CONFLICT_409])
-def test_an_unclear_answer_to_the_entry_is_resolved(clock: ManualClock, fault: Fault) -> None:
+def test_unknown_outcome_of_the_entry_is_resolved(clock: ManualClock, fault: Fault) -> None:
     """OBJ-02: the merge happened once, and is not counted as a conflict with itself."""
     faults = FaultStore(MemoryStore(clock=clock))
     store = new_store(clock, faults)
@@ -322,5 +320,5 @@ def test_an_unclear_answer_to_the_entry_is_resolved(clock: ManualClock, fault: F
     assert store.verify(deep=True).ok
 
 
-def test_conflicts_of_compactions_may_be_tried_again() -> None:
+def test_compaction_conflicts_are_retriable() -> None:
     assert CompactionConflictError.retriable

@@ -23,7 +23,7 @@ def store(clock: ManualClock, chains: int) -> Store:
     return store
 
 
-def test_many_segments_become_one_and_every_row_keeps_its_place(store: Store, clock: ManualClock) -> None:
+def test_merge_keeps_every_row_and_offset(store: Store, clock: ManualClock) -> None:
     """CMP-01: rows, offsets and timestamps before and after are the same."""
     for number in range(6):
         clock.advance(1_000)
@@ -49,7 +49,7 @@ def test_many_segments_become_one_and_every_row_keeps_its_place(store: Store, cl
     assert store.verify(deep=True).ok
 
 
-def test_a_second_compaction_finds_nothing_to_do(store: Store) -> None:
+def test_second_compaction_does_nothing(store: Store) -> None:
     for number in range(3):
         commit(store, [b"%d" % number])
     store.compact()
@@ -58,7 +58,7 @@ def test_a_second_compaction_finds_nothing_to_do(store: Store) -> None:
     assert store.state().sequence == sequence
 
 
-def test_merged_segments_are_merged_again_with_what_came_later(store: Store) -> None:
+def test_merged_segments_merge_with_newer_ones(store: Store) -> None:
     """CMP-01: a second pass reads stored offsets, gaps and all."""
     for round_ in range(3):
         for number in range(3):
@@ -71,7 +71,7 @@ def test_merged_segments_are_merged_again_with_what_came_later(store: Store) -> 
     assert store.verify(deep=True).ok
 
 
-def test_aborted_data_goes_and_nobody_had_to_read_it(store: Store) -> None:
+def test_aborted_data_is_dropped_without_reading_it(store: Store) -> None:
     """CMP-06: absent under read_committed before and after; under read_uncommitted present, then gone."""
     commit(store, [b"a", b"b"])
     abort(store, [b"lost"] * 3)
@@ -102,7 +102,7 @@ def test_a_log_of_aborted_data_only_becomes_empty_and_keeps_its_offsets(store: S
 
 
 @ONE_CHAIN
-def test_a_run_costs_one_get_a_source_one_upload_and_one_entry(store: Store) -> None:
+def test_merge_costs_one_get_per_source_one_upload_and_one_entry(store: Store) -> None:
     """OBJ-14: S GETs, 1 PUT, 1 conditional PUT; one GET more to find the head."""
     for number in range(7):
         commit(store, [b"%d" % number])
@@ -124,7 +124,7 @@ def test_only_the_named_topic_is_compacted(store: Store) -> None:
         store.compact("nowhere")
 
 
-def test_a_dry_run_tells_what_would_be_done_and_does_nothing(store: Store) -> None:
+def test_dry_run_reports_without_changes(store: Store) -> None:
     commit(store, [b"a"])
     abort(store, [b"b"])
     commit(store, [b"c"])
@@ -136,7 +136,7 @@ def test_a_dry_run_tells_what_would_be_done_and_does_nothing(store: Store) -> No
     assert (report.segments_before, report.segments_after, report.aborted, report.records) == (3, 1, 1, 2)
 
 
-def test_target_and_minimum_steer_the_runs(store: Store) -> None:
+def test_target_bytes_and_min_segments_control_the_merges(store: Store) -> None:
     for number in range(4):
         commit(store, [b"%d" % number])
     size = max(batch.segment.size for batch in batches(store))
@@ -154,7 +154,7 @@ def test_bad_options_are_refused_by_name(store: Store, options: dict[str, Any]) 
         store.compact(**options)
 
 
-def test_a_store_that_is_read_only_is_not_compacted(store: Store) -> None:
+def test_read_only_store_is_not_compacted(store: Store) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
     reader = open_on(store.objects.inner, read_only=True)
@@ -163,7 +163,7 @@ def test_a_store_that_is_read_only_is_not_compacted(store: Store) -> None:
     assert reader.compact(dry_run=True).merges == 1
 
 
-def test_progress_is_told_run_by_run(store: Store) -> None:
+def test_progress_is_reported_per_merge(store: Store) -> None:
     for partition in (0, 1):
         for number in range(2):
             commit(store, [b"%d" % number], partition=partition)
@@ -188,7 +188,7 @@ def test_arrow_segments_merge_into_an_arrow_segment(clock: ManualClock) -> None:
     assert table["_offset"].to_pylist() == [0, 1, 2, 4, 5, 6, 8, 9, 10]
 
 
-def test_segments_of_several_formats_merge_into_the_format_of_now(clock: ManualClock) -> None:
+def test_segments_of_several_formats_merge_into_the_current_format(clock: ManualClock) -> None:
     store = new_store(clock)
     store.create_topic("t", config={"segment.format": "arrow"})
     commit(store, [b"a"])
@@ -200,7 +200,7 @@ def test_segments_of_several_formats_merge_into_the_format_of_now(clock: ManualC
     assert [batch.segment.format for batch in batches(store)] == ["parquet"]
 
 
-def test_segments_of_older_schemas_merge_into_the_schema_of_now(clock: ManualClock) -> None:
+def test_segments_of_older_schemas_merge_into_the_current_schema(clock: ManualClock) -> None:
     """Columns that are younger than a segment are null in the merged one; narrower types are widened."""
     store = new_store(clock)
     store.create_topic("m", schema=pa.schema([("id", pa.int32())]))

@@ -23,7 +23,7 @@ class VacuumedWhileProbed(MemoryStore):
         return created
 
 
-def test_a_vacuum_does_not_make_a_probe_take_a_safe_storage_for_an_unsafe_one() -> None:
+def test_vacuum_does_not_disturb_a_running_probe() -> None:
     """The probe's object must stay until its writers are judged, else a second one of them wins, too."""
     objects, numbers = VacuumedWhileProbed(), count()
     objects.other = create_on(objects)

@@ -73,7 +73,7 @@ def store(clock: ManualClock, objects: HookStore, chains: int) -> Store:
 # The grace period -----------------------------------------------------------------------------------------------------
 
 
-def test_an_upload_that_nothing_names_goes_after_a_day(store: Store, clock: ManualClock) -> None:
+def test_unreferenced_upload_is_deleted_after_a_day(store: Store, clock: ManualClock) -> None:
     """OBJ-16: a millisecond before, it stays."""
     store.objects.put(ORPHAN, b"abandoned")
     clock.advance(DAY_MS - 1)
@@ -97,7 +97,7 @@ def test_age_is_measured_by_the_clock_of_the_storage(clock: ManualClock) -> None
     assert store.vacuum().deleted == (ORPHAN,)
 
 
-def test_what_a_compaction_replaced_stays_for_the_readers_of_older_snapshots(store: Store, clock: ManualClock) -> None:
+def test_replaced_segments_are_kept_for_the_grace_period(store: Store, clock: ManualClock) -> None:
     """RET-09: the segments are old, but were replaced only now: the grace period begins with that."""
     for number in range(3):
         commit(store, [b"%d" % number])
@@ -113,7 +113,7 @@ def test_what_a_compaction_replaced_stays_for_the_readers_of_older_snapshots(sto
     assert rows(store) == before
 
 
-def test_what_a_deleted_topic_left_stays_for_the_same_time(store: Store, clock: ManualClock) -> None:
+def test_segments_of_a_deleted_topic_are_kept_for_the_grace_period(store: Store, clock: ManualClock) -> None:
     commit(store, [b"a"])
     clock.advance(10 * DAY_MS)
     snapshot, before = store.snapshot(), rows(store)
@@ -125,7 +125,7 @@ def test_what_a_deleted_topic_left_stays_for_the_same_time(store: Store, clock: 
     assert segment_keys(store) == set()
 
 
-def test_no_grace_at_all_is_allowed(store: Store) -> None:
+def test_zero_grace_period_is_allowed(store: Store) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
     store.compact()
@@ -142,7 +142,7 @@ def test_a_bad_grace_period_is_refused(store: Store, older_than: object) -> None
 # What is never deleted ------------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_the_state_names_is_deleted_whatever_its_age(store: Store, clock: ManualClock) -> None:
+def test_referenced_segments_are_never_deleted(store: Store, clock: ManualClock) -> None:
     """Invariant 9: committed, aborted and open data alike."""
     commit(store, [b"a"])
     abort(store, [b"b"])
@@ -155,7 +155,7 @@ def test_nothing_that_the_state_names_is_deleted_whatever_its_age(store: Store, 
     assert values(store, isolation="read_uncommitted") == [b"a", b"b", b"c"]
 
 
-def test_uploads_of_an_open_transaction_are_young(store: Store, clock: ManualClock) -> None:
+def test_recent_uploads_of_an_open_transaction_are_kept(store: Store, clock: ManualClock) -> None:
     """RET-10: a batch is uploaded, but no entry names it yet; a vacuum passes; the commit succeeds."""
     with store.producer("w", batch_bytes=1) as producer, producer.transaction():
         producer.send("t", b"a", partition=0)
@@ -200,7 +200,7 @@ def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
     assert values(store) == [b"a"]
 
 
-def test_the_chain_lets_nobody_delete_what_it_names(store: Store) -> None:
+def test_deletion_of_referenced_segments_is_refused(store: Store) -> None:
     """RET-10: a segment that was registered after the vacuum has looked at the state stays, whatever it asks for."""
     commit(store, [b"a"])
     (key,) = named_keys(store)
@@ -220,7 +220,7 @@ def test_entries_and_foreign_objects_are_left_alone(store: Store, clock: ManualC
     assert all(store.objects.get(key) == b"mine" for key in foreign)
 
 
-def test_a_dry_run_tells_and_deletes_nothing(store: Store, clock: ManualClock) -> None:
+def test_dry_run_reports_and_deletes_nothing(store: Store, clock: ManualClock) -> None:
     """OBJ-16."""
     store.objects.put(ORPHAN, b"abandoned")
     commit(store, [b"a"])
@@ -235,7 +235,7 @@ def test_a_dry_run_tells_and_deletes_nothing(store: Store, clock: ManualClock) -
     assert store.vacuum().deleted == dry.deleted
 
 
-def test_a_store_that_is_read_only_is_not_vacuumed(store: Store, clock: ManualClock) -> None:
+def test_read_only_store_is_not_vacuumed(store: Store, clock: ManualClock) -> None:
     store.objects.put(ORPHAN, b"abandoned")
     clock.advance(DAY_MS)
     reader = open_on(store.objects.inner, read_only=True)
@@ -248,7 +248,7 @@ def test_a_store_that_is_read_only_is_not_vacuumed(store: Store, clock: ManualCl
 # What the chain remembers ---------------------------------------------------------------------------------------------
 
 
-def test_the_chain_is_told_before_anything_is_deleted(clock: ManualClock) -> None:
+def test_deletion_is_announced_in_the_chain_first(clock: ManualClock) -> None:
     """OBJ-06: the entry decides whether a late writer or the vacuum was first."""
     store = create_on(CountingStore(MemoryStore(clock=clock), log=True), runtime=runtime(clock))
     assert isinstance(store.objects, CountingStore)
@@ -261,7 +261,7 @@ def test_the_chain_is_told_before_anything_is_deleted(clock: ManualClock) -> Non
     assert list(store.state().dropped) == [ORPHAN]
 
 
-def test_the_chain_forgets_what_was_deleted_long_ago(store: Store, clock: ManualClock) -> None:
+def test_keys_deleted_long_ago_leave_the_state(store: Store, clock: ManualClock) -> None:
     """Not earlier than no upload of that age is accepted any more."""
     for number in range(3):
         commit(store, [b"%d" % number])
@@ -279,7 +279,7 @@ def test_the_chain_forgets_what_was_deleted_long_ago(store: Store, clock: Manual
     assert store.verify(deep=True).ok
 
 
-def test_what_was_dropped_is_not_forgotten_before_it_is_deleted(store: Store, clock: ManualClock) -> None:
+def test_dropped_keys_stay_in_the_state_until_deleted(store: Store, clock: ManualClock) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
     store.compact()
@@ -289,9 +289,7 @@ def test_what_was_dropped_is_not_forgotten_before_it_is_deleted(store: Store, cl
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_vacuum_that_died_between_announcement_and_deletion_is_finished_by_a_later_one(
-    clock: ManualClock, fault: Fault
-) -> None:
+def test_later_vacuum_completes_an_announced_deletion(clock: ManualClock, fault: Fault) -> None:
     inner = MemoryStore(clock=clock)
     store = new_store(clock, inner)
     store.create_topic("t")
@@ -313,7 +311,7 @@ def test_a_vacuum_that_died_between_announcement_and_deletion_is_finished_by_a_l
 # Writers that slept ---------------------------------------------------------------------------------------------------
 
 
-def test_a_producer_whose_upload_was_vacuumed_is_refused_and_may_try_again(store: Store) -> None:
+def test_vacuumed_upload_is_refused_and_the_producer_can_retry(store: Store) -> None:
     """RET-10: either the object is there, or the append is refused; never a name without its object."""
     with store.producer("w", batch_bytes=1) as producer:
         producer.begin_transaction()
@@ -329,7 +327,7 @@ def test_a_producer_whose_upload_was_vacuumed_is_refused_and_may_try_again(store
     assert store.verify(deep=True).ok
 
 
-def test_a_compactor_whose_upload_was_vacuumed_replaces_nothing(
+def test_compaction_with_a_vacuumed_upload_replaces_nothing(
     store: Store, objects: HookStore, clock: ManualClock
 ) -> None:
     """RET-10, for merged segments."""
@@ -348,9 +346,7 @@ def test_a_compactor_whose_upload_was_vacuumed_replaces_nothing(
     assert store.verify(deep=True).ok
 
 
-def test_a_compactor_that_slept_until_all_is_forgotten_replaces_nothing(
-    store: Store, objects: HookStore, clock: ManualClock
-) -> None:
+def test_compaction_paused_for_days_replaces_nothing(store: Store, objects: HookStore, clock: ManualClock) -> None:
     """RET-10: the names are forgotten, so the age of the upload decides."""
     other = reopen(store, clock)
     for number in range(3):
@@ -394,7 +390,7 @@ def _checkpoints(store: Store) -> list[int]:
 
 
 @ONE_CHAIN
-def test_old_checkpoints_go_and_the_newest_two_stay(store: Store, clock: ManualClock) -> None:
+def test_old_checkpoints_are_deleted_except_the_newest_two(store: Store, clock: ManualClock) -> None:
     made = [_checkpoint(store, clock) for _ in range(4)]
     assert store.vacuum().deleted == ()
     clock.advance(DAY_MS)
@@ -405,7 +401,7 @@ def test_old_checkpoints_go_and_the_newest_two_stay(store: Store, clock: ManualC
 
 
 @ONE_CHAIN
-def test_an_unfinished_checkpoint_does_not_count_and_goes_when_it_is_old(store: Store, clock: ManualClock) -> None:
+def test_old_incomplete_checkpoint_is_deleted(store: Store, clock: ManualClock) -> None:
     """Only a head makes a checkpoint; one that is being written now is above the newest ones."""
     half = keys.checkpoint_batches(0, 1)
     store.objects.put(half, b"half")
@@ -420,7 +416,7 @@ def test_an_unfinished_checkpoint_does_not_count_and_goes_when_it_is_old(store: 
 
 
 @ONE_CHAIN
-def test_the_checkpoint_of_the_hint_stays(store: Store, clock: ManualClock) -> None:
+def test_hinted_checkpoint_is_kept(store: Store, clock: ManualClock) -> None:
     """The hint may be older than the newest checkpoints; what it names keeps an open cheap."""
     first = _checkpoint(store, clock)
     hint = store.objects.get(keys.latest(0))
@@ -432,7 +428,7 @@ def test_the_checkpoint_of_the_hint_stays(store: Store, clock: ManualClock) -> N
 
 
 @ONE_CHAIN
-def test_a_checkpoint_goes_as_a_whole(store: Store, clock: ManualClock) -> None:
+def test_checkpoint_is_deleted_as_a_whole(store: Store, clock: ManualClock) -> None:
     """Its writer slept between its two objects: the grace period of both begins with the head."""
     made = [_checkpoint(store, clock) for _ in range(3)]
     head = store.objects.get(keys.checkpoint_head(0, made[0]))
@@ -445,9 +441,7 @@ def test_a_checkpoint_goes_as_a_whole(store: Store, clock: ManualClock) -> None:
 
 
 @ONE_CHAIN
-def test_a_head_that_comes_after_the_vacuum_is_no_damage_and_goes_with_the_next(
-    store: Store, clock: ManualClock
-) -> None:
+def test_late_checkpoint_head_is_no_violation_and_is_deleted_next(store: Store, clock: ManualClock) -> None:
     """Its writer slept for longer than the grace period; by then there are newer checkpoints."""
     made = [_checkpoint(store, clock) for _ in range(3)]
     key = keys.checkpoint_head(0, made[0])
@@ -461,7 +455,7 @@ def test_a_head_that_comes_after_the_vacuum_is_no_damage_and_goes_with_the_next(
     assert store.vacuum().deleted == (key,)
 
 
-def test_leftovers_of_probes_go(store: Store, clock: ManualClock) -> None:
+def test_leftover_probe_objects_are_deleted(store: Store, clock: ManualClock) -> None:
     store.objects.put("_probe/left", b"x")
     assert store.vacuum().deleted == ()
     clock.advance(DAY_MS)

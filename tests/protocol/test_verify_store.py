@@ -114,12 +114,12 @@ def test_a_long_chain_is_read_in_windows(clock: ManualClock) -> None:
     assert report.checkpoints == 2
 
 
-def test_no_store_is_an_error_not_a_violation() -> None:
+def test_missing_store_is_an_error_not_a_violation() -> None:
     with pytest.raises(StoreNotFoundError):
         Store(MemoryStore()).verify()
 
 
-def test_a_storage_that_does_not_answer_is_an_error_not_a_violation(store: Store) -> None:
+def test_unreachable_storage_is_an_error_not_a_violation(store: Store) -> None:
     faults = FaultStore(store.objects.inner, on(Fault.ERROR_BEFORE, "get", key_contains="entries/", times=None))
     with pytest.raises(StorageError):
         Store(faults).verify()
@@ -136,7 +136,7 @@ def test_a_missing_segment_is_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("change", "word"), [(-1, "truncated"), (1, "altered")])
-def test_a_segment_of_another_size_is_named_without_reading_it(store: Store, change: int, word: str) -> None:
+def test_segment_of_wrong_size_is_found_by_listing(store: Store, change: int, word: str) -> None:
     """OBJ-13."""
     victim = batches(store)[0].segment
     store.objects.put(victim.key, (store.objects.get(victim.key) + b"?")[: victim.size + change])
@@ -190,7 +190,7 @@ def _replace_first(store: Store, offsets: list[int], timestamps: list[int], clai
         ([0, 1, 3, 4, 6], 1_000, 6, "segment_content"),
     ],
 )
-def test_a_segment_that_holds_other_rows_than_the_chain_says_is_found(
+def test_segment_with_unexpected_rows_is_found(
     store: Store, offsets: list[int], timestamp: int, claimed: int | None, name: str | None
 ) -> None:
     """Invariant 8: its bytes are those that were recorded, but they were wrong from the start."""
@@ -232,14 +232,14 @@ def test_a_missing_entry_is_named(store: Store) -> None:
     assert _found(store.verify()) == [("entry_present", keys.entry(0, 3))]
 
 
-def test_a_gap_of_several_entries_is_one_finding(store: Store) -> None:
+def test_gap_of_several_entries_is_one_violation(store: Store) -> None:
     store.objects.delete([keys.entry(0, number) for number in (3, 4, 5)])
     report = store.verify()
     assert _found(report) == [("entry_present", keys.entry(0, 3))]
     assert "up to entry 5" in report.violations[0].message
 
 
-def test_a_missing_last_entry_is_noticed_by_a_process_that_knew_it(store: Store) -> None:
+def test_missing_last_entry_is_found_by_a_process_that_knows_it(store: Store) -> None:
     """OBJ-13: a bucket that was rolled back."""
     last = store.state().sequence
     store.objects.delete([keys.entry(0, last)])
@@ -247,7 +247,7 @@ def test_a_missing_last_entry_is_noticed_by_a_process_that_knew_it(store: Store)
     assert found == [("entry_present", keys.entry(0, last)), ("state_at_head", keys.entries(0))]
 
 
-def test_entries_below_a_checkpoint_cannot_vanish_unnoticed(store: Store) -> None:
+def test_missing_entries_below_a_checkpoint_are_found(store: Store) -> None:
     """OBJ-13: the checkpoint proves that there were more."""
     saved = store.checkpoint()
     store.objects.delete([keys.entry(0, saved)])
@@ -266,14 +266,14 @@ def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -
         open_on(store.objects.inner)
 
 
-def test_an_entry_that_was_replaced_by_a_well_formed_one_breaks_the_hash_chain(store: Store) -> None:
+def test_replaced_entry_breaks_the_hash_chain(store: Store) -> None:
     """Invariant 8: each entry's hash names its predecessor."""
     entry = _entry(store, 3)
     store.objects.put(keys.entry(0, 3), encode(entry.model_copy(update={"writer_id": "somebody-else"})))
     assert _found(store.verify()) == [("hash_chain", keys.entry(0, 3))]
 
 
-def test_a_history_that_was_rewritten_up_to_the_head_is_noticed_by_who_knew_it(store: Store) -> None:
+def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> None:
     """OBJ-13: all hashes fit again, but this process has read other bytes, and the checkpoint was of other ones."""
     last, saved = store.state().sequence, checkpoint.hinted(0, store.objects.get(keys.latest(0)))
     _rewrite(store, 3, _entry(store, 3).model_copy(update={"writer_id": "somebody-else"}))
@@ -284,7 +284,7 @@ def test_a_history_that_was_rewritten_up_to_the_head_is_noticed_by_who_knew_it(s
     assert [name for name, _ in _found(_fresh(store).verify())] == ["checkpoint_equals_fold"]
 
 
-def test_an_event_that_does_not_fit_is_named(store: Store) -> None:
+def test_invalid_event_is_named(store: Store) -> None:
     sequence = _find(store, BatchAppended)
     entry = _entry(store, sequence)
     events = [replace(item, topic="gone") if isinstance(item, BatchAppended) else item for item in entry.events]
@@ -292,7 +292,7 @@ def test_an_event_that_does_not_fit_is_named(store: Store) -> None:
     assert ("entry_fits", keys.entry(0, sequence)) in _found(_fresh(store).verify())
 
 
-def test_a_time_that_goes_back_is_named(store: Store) -> None:
+def test_decreasing_timestamp_is_named(store: Store) -> None:
     _rewrite(store, 4, _entry(store, 4).model_copy(update={"timestamp": 5}))
     assert ("entry_time", keys.entry(0, 4)) in _found(_fresh(store).verify())
 
@@ -300,7 +300,7 @@ def test_a_time_that_goes_back_is_named(store: Store) -> None:
 # Rules of the protocol ------------------------------------------------------------------------------------------------
 
 
-def test_a_marker_that_reuses_an_offset_breaks_a_rule_of_the_core(store: Store) -> None:
+def test_marker_that_reuses_an_offset_violates_an_invariant(store: Store) -> None:
     """Invariant 4: the rules for states and steps are asked after each entry."""
     sequence = _find(store, MarkerWritten)
     entry = _entry(store, sequence)
@@ -363,7 +363,7 @@ def test_a_checkpoint_without_its_batches_is_named(store: Store) -> None:
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
 
 
-def test_a_checkpoint_that_is_not_the_fold_is_named(store: Store) -> None:
+def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> None:
     """Invariant 10."""
     state = store.chain.refresh()
     checkpoint.write(store.objects, 0, replace(state, next_producer_id=state.next_producer_id + 1))
@@ -387,7 +387,7 @@ class _HidesFromLists(MemoryStore):
         return [] if self.hides else super().list(prefix, start_after, limit)
 
 
-def test_lists_that_hide_what_is_there_are_named_as_the_cause(clock: ManualClock) -> None:
+def test_incomplete_listings_are_named_as_the_cause(clock: ManualClock) -> None:
     """OBJ-05: a writer and a reader notice nothing, a vacuum deletes nothing, a verification says why it fails."""
     objects = _HidesFromLists()
     store = create_on(objects, runtime=runtime(clock))

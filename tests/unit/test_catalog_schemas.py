@@ -46,12 +46,12 @@ def test_equal_schemas_have_equal_texts() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "%%%", "ä", base64.b64encode(b"nothing").decode(), schema_to_text(SCHEMA)[:40]])
-def test_a_text_that_is_no_schema(text: str) -> None:
+def test_schema_from_text_rejects_other_text(text: str) -> None:
     with pytest.raises(CorruptionError, match="schema of a topic"):
         schema_from_text(text)
 
 
-def test_good_schemas() -> None:
+def test_supported_schemas_are_accepted() -> None:
     check_schema(SCHEMA)
     check_topic_schema(SCHEMA, "id", "at")
     check_topic_schema(SCHEMA, None, None)
@@ -93,7 +93,7 @@ def field(data_type: pa.DataType, name: str = "c") -> pa.Schema:
         ("id int", "not str"),
     ],
 )
-def test_schemas_that_some_engine_could_not_read(schema: object, says: str) -> None:
+def test_unsupported_schemas_are_rejected(schema: object, says: str) -> None:
     with pytest.raises(SchemaMismatchError, match=says):
         check_schema(schema)
 
@@ -110,7 +110,7 @@ def test_schemas_that_some_engine_could_not_read(schema: object, says: str) -> N
         (SCHEMA, "id", "name", "column 'name' .* cannot be the timestamp"),
     ],
 )
-def test_columns_that_cannot_play_their_part(
+def test_unsuitable_key_and_timestamp_columns_are_rejected(
     schema: pa.Schema | None, key: str | None, timestamp: str | None, says: str
 ) -> None:
     with pytest.raises(SchemaMismatchError, match=says):
@@ -132,7 +132,7 @@ def changed(column: str, data_type: pa.DataType, nullable: bool = True) -> pa.Sc
         changed("price", pa.decimal128(12, 2)),
     ],
 )
-def test_changes_that_are_allowed(new: pa.Schema) -> None:
+def test_compatible_changes_are_accepted(new: pa.Schema) -> None:
     evolve_schema(SCHEMA, new)
 
 
@@ -170,12 +170,12 @@ def test_old_rows_can_be_read_after_a_widening(old: pa.DataType, new: pa.DataTyp
         (SCHEMA.append(pa.field("new", pa.string(), nullable=False)), "column 'new' is new and not null"),
     ],
 )
-def test_changes_that_are_refused_say_what_is_allowed(new: pa.Schema, says: str) -> None:
+def test_incompatible_changes_are_rejected_with_allowed_ones(new: pa.Schema, says: str) -> None:
     with pytest.raises(SchemaMismatchError, match=f"{says}.*allowed are: new nullable columns"):
         evolve_schema(SCHEMA, new)
 
 
-def test_the_bytes_of_the_key_cannot_change() -> None:
+def test_key_type_cannot_change() -> None:
     with pytest.raises(SchemaMismatchError, match="'c' is the key"):
         evolve_schema(field(pa.int32()), field(pa.int64()), key="c")
     evolve_schema(field(pa.int32()), field(pa.int64()), key=None)

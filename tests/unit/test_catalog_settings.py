@@ -46,7 +46,7 @@ def test_only_what_was_set_is_stored() -> None:
     assert config.effective() == DEFAULTS | config.to_mapping()
 
 
-def test_a_default_that_was_set_stays_set() -> None:
+def test_explicit_default_is_stored() -> None:
     assert TopicConfig.from_mapping({"retention.bytes": -1}).to_mapping() == {"retention.bytes": "-1"}
 
 
@@ -127,14 +127,14 @@ def test_an_unknown_setting_gets_a_hint(name: str, says: str) -> None:
         TopicConfig.from_mapping({name: "1"})
 
 
-def test_settings_that_contradict_each_other() -> None:
+def test_contradictory_settings_are_rejected() -> None:
     with pytest.raises(InvalidConfigError, match=r"min\.compaction\.lag\.ms \(5\) must not exceed"):
         TopicConfig.from_mapping({"min.compaction.lag.ms": 5, "max.compaction.lag.ms": 4})
     with pytest.raises(InvalidConfigError, match=r"compression\.type 'gzip' does not go with arrow"):
         TopicConfig.from_mapping({"segment.format": "arrow", "compression.type": "gzip"})
 
 
-def test_what_the_settings_mean() -> None:
+def test_derived_properties_of_settings() -> None:
     both = TopicConfig.from_mapping({"cleanup.policy": "compact,delete", "message.timestamp.type": "LogAppendTime"})
     assert (both.compacts, both.deletes, both.append_time) == (True, True, True)
     plain = TopicConfig()

@@ -95,7 +95,7 @@ def crowd(faults: FaultStore) -> Iterator[Crowd]:
         yield Crowd(chain, gated.hold("put_if_absent"), pool)
 
 
-def test_63_that_arrive_during_a_put_ride_in_one_next_entry(crowd: Crowd, objects: MemoryStore) -> None:
+def test_commands_arriving_during_a_put_share_the_next_entry(crowd: Crowd, objects: MemoryStore) -> None:
     answers = crowd.submit(*[CreateTopic(topic(f"t{number}")) for number in range(THREADS)])
     assert [answer.result().name for answer in answers] == [f"t{number}" for number in range(THREADS)]
     assert names_in_bucket(objects) == ["t0", "+".join(f"t{number}" for number in range(1, THREADS))]
@@ -105,7 +105,7 @@ def test_63_that_arrive_during_a_put_ride_in_one_next_entry(crowd: Crowd, object
     assert check(crowd._chain.state) == []
 
 
-def test_each_gets_its_own_answer(crowd: Crowd) -> None:
+def test_each_caller_gets_its_own_result(crowd: Crowd) -> None:
     """Producer ids are granted one after the other inside the entry, so nobody gets the id of another."""
     answers = [future.result().producer_id for future in crowd.submit(*[InitProducer()] * 20)]
     assert answers == list(range(20))
@@ -130,7 +130,7 @@ def test_a_refused_command_fails_alone(crowd: Crowd, objects: MemoryStore) -> No
 
 
 @pytest.mark.parametrize("offset", [None, 1.5, "7"], ids=["none", "float", "text"])
-def test_a_command_that_cannot_be_written_fails_alone(crowd: Crowd, objects: MemoryStore, offset: Any) -> None:
+def test_unencodable_command_fails_alone(crowd: Crowd, objects: MemoryStore, offset: Any) -> None:
     """What no reader could read must not get into the entry, and must not take the others with it."""
     bad = CommitOffsets(TxnOffsets("g", (GroupOffset(topic="a", partition=0, offset=0, leader_epoch=offset),)))
     answers = crowd.submit(CreateTopic(topic("a")), CreateTopic(topic("b")), bad, CreateTopic(topic("c")))
@@ -138,20 +138,20 @@ def test_a_command_that_cannot_be_written_fails_alone(crowd: Crowd, objects: Mem
     assert names_in_bucket(objects) == ["a", "b+c"]
 
 
-def test_a_command_that_breaks_a_rule_of_python_fails_alone(crowd: Crowd, objects: MemoryStore) -> None:
+def test_command_that_raises_a_python_error_fails_alone(crowd: Crowd, objects: MemoryStore) -> None:
     nonsense: Any = CommitOffsets(TxnOffsets("g", (GroupOffset(topic="a", partition=0, offset=None),)))  # type: ignore[arg-type]
     answers = crowd.submit(CreateTopic(topic("a")), nonsense, CreateTopic(topic("b")))
     assert [type(answer.exception()) for answer in answers] == [type(None), TypeError, type(None)]
     assert names_in_bucket(objects) == ["a", "b"]
 
 
-def test_commands_of_one_kind_all_refused_write_nothing(crowd: Crowd, objects: MemoryStore) -> None:
+def test_refused_commands_write_no_entry(crowd: Crowd, objects: MemoryStore) -> None:
     answers = crowd.submit(CreateTopic(topic("a")), *[CreateTopic(topic("a"))] * 5)
     assert [type(answer.exception()) for answer in answers[1:]] == [TopicExistsError] * 5
     assert names_in_bucket(objects) == ["a"]
 
 
-def test_all_in_an_entry_that_is_refused_by_the_storage_hear_of_it(crowd: Crowd, objects: MemoryStore) -> None:
+def test_storage_refusal_is_reported_to_all_callers_of_the_entry(crowd: Crowd, objects: MemoryStore) -> None:
     """The storage refuses for good: nothing of the entry happened, and everybody in it is told so."""
 
     def refuse(key: str, data: bytes) -> bool:
@@ -165,9 +165,7 @@ def test_all_in_an_entry_that_is_refused_by_the_storage_hear_of_it(crowd: Crowd,
     assert names_in_bucket(objects) == ["a"]
 
 
-def test_an_interrupt_of_the_thread_that_writes_is_no_interrupt_of_the_others(
-    crowd: Crowd, objects: MemoryStore
-) -> None:
+def test_interrupt_of_the_leader_does_not_interrupt_followers(crowd: Crowd, objects: MemoryStore) -> None:
     """The others learn that nobody knows; a KeyboardInterrupt belongs to the thread that got it."""
 
     def interrupted(key: str, data: bytes) -> bool:
@@ -182,7 +180,7 @@ def test_an_interrupt_of_the_thread_that_writes_is_no_interrupt_of_the_others(
     assert sorted(kind.__name__ for kind in raised[1:]) == ["KeyboardInterrupt"] + ["UnknownOutcomeError"] * 2
 
 
-def test_an_unknown_outcome_is_unknown_to_all_in_the_entry(
+def test_unknown_outcome_is_reported_to_all_callers_of_the_entry(
     crowd: Crowd, faults: FaultStore, objects: MemoryStore
 ) -> None:
     lost = on(Fault.LOST_RESPONSE, "put_if_absent", key_contains="00002.json", times=None)
@@ -193,7 +191,7 @@ def test_an_unknown_outcome_is_unknown_to_all_in_the_entry(
     assert names_in_bucket(objects) == ["a", "b+c"]
 
 
-def test_many_threads_at_once_lose_nothing_and_double_nothing(chain: Chain, objects: MemoryStore) -> None:
+def test_concurrent_threads_lose_and_duplicate_nothing(chain: Chain, objects: MemoryStore) -> None:
     """No order is arranged here: 32 threads, 10 commands each."""
     answers = in_threads(32, lambda number: [chain.submit(InitProducer(f"{number}-{step}")) for step in range(10)])
     assert not [answer for answer in answers if isinstance(answer, Exception)]
@@ -215,7 +213,7 @@ def test_many_threads_survive_faults_on_every_third_write(faults: FaultStore, ob
         assert again.state == chain.state
 
 
-def test_timestamps_never_go_back_whatever_the_clock_does(objects: MemoryStore) -> None:
+def test_timestamps_never_decrease(objects: MemoryStore) -> None:
     """An entry's time is at least its predecessor's, also if another process's clock was ahead (OBJ-05)."""
     clock, behind = ManualClock(5_000), ManualClock(1_000)
     with a_chain(objects, clock) as ours, a_chain(objects, behind) as theirs:
@@ -227,7 +225,7 @@ def test_timestamps_never_go_back_whatever_the_clock_does(objects: MemoryStore) 
     assert [entry.timestamp for entry in entries(objects)] == [5_000, 5_250, 5_250, 5_250, 5_250, 11_249]
 
 
-def test_a_chain_that_is_read_only_offers_nothing(objects: MemoryStore) -> None:
+def test_read_only_chain_writes_no_entry(objects: MemoryStore) -> None:
     with ThreadPoolExecutor(1) as pool:
         chain = Chain(objects, 0, runtime(), pool, read_only=True)
         chain.load(None)
@@ -238,7 +236,7 @@ def test_a_chain_that_is_read_only_offers_nothing(objects: MemoryStore) -> None:
     assert objects.list("") == []
 
 
-def test_a_storage_that_is_away_fails_a_commit_without_a_trace(faults: FaultStore, objects: MemoryStore) -> None:
+def test_unreachable_storage_fails_a_commit_without_effect(faults: FaultStore, objects: MemoryStore) -> None:
     """A plain StorageError means that nothing happened, so the state is the old one and the bucket is empty."""
 
     def away(key: str, data: bytes) -> bool:

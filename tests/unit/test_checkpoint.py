@@ -57,7 +57,7 @@ def requests_of_opening(objects: ObjectStore) -> list[tuple[str, str]]:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_written_by_whoever_crosses_the_mark(bucket: MemoryStore) -> None:
+def test_commit_that_reaches_the_interval_writes_a_checkpoint(bucket: MemoryStore) -> None:
     heads = [item.key for item in bucket.list(keys.checkpoints(0)) if item.key.endswith("head.json")]
     assert heads == [keys.checkpoint_head(0, 4), keys.checkpoint_head(0, 8)]
     assert json.loads(bucket.get(keys.latest(0)))["sequence"] == 8
@@ -74,7 +74,7 @@ def test_the_head_is_written_after_the_batches_and_the_hint_last() -> None:
     assert written == [keys.checkpoint_batches(0, 1), keys.checkpoint_head(0, 1), keys.latest(0)]
 
 
-def test_whoever_saves_the_same_state_writes_the_same_bytes(bucket: MemoryStore) -> None:
+def test_equal_states_give_equal_checkpoint_bytes(bucket: MemoryStore) -> None:
     """Two processes may write one checkpoint at once: it does not matter who is last."""
     saved = []
     for _ in range(2):
@@ -84,7 +84,7 @@ def test_whoever_saves_the_same_state_writes_the_same_bytes(bucket: MemoryStore)
     assert saved[0] == saved[1]
 
 
-def test_a_checkpoint_that_cannot_be_written_does_not_fail_the_commit(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_checkpoint_does_not_fail_the_commit(caplog: pytest.LogCaptureFixture) -> None:
     faults = FaultStore(MemoryStore(), on(Fault.UNAVAILABLE_503, "put", times=None))
     with caplog.at_level(logging.WARNING), a_chain(faults, checkpoint_every=1) as chain:
         chain.submit(CreateTopic(topic("t")))
@@ -94,7 +94,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_fail_the_commit(caplog: py
     assert names_in_bucket(faults.inner) == ["t"]
 
 
-def test_a_store_that_is_read_only_writes_no_checkpoint() -> None:
+def test_read_only_store_writes_no_checkpoint() -> None:
     objects = MemoryStore()
     new_store(objects).close()
     before = [item.key for item in objects.list("")]
@@ -120,7 +120,7 @@ def test_opening_reads_the_hint_the_checkpoint_and_the_entries_after_it(bucket: 
     assert "list" not in [kind for kind, _ in asked]
 
 
-def test_a_state_from_a_checkpoint_is_that_of_the_fold(bucket: MemoryStore) -> None:
+def test_state_from_checkpoint_equals_folded_state(bucket: MemoryStore) -> None:
     assert state_of(bucket) == folded(bucket)
     assert state_of(bucket).sequence == 10
 
@@ -160,7 +160,7 @@ def test_a_short_chain_without_a_hint_costs_no_listing() -> None:
     assert "list" not in [kind for kind, _ in requests_of_opening(objects)]
 
 
-def test_a_stale_hint_costs_entries_and_nothing_else(bucket: MemoryStore) -> None:
+def test_stale_hint_costs_only_further_entries(bucket: MemoryStore) -> None:
     """REC-05."""
     bucket.put(keys.latest(0), encode(LatestDocument(sequence=4)))
     assert state_of(bucket) == folded(bucket)
@@ -174,7 +174,7 @@ def test_a_damaged_hint_is_ignored(bucket: MemoryStore, damage: bytes, chain_war
 
 
 @pytest.mark.parametrize("sequence", [-3, 0, 3, 7, 999, 10**30])
-def test_a_hint_to_a_checkpoint_that_is_not_there_is_ignored(bucket: MemoryStore, sequence: int) -> None:
+def test_hint_to_a_missing_checkpoint_is_ignored(bucket: MemoryStore, sequence: int) -> None:
     bucket.put(keys.latest(0), encode(LatestDocument(sequence=sequence)))
     assert state_of(bucket) == folded(bucket)
 
@@ -205,27 +205,27 @@ def test_a_damaged_checkpoint_falls_back_to_an_older_one(
     assert ("get", keys.checkpoint_head(0, 4)) in requests_of_opening(bucket)
 
 
-def test_a_whole_checkpoint_in_the_place_of_another_is_ignored(bucket: MemoryStore) -> None:
+def test_checkpoint_under_the_key_of_another_is_ignored(bucket: MemoryStore) -> None:
     """Head and batches fit each other, but they are those of entry 4: its number is in it."""
     for part in (keys.checkpoint_head, keys.checkpoint_batches):
         bucket.put(part(0, 8), bucket.get(part(0, 4)))
     assert state_of(bucket) == folded(bucket)
 
 
-def test_without_any_good_checkpoint_the_chain_is_folded_from_its_first_entry(bucket: MemoryStore) -> None:
+def test_chain_without_valid_checkpoint_is_folded_from_entry_1(bucket: MemoryStore) -> None:
     """PST-04, REC-05."""
     for sequence in (4, 8):
         bucket.put(keys.checkpoint_head(0, sequence), b"garbage")
     assert state_of(bucket) == folded(bucket)
 
 
-def test_a_checkpoint_of_a_newer_format_is_not_guessed_at(bucket: MemoryStore) -> None:
+def test_checkpoint_of_a_newer_format_is_refused(bucket: MemoryStore) -> None:
     bucket.put(keys.checkpoint_head(0, 8), b'{"version":2}')
     with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 2"):
         state_of(bucket)
 
 
-def test_a_state_without_its_entry_is_not_believed_over_the_chain(bucket: MemoryStore) -> None:
+def test_checkpoint_that_contradicts_the_chain_is_corruption(bucket: MemoryStore) -> None:
     """The entry after the checkpoint names the hash of the last one in it: a foreign checkpoint is found out."""
     other = MemoryStore()
     with a_chain(other, checkpoint_every=EVERY) as chain:
@@ -268,7 +268,7 @@ def full_store() -> Store:
     return store
 
 
-def test_everything_that_a_state_can_hold_comes_back() -> None:
+def test_checkpoint_round_trips_every_field_of_the_state() -> None:
     """PST-02."""
     store = full_store()
     state = store.chain.state
@@ -282,7 +282,7 @@ def test_everything_that_a_state_can_hold_comes_back() -> None:
     assert again.groups["pending"].pending == state.groups["pending"].pending
 
 
-def test_a_store_goes_on_from_a_checkpoint_as_if_nothing_had_been() -> None:
+def test_store_continues_from_a_checkpoint() -> None:
     """The open transaction can be ended by its owner after another process opened from the checkpoint."""
     store = full_store()
     store.checkpoint()
@@ -292,7 +292,7 @@ def test_a_store_goes_on_from_a_checkpoint_as_if_nothing_had_been() -> None:
     assert store.verify(deep=True).ok
 
 
-def test_an_idle_checkpoint_of_a_store_changes_nothing_but_the_checkpoint() -> None:
+def test_checkpoint_of_an_idle_store_writes_only_the_checkpoint() -> None:
     store = new_store()
     before = store.state()
     assert store.checkpoint() == before.sequence

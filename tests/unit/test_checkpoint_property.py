@@ -142,7 +142,7 @@ def _merge(state: State, tp: TopicPartition) -> ReplaceSegments:
 
 @settings(max_examples=60, deadline=None)
 @given(steps=steps, every=st.integers(1, 7))
-def test_a_checkpoint_anywhere_gives_the_state_of_the_fold(steps: list[Step], every: int) -> None:
+def test_checkpoint_at_any_entry_equals_folded_state(steps: list[Step], every: int) -> None:
     """PST-02, LSO-10."""
     objects, clock = MemoryStore(), ManualClock()
     with ThreadPoolExecutor(4) as pool:

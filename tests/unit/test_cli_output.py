@@ -54,7 +54,7 @@ def test_every_value_has_one_form_in_json(value: Any, expected: Any) -> None:
         (math.inf, "inf"),
     ],
 )
-def test_values_for_people_are_short(value: Any, text: str) -> None:
+def test_display_formats_values_briefly(value: Any, text: str) -> None:
     assert display(value) == text
 
 
@@ -64,7 +64,7 @@ def test_sizes_and_instants_are_readable() -> None:
     assert instant(None) is None
 
 
-def test_rows_are_json_lines_with_all_members_or_a_table_of_some(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_print_json_lines_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[dict[str, Any]] = [{"a_b": 1, "c": "x [red]"}, {"a_b": None, "c": "y"}]
     Output(as_json=True).rows(rows, ["a_b"])
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows
@@ -74,20 +74,20 @@ def test_rows_are_json_lines_with_all_members_or_a_table_of_some(capsys: pytest.
     assert "x [red]" in out, "what is in the data is no markup"
 
 
-def test_an_empty_table_is_told_on_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_table_prints_a_note_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     Output().rows([], ["a"], empty="No rows")
     assert capsys.readouterr() == ("", "No rows\n")
     Output(as_json=True).rows([], ["a"], empty="No rows")
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_error_is_one_line_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line_with_advice(capsys: pytest.CaptureFixture[str]) -> None:
     Output().error("it\nfailed", "Try again.")
     Output().error("It failed.", "Try again.")
     assert capsys.readouterr().err == "error: it failed. Try again.\nerror: It failed. Try again.\n"
 
 
-def test_a_wide_row_is_not_cut_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_row_is_not_truncated_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Output().rows([{"a": "x" * 500, "b": "end"}], ["a", "b"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "xxx" in line]
     assert "x" * 500 in line

@@ -23,7 +23,7 @@ def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1s", "1y", "1h30m", "nan", "90", "1.5", "9" * 400 + "d"])
-def test_anything_else_is_no_duration(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="not a duration"):
         Duration().convert(text, None, None)
 
@@ -50,7 +50,7 @@ def test_a_column_without_a_name_or_a_type_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["integer", "decimal(99, 1)", "list<nothing>"])
-def test_a_type_that_there_is_not_is_refused(text: str) -> None:
+def test_unknown_type_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="no column type"):
         data_type(text)
 
@@ -72,7 +72,7 @@ def test_a_type_that_there_is_not_is_refused(text: str) -> None:
         (pa.timestamp("ms"), None, None),
     ],
 )
-def test_json_becomes_what_the_column_holds(kind: pa.DataType, value: Any, expected: Any) -> None:
+def test_json_values_are_converted_to_the_column_type(kind: pa.DataType, value: Any, expected: Any) -> None:
     assert row_from_json({"c": value}, pa.schema([("c", kind)])) == {"c": expected}
 
 
@@ -110,7 +110,7 @@ def test_pairs_are_split_at_the_first_equals_sign() -> None:
 
 
 @pytest.mark.parametrize("text", ["hunter2", "=hunter2"])
-def test_a_wrong_pair_is_not_repeated_because_it_may_be_secret(text: str) -> None:
+def test_error_of_an_invalid_pair_does_not_contain_it(text: str) -> None:
     with pytest.raises(click.UsageError) as caught:
         parse_pairs((text,), "--storage-option", lambda _, value: value)
     assert "hunter2" not in caught.value.format_message()

@@ -8,7 +8,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import create, create_on
 
 
-def test_a_transaction_goes_on_after_its_store_was_closed() -> None:
+def test_transaction_continues_after_its_store_is_closed() -> None:
     """A close releases threads and connections, and ends nothing else."""
     store = create_on(MemoryStore())
     store.create_topic("t")
@@ -23,7 +23,7 @@ def test_a_transaction_goes_on_after_its_store_was_closed() -> None:
     store.close()
 
 
-def test_who_uses_a_store_that_is_being_closed_gets_one_that_works() -> None:
+def test_store_works_for_callers_during_close() -> None:
     """As after the close, it connects again: what Python says of ended threads is no error of ours."""
     store = create("memory://")
     store.create_topic("t")

@@ -17,7 +17,7 @@ from txnstore.testing import Fault, FaultStore
 CHAINS, PARTITIONS = 4, 8
 
 
-def test_work_for_threads_that_have_ended_is_done_by_whoever_brings_it() -> None:
+def test_executor_runs_tasks_in_the_caller_after_shutdown() -> None:
     pool = threads()
     pool.shutdown(wait=True)
     assert pool.submit(int, "11", base=2).result() == 3
@@ -59,12 +59,12 @@ def _closed_at(number: int) -> tuple[bool, dict[bytes, int]]:
     return left <= 0, seen(open_on(faults.inner))
 
 
-def test_a_commit_survives_that_its_store_is_closed_at_its_decision() -> None:
+def test_commit_completes_when_the_store_is_closed_at_the_decision() -> None:
     """The decision is stored: the call must not fail for what comes after it (API-08)."""
     assert _closed_at(1) == (True, {b"again": PARTITIONS, b"value": PARTITIONS})
 
 
-def test_a_thread_may_commit_while_python_is_about_to_exit() -> None:
+def test_thread_commits_during_interpreter_exit() -> None:
     """When the main thread has ended, Python's pools take nothing any more; other threads may still be at work."""
     script = """
         import threading

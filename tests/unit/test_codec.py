@@ -49,14 +49,14 @@ def rewritten(value: object) -> bytes:
     return sealed(json.dumps(value, separators=(",", ":")).encode())
 
 
-def test_what_is_encoded_is_decoded_to_the_same_values_of_the_same_types() -> None:
+def test_encode_decode_round_trip() -> None:
     again = decode(Entry, KEY, encode(entry()))
     assert again == entry()
     assert type(again.events[1].partitions[0]) is TopicPartition  # type: ignore[union-attr]
     assert again.events[2].outcome is Outcome.ABORT  # type: ignore[union-attr]
 
 
-def test_the_bytes_are_plain_json_with_a_version_and_a_checksum_of_what_is_before_it() -> None:
+def test_encoding_is_json_with_version_and_checksum() -> None:
     data = encode(entry())
     read = json.loads(data)
     assert read["version"] == FORMAT_VERSION
@@ -74,14 +74,14 @@ def test_the_hash_of_the_content_is_the_sha256_of_all_bytes() -> None:
     assert content_hash(b"abc") == hashlib.sha256(b"abc").hexdigest()
 
 
-def test_every_truncation_is_told() -> None:
+def test_every_truncation_is_detected() -> None:
     data = encode(StoreDocument(store_id="id", chains=1, created_at=5))
     for length in range(len(data)):
         with pytest.raises(CorruptionError, match=r"store\.json.*truncated or altered"):
             decode(StoreDocument, "store.json", data[:length])
 
 
-def test_every_altered_byte_is_told() -> None:
+def test_every_altered_byte_is_detected() -> None:
     """Whatever it hits, an altered entry is never taken for a good one; its name is in the message."""
     data = encode(StoreDocument(store_id="id", chains=1, created_at=5))
     for at in range(len(data)):
@@ -97,17 +97,17 @@ def test_every_altered_byte_is_told() -> None:
     [b"", b"{}", b"null", b"[]", b"\xff\xfe", b"PAR1", b"<html>not found</html>", b"[" * 100_000, b'{"version":"1"}'],
     ids=["empty", "object", "null", "array", "binary", "parquet", "html", "deep", "version-of-text"],
 )
-def test_what_was_never_a_document_is_told(data: bytes) -> None:
+def test_other_bytes_are_corruption(data: bytes) -> None:
     with pytest.raises(CorruptionError, match=r"00007\.json is truncated or altered"):
         decode(Entry, KEY, data)
 
 
-def test_something_appended_is_told() -> None:
+def test_appended_bytes_are_detected() -> None:
     with pytest.raises(CorruptionError):
         decode(Entry, KEY, encode(entry()) + b" ")
 
 
-def test_a_newer_version_is_unsupported_whatever_else_it_holds() -> None:
+def test_newer_version_is_unsupported_with_any_content() -> None:
     """The version is looked at first: a newer format may have another checksum, other members, other events."""
     for newer in (
         rewritten(document(version=FORMAT_VERSION + 1)),
@@ -131,7 +131,7 @@ def test_a_newer_version_is_unsupported_whatever_else_it_holds() -> None:
     ],
     ids=str,
 )
-def test_a_document_of_the_wrong_shape_is_corrupt_and_the_place_is_named(changes: dict[str, Any], where: str) -> None:
+def test_invalid_document_error_names_the_member(changes: dict[str, Any], where: str) -> None:
     with pytest.raises(CorruptionError, match=f"00007.json is not a valid Entry: {where}"):
         decode(Entry, KEY, rewritten(document(**changes)))
 
@@ -144,7 +144,7 @@ def test_a_document_without_a_member_is_corrupt(missing: str) -> None:
         decode(Entry, KEY, rewritten(found))
 
 
-def test_one_kind_of_document_is_not_taken_for_another() -> None:
+def test_document_of_another_kind_is_corruption() -> None:
     with pytest.raises(CorruptionError, match="StoreDocument"):
         decode(StoreDocument, "store.json", encode(LatestDocument(sequence=4)))
 
@@ -157,6 +157,6 @@ def test_a_value_of_a_wrong_type_is_not_written(offset: Any) -> None:
         encode(entry(events=events))
 
 
-def test_text_that_is_no_unicode_is_not_written() -> None:
+def test_text_with_surrogates_is_not_written() -> None:
     with pytest.raises(InvalidConfigError, match="wrong type"):
         encode(StoreDocument(store_id="\ud800", chains=1, created_at=5))

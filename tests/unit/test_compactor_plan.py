@@ -40,27 +40,27 @@ def _spans(plans: list[MergePlan]) -> list[tuple[int, int, int]]:
     return [(plan.base_offset, plan.limit, len(plan.sources)) for plan in plans]
 
 
-def test_neighbours_become_one_run() -> None:
+def test_adjacent_segments_become_one_merge() -> None:
     plans = plan_merges(TP, _log(500, 700, 900), MIB)
     assert _spans(plans) == [(0, 32, 3)]
     assert (plans[0].records, plans[0].source_bytes, plans[0].aborted) == (30, 2_100, 0)
 
 
-def test_an_empty_log_and_a_single_segment_need_nothing() -> None:
+def test_empty_log_and_single_segment_need_no_merge() -> None:
     assert plan_merges(TP, Partition(), MIB) == []
     assert plan_merges(TP, _log(500), MIB) == []
 
 
-def test_a_run_ends_before_it_outgrows_the_target() -> None:
+def test_run_ends_before_it_exceeds_the_target() -> None:
     assert _spans(plan_merges(TP, _log(400, 400, 400, 400, 400), 1_000)) == [(0, 21, 2), (22, 43, 2)]
 
 
-def test_a_segment_over_half_of_the_target_is_left_alone_and_divides_the_log() -> None:
+def test_segment_over_half_of_the_target_is_not_merged() -> None:
     assert _spans(plan_merges(TP, _log(100, 100, 501, 100, 100), 1_000)) == [(0, 21, 2), (33, 54, 2)]
     assert _spans(plan_merges(TP, _log(100, 100, 500, 100), 1_000)) == [(0, 43, 4)]
 
 
-def test_what_was_merged_is_not_merged_again() -> None:
+def test_merged_segments_are_not_merged_again() -> None:
     """The result of a merge weighs over half of the target, or has nothing left beside it."""
     assert plan_merges(TP, _log(800), 1_000) == []
     assert plan_merges(TP, _log(800, 900), 1_000) == []
@@ -72,12 +72,12 @@ def test_a_few_new_records_do_not_rewrite_the_largest_segment() -> None:
     assert plan_merges(TP, _log(40 * MIB, 2 * MIB), 128 * MIB) == []
 
 
-def test_a_minimum_of_segments_is_kept() -> None:
+def test_min_segments_is_respected() -> None:
     assert plan_merges(TP, _log(500, 500), MIB, min_segments=3) == []
     assert len(plan_merges(TP, _log(500, 500, 500), MIB, min_segments=3)) == 1
 
 
-def test_one_unaborted_segment_is_never_rewritten_alone() -> None:
+def test_single_committed_segment_is_not_rewritten() -> None:
     assert plan_merges(TP, _log(500), MIB, min_segments=1) == []
 
 
@@ -89,22 +89,22 @@ def test_aborted_batches_are_removed_and_not_read() -> None:
     assert (plan.aborted, plan.source_bytes, plan.removed_bytes) == (1, 1_000, 10_000)
 
 
-def test_aborted_batches_count_nothing_towards_the_target() -> None:
+def test_aborted_batches_do_not_count_towards_the_target() -> None:
     assert _spans(plan_merges(TP, _log(400, 900, 900, 400, aborted=(1, 2)), 1_000)) == [(0, 43, 2)]
 
 
-def test_a_run_of_aborted_batches_only_is_a_removal() -> None:
+def test_run_of_aborted_batches_is_a_removal() -> None:
     assert _spans(plan_merges(TP, _log(500, 500, aborted=(0, 1)), MIB)) == [(0, 21, 0)]
 
 
-def test_aborted_neighbours_of_a_segment_that_stays_are_removed_around_it() -> None:
+def test_aborted_batches_around_an_unmerged_segment_are_removed() -> None:
     """CMP-06: the large segment is not rewritten, and what was aborted on both sides of it goes all the same."""
     plans = plan_merges(TP, _log(500, 900, 500, aborted=(0, 2)), 1_000)
     assert _spans(plans) == [(0, 10, 0), (22, 32, 0)]
     assert _spans(plan_merges(TP, _log(500, 400, 500, aborted=(0, 2)), 1_000)) == [(0, 10, 0), (22, 32, 0)]
 
 
-def test_nothing_at_or_above_the_high_watermark_of_transactions_takes_part() -> None:
+def test_only_batches_below_the_last_stable_offset_take_part() -> None:
     """CMP-02: the first offset of the earliest open transaction is the limit."""
     log = _log(500, 500, 500, 500, open_from=2)
     assert _spans(plan_merges(TP, log, MIB)) == [(0, 21, 2)]
@@ -124,7 +124,7 @@ def test_aborted_data_above_an_open_transaction_stays() -> None:
     target=st.integers(1, 4_000),
     least=st.integers(1, 4),
 )
-def test_every_plan_keeps_the_rules(
+def test_random_plans_satisfy_all_rules(
     sizes: list[int], aborted: set[int], open_from: int | None, target: int, least: int
 ) -> None:
     log = _log(*sizes, aborted=tuple(aborted), open_from=open_from if open_from in range(len(sizes)) else None)
@@ -145,5 +145,5 @@ def test_every_plan_keeps_the_rules(
 
 
 @pytest.mark.parametrize("target", [1, 100, MIB])
-def test_a_log_without_gain_is_left_alone_whatever_the_target(target: int) -> None:
+def test_log_without_gain_is_not_merged(target: int) -> None:
     assert plan_merges(TP, _log(2 * MIB, open_from=None), target) == []

@@ -41,7 +41,7 @@ def _refused(state: State, removed: tuple[Batch, ...], added: tuple[Batch, ...],
         decide(state, ReplaceSegments(TP, removed, added))
 
 
-def test_neighbours_are_replaced_and_remembered_for_the_vacuum(state: State) -> None:
+def test_adjacent_batches_are_replaced_and_recorded_as_dropped(state: State) -> None:
     decision = decide(state, ReplaceSegments(TP, (FIRST, SECOND), (MERGED,)))
     assert decision.events == (SegmentsReplaced(topic="t", partition=0, removed=[0, 11], added=[MERGED]),)
     partition = decision.state.partitions[TP]
@@ -62,12 +62,12 @@ def test_a_run_may_become_several_segments(state: State) -> None:
     ]
 
 
-def test_nothing_of_an_open_transaction_is_replaced(state: State) -> None:
+def test_batches_of_an_open_transaction_are_not_replaced(state: State) -> None:
     """CMP-02."""
     _refused(state, (SECOND, OPEN), (_batch(11, 30, "merged", 18),), "above the last stable offset 22")
 
 
-def test_what_another_compaction_replaced_is_not_replaced_again(state: State) -> None:
+def test_already_replaced_batches_are_a_conflict(state: State) -> None:
     after = decide(state, ReplaceSegments(TP, (FIRST, SECOND), (MERGED,))).state
     _refused(after, (FIRST, SECOND), (_batch(0, 21, "late", 20),), "topics/t/0/0.parquet of t-0 was replaced")
 
@@ -100,11 +100,11 @@ def test_an_empty_removal_is_refused(state: State) -> None:
         ((replace(MERGED, transactional=True),), "belongs to no producer"),
     ],
 )
-def test_what_comes_in_must_fit_what_goes(state: State, added: tuple[Batch, ...], match: str) -> None:
+def test_replacement_must_match_removed_batches(state: State, added: tuple[Batch, ...], match: str) -> None:
     _refused(state, (FIRST, SECOND), added, match)
 
 
-def test_a_merged_segment_that_a_vacuum_took_is_refused(state: State) -> None:
+def test_merged_segment_announced_by_a_vacuum_is_refused(state: State) -> None:
     """OBJ-06: announced, or so old that the announcement may be forgotten."""
     announced = replace(state, dropped=Map({MERGED.segment.key: 5}))
     _refused(announced, (FIRST, SECOND), (MERGED,), "vacuumed")

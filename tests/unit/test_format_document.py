@@ -82,7 +82,7 @@ def test_the_hashes_are_those_of_the_document() -> None:
         assert found == [int(chain) for chain in led.split(", ")]
 
 
-def test_one_chain_leads_everything() -> None:
+def test_single_chain_coordinates_everything() -> None:
     assert chain_of_transactional_id("any", 1) == chain_of_group("any", 1) == 0
     assert chain_of_partition(TopicPartition("any", 7), 1) == 0
 

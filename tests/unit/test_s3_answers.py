@@ -30,7 +30,7 @@ def _error(status: int, code: str, kind: Kind) -> StorageError:
     ],
 )
 @pytest.mark.parametrize("kind", list(Kind))
-def test_obj_04_what_passes_is_retriable_and_a_write_may_have_happened(status: int, code: str, kind: Kind) -> None:
+def test_obj_04_transient_errors_are_retriable_and_writes_unknown(status: int, code: str, kind: Kind) -> None:
     error = _error(status, code, kind)
     assert type(error) is (StorageError if kind is Kind.READ else UnknownOutcomeError)
     assert error.retriable
@@ -41,19 +41,19 @@ def test_a_name_that_the_server_cannot_store_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.WRITE, Kind.CREATE])
-def test_only_a_read_can_find_nothing(kind: Kind) -> None:
+def test_only_reads_raise_object_not_found(kind: Kind) -> None:
     """A 404 NoSuchKey is also the answer to a conditional PUT on a name that is not there."""
     assert type(_error(404, "NoSuchKey", Kind.READ)) is ObjectNotFoundError
     assert type(_error(404, "NoSuchKey", kind)) is StorageRefusedError
 
 
 @pytest.mark.parametrize("code", ["SlowDown", "SlowDownRead", "SlowDownWrite", "InternalError", "ServiceUnavailable"])
-def test_a_delete_of_many_whose_answer_says_later_for_one_is_repeated(code: str) -> None:
+def test_bulk_delete_is_repeated_after_a_transient_error_of_one_key(code: str) -> None:
     """The answer itself is 200; MinIO without enough drives answers SlowDownWrite for each key."""
     error = from_code(code, Kind.WRITE, "bucket", URL)
     assert type(error) is UnknownOutcomeError
     assert code in str(error)
 
 
-def test_a_delete_of_many_that_is_forbidden_for_one_is_refused() -> None:
+def test_bulk_delete_forbidden_for_one_key_is_refused() -> None:
     assert type(from_code("AccessDenied", Kind.WRITE, "bucket", URL)) is StorageRefusedError

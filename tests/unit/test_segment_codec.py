@@ -64,7 +64,7 @@ def numbers(rows: int) -> pa.Table:
 
 
 @pytest.mark.parametrize(("fmt", "compression"), PAIRS)
-def test_every_type_comes_back(fmt: str, compression: str) -> None:
+def test_every_type_round_trips(fmt: str, compression: str) -> None:
     encoded = encode(ALL_TYPES, fmt, compression)
     table = decode(encoded.data, fmt)
     assert table.schema == ALL_TYPES.schema
@@ -72,14 +72,14 @@ def test_every_type_comes_back(fmt: str, compression: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_records_come_back(fmt: str) -> None:
+def test_records_round_trip(fmt: str) -> None:
     table = records_to_table([(b"k", b"v", [("h", b"1"), ("h", None)], 5), (None, None, None, None)], 7)
     assert decode(encode(table, fmt).data, fmt).equals(table)
     assert decode(encode(table, fmt).data, fmt).schema == RECORD_SCHEMA
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_the_chain_gets_a_description_of_the_bytes(fmt: str) -> None:
+def test_encoded_segment_describes_its_bytes(fmt: str) -> None:
     encoded = encode(numbers(10), fmt)
     sha256 = hashlib.sha256(encoded.data).hexdigest()
     assert (encoded.rows, encoded.size, encoded.sha256) == (10, len(encoded.data), sha256)
@@ -90,7 +90,7 @@ def test_the_chain_gets_a_description_of_the_bytes(fmt: str) -> None:
 @pytest.mark.parametrize("fmt", FORMATS)
 @settings(deadline=None)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 40), st.integers(0, 40))
-def test_any_run_of_rows(fmt: str, total: int, group: int, a: int, b: int) -> None:
+def test_decode_of_any_row_range(fmt: str, total: int, group: int, a: int, b: int) -> None:
     table = numbers(total)
     start, limit = (min(bound, total) for bound in sorted((a, b)))
     encoded = encode(table, fmt, row_group_rows=group)
@@ -115,7 +115,7 @@ def test_pieces_are_row_groups_and_only_the_wanted_ones(fmt: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_no_rows(fmt: str) -> None:
+def test_segment_without_rows(fmt: str) -> None:
     empty = ALL_TYPES.schema.empty_table()
     encoded = encode(empty, fmt)
     assert encoded.rows == 0
@@ -149,7 +149,7 @@ def test_damaged_bytes_name_the_object(fmt: str, damage: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_the_writer_gives_what_encode_gives(fmt: str) -> None:
+def test_writer_and_encode_give_equal_segments(fmt: str) -> None:
     table = numbers(1000)
     with SegmentWriter(table.schema, fmt, row_group_rows=64) as writer:
         for start in range(0, 1000, 30):
@@ -161,7 +161,7 @@ def test_the_writer_gives_what_encode_gives(fmt: str) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_the_writer_takes_batches_and_tells_its_size(fmt: str) -> None:
+def test_writer_accepts_batches_and_reports_its_size(fmt: str) -> None:
     [batch] = numbers(1000).to_batches()
     with SegmentWriter(batch.schema, fmt, row_group_rows=100) as writer:
         assert writer.size == 0
@@ -174,7 +174,7 @@ def test_the_writer_takes_batches_and_tells_its_size(fmt: str) -> None:
         assert writer.finish().size >= writer.size
 
 
-def test_the_writer_keeps_no_more_than_a_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writer_buffers_at_most_one_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txnstore.segment.codec._ROW_GROUP_BYTES", 10_000)
     wide = pa.table({"value": pa.array([b"x" * 1000] * 5, pa.binary())})
     with SegmentWriter(wide.schema) as writer:
@@ -187,7 +187,7 @@ def test_the_writer_keeps_no_more_than_a_row_group(monkeypatch: pytest.MonkeyPat
     assert max(groups.row_group(number).num_rows for number in range(groups.num_row_groups)) <= 10
 
 
-def test_a_writer_that_is_not_finished_leaves_nothing() -> None:
+def test_unfinished_writer_discards_the_segment() -> None:
     with SegmentWriter(numbers(1).schema) as writer:
         writer.append(numbers(1))
     with pytest.raises(ValueError, match="closed"):
@@ -248,14 +248,14 @@ def test_duckdb_reads_parquet_segments(tmp_path: Any) -> None:
         ("parquet", "brotli", "compression.type 'brotli'"),
     ],
 )
-def test_formats_that_there_are_not(fmt: str, compression: str, says: str) -> None:
+def test_unknown_formats_are_refused(fmt: str, compression: str, says: str) -> None:
     with pytest.raises(InvalidConfigError, match=says):
         check_format(fmt, compression)
     with pytest.raises(InvalidConfigError, match=says):
         encode(numbers(1), fmt, compression)
 
 
-def test_checksums() -> None:
+def test_verify_checksum_reports_differences() -> None:
     encoded = encode(numbers(10))
     data, sha256, size = encoded.data, encoded.sha256, encoded.size
     verify_checksum("x/y", data, sha256, size)

@@ -46,7 +46,7 @@ class Stream:
         pa.table({"id": pa.array([1, 2], pa.uint64()), "name": pa.array(["a", None]).dictionary_encode()}),
     ],
 )
-def test_all_kinds_of_rows(data: object) -> None:
+def test_all_supported_kinds_of_rows(data: object) -> None:
     table = normalize(data, SCHEMA)
     assert table.schema.equals(stored_schema(SCHEMA), check_metadata=True)
     assert table.to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
@@ -63,7 +63,7 @@ def test_missing_columns_become_null() -> None:
 
 
 @pytest.mark.parametrize("data", [[], SCHEMA.empty_table(), pa.RecordBatchReader.from_batches(SCHEMA, [])])
-def test_no_rows(data: object) -> None:
+def test_normalize_without_rows(data: object) -> None:
     assert normalize(data, SCHEMA).equals(stored_schema(SCHEMA).empty_table())
 
 
@@ -81,7 +81,7 @@ def test_a_stream_comes_batch_by_batch() -> None:
     assert [table["id"].to_pylist() for table in tables] == [[1], [2]]
 
 
-def test_a_wrong_stream_is_refused_before_its_first_batch() -> None:
+def test_invalid_stream_is_refused_before_its_first_batch() -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         pulled.append(1)
         yield pa.record_batch({"id": ["x"]})
@@ -118,14 +118,14 @@ def test_a_wrong_stream_is_refused_before_its_first_batch() -> None:
         (pa.table({"id": [float("nan")]}), "id", "does not fit"),
     ],
 )
-def test_what_does_not_fit_names_the_column(data: object, column: str, says: str) -> None:
+def test_mismatch_error_names_the_column(data: object, column: str, says: str) -> None:
     with pytest.raises(SchemaMismatchError, match=says) as raised:
         normalize(data, SCHEMA)
     assert column in str(raised.value)
 
 
 @pytest.mark.parametrize("data", [5, None, "text", b"bytes", {"id": 1}, [1, 2], [("id", 1)]])
-def test_what_holds_no_rows_is_refused(data: object) -> None:
+def test_unsupported_data_is_refused(data: object) -> None:
     with pytest.raises(SchemaMismatchError, match=r"cannot read rows from|a row is a dict"):
         normalize(data, SCHEMA)
 
@@ -168,7 +168,7 @@ STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
         (pa.array([[(1, 2)]], pa.map_(pa.int32(), pa.int32())), pa.map_(pa.int64(), pa.int64()), [[(1, 2)]]),
     ],
 )
-def test_casts_that_keep_the_meaning(given: Any, target: pa.DataType, expected: list[Any] | None) -> None:
+def test_allowed_casts(given: Any, target: pa.DataType, expected: list[Any] | None) -> None:
     table = normalize(pa.table({"c": given}), one(target))
     table.validate(full=True)
     assert table.schema == one(target)
@@ -202,7 +202,7 @@ def test_casts_that_keep_the_meaning(given: Any, target: pa.DataType, expected: 
         (pa.array([1]), STRUCT),
     ],
 )
-def test_casts_that_would_lose_something_are_refused(given: Any, target: pa.DataType) -> None:
+def test_lossy_casts_are_refused(given: Any, target: pa.DataType) -> None:
     with pytest.raises(SchemaMismatchError, match="column 'c'"):
         normalize(pa.table({"c": given}), one(target))
 
@@ -236,7 +236,7 @@ def test_python_values_of_all_types() -> None:
 
 
 @pytest.mark.parametrize("rows", [list, lambda rows: pd.DataFrame(rows, dtype=object)], ids=["dicts", "pandas"])
-def test_an_integer_among_moments_is_milliseconds_as_it_is_alone(rows: Any) -> None:
+def test_integer_among_datetimes_counts_milliseconds(rows: Any) -> None:
     """Whatever shares its batch, and in whichever order."""
     moment = EPOCH + dt.timedelta(milliseconds=1_357_000_000_001)
     values = [1_357_000_000_001, DAY, DAY.replace(tzinfo=None), None]
@@ -255,7 +255,7 @@ def test_an_integer_among_moments_is_milliseconds_as_it_is_alone(rows: Any) -> N
         ([dt.time(1), 1], pa.time64("us")),
     ],
 )
-def test_an_integer_among_moments_is_refused_where_it_is_alone(given: list[Any], target: pa.DataType) -> None:
+def test_integer_among_dates_is_refused(given: list[Any], target: pa.DataType) -> None:
     for values in (given, given[1:]):
         with pytest.raises(SchemaMismatchError, match="column 'c'"):
             normalize([{"c": value} for value in values], one(target))
@@ -271,13 +271,13 @@ def test_records_as_dicts() -> None:
     assert normalize(table.to_pylist(), None) == table
 
 
-def test_pandas_drops_its_index_and_its_nan_is_null() -> None:
+def test_pandas_index_is_dropped_and_nan_is_null() -> None:
     frame = pd.DataFrame({"id": [1, 2], "x": [1.0, float("nan")]}, index=["a", "b"])
     table = normalize(frame, pa.schema([("id", pa.int32()), ("x", pa.int64())]))
     assert table.to_pylist() == [{"id": 1, "x": 1}, {"id": 2, "x": None}]
 
 
-def test_rows_without_any_column_still_count() -> None:
+def test_empty_dicts_keep_the_number_of_rows() -> None:
     assert normalize([{}, {}], one(pa.string())).to_pylist() == [{"c": None}, {"c": None}]
     with pytest.raises(SchemaMismatchError, match="'id'"):
         normalize([{}], SCHEMA)
@@ -297,7 +297,7 @@ def test_conform_keeps_the_number_of_rows_without_columns() -> None:
     assert conform(TABLE, SCHEMA, []).shape == (2, 0)
 
 
-def test_columns_longer_than_their_offsets_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_exceeding_32_bit_offsets_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txnstore.segment.casts._CHUNK_BYTES", 64)
     texts = [f"text number {number}" for number in range(50)]
     column = normalize(pa.table({"c": pa.array(texts, pa.large_string())}), one(pa.string()))["c"]

@@ -44,7 +44,7 @@ def test_strings_are_hashed_as_utf8(keys: list[str], data_type: pa.DataType) -> 
 
 @settings(deadline=None)
 @given(KEYS, st.integers(0, 60), st.integers(0, 60))
-def test_slices_and_chunks(keys: list[bytes | None], a: int, b: int) -> None:
+def test_keys_in_slices_and_chunks(keys: list[bytes | None], a: int, b: int) -> None:
     start, limit = sorted((a, b))
     array = pa.array(keys, pa.binary())
     assert partition_array(array[start:limit], 9).tolist() == expected(keys[start:limit], 9)
@@ -58,7 +58,7 @@ def test_more_keys_than_a_block_and_a_few_very_long_ones() -> None:
     assert partition_array(pa.array(keys, pa.binary()), 13).tolist() == expected(keys, 13)
 
 
-def test_no_keys() -> None:
+def test_partition_of_no_keys() -> None:
     assert partition_array(pa.array([], pa.binary()), 3).tolist() == []
     assert partition_array(pa.chunked_array([], pa.string()), 3).tolist() == []
     assert partition_array(pa.array([None, None], pa.binary()), 3).tolist() == [-1, -1]
@@ -125,6 +125,6 @@ def test_split_into_one_partition_copies_nothing() -> None:
 
 
 @pytest.mark.parametrize("numbers", [[0, -1], [0, 5], [0]])
-def test_split_refuses_numbers_that_are_no_partitions(numbers: list[int]) -> None:
+def test_split_refuses_invalid_partitions(numbers: list[int]) -> None:
     with pytest.raises(ValueError, match="partitions"):
         split_by_partition(pa.table({"row": [1, 2]}), np.array(numbers), 5)

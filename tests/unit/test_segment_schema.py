@@ -36,7 +36,7 @@ def test_the_record_schema_is_kafkas_record() -> None:
     assert all(field.nullable for field in RECORD_SCHEMA)
 
 
-def test_stored_columns_are_nullable_and_bare() -> None:
+def test_stored_columns_are_nullable_without_metadata() -> None:
     given = pa.schema([pa.field("id", pa.int64(), nullable=False, metadata={"note": "x"})], metadata={"pandas": "{}"})
     assert stored_schema(given).equals(pa.schema([pa.field("id", pa.int64())]), check_metadata=True)
     assert stored_schema(None) is RECORD_SCHEMA
@@ -48,7 +48,7 @@ def test_reserved_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["offset", "_off", "topic", "__offset", "timestamp"])
-def test_free_names(name: str) -> None:
+def test_unreserved_names(name: str) -> None:
     assert not is_reserved(name)
 
 
@@ -76,7 +76,7 @@ def test_no_records_are_an_empty_table() -> None:
         ((b"k", b"v", None, 2**64), "timestamp"),
     ],
 )
-def test_a_wrong_part_of_a_record_is_named(record: Any, part: str) -> None:
+def test_mismatch_error_names_the_part_of_the_record(record: Any, part: str) -> None:
     with pytest.raises(SchemaMismatchError, match=f"the {part} of a record"):
         records_to_table([(b"k", b"v", None, None), record], NOW)
 
@@ -96,7 +96,7 @@ def test_without_a_column_all_rows_have_the_append_time() -> None:
     assert ms(timestamps_of(table, "at", NOW)) == [NOW, NOW]
 
 
-def test_a_stored_timestamp_comes_first() -> None:
+def test_stored_timestamp_takes_precedence() -> None:
     table = pa.table({"at": [7, 8], "_timestamp": pa.array([1, 2], TIMESTAMP)})
     assert ms(timestamps_of(table, "at", NOW)) == [1, 2]
     assert timestamp_range(table, None, NOW) == (1, 2)

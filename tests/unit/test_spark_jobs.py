@@ -80,7 +80,9 @@ def test_a_second_commit_of_the_same_job_does_nothing(store: Store, name: str | 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.ERROR_BEFORE, Fault.UNAVAILABLE_503, Fault.CONFLICT_409])
 @pytest.mark.parametrize("name", [None, "loader"])
-def test_an_unclear_commit_is_resolved(store: Store, faults: FaultStore, name: str | None, fault: Fault) -> None:
+def test_unknown_outcome_of_a_commit_is_resolved(
+    store: Store, faults: FaultStore, name: str | None, fault: Fault
+) -> None:
     """Storage that fails or does not tell costs time, never rows, and never gives them twice."""
     job = begin(store, name)
     batch = uploaded(store, "a")
@@ -92,7 +94,7 @@ def test_an_unclear_commit_is_resolved(store: Store, faults: FaultStore, name: s
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.UNAVAILABLE_503])
-def test_a_job_of_many_segments_goes_on_where_one_chain_failed(store: Store, faults: FaultStore, fault: Fault) -> None:
+def test_commit_resumes_after_a_failure_of_one_chain(store: Store, faults: FaultStore, fault: Fault) -> None:
     """SEQ-03, REC-01: what the other chains have registered already is recognised, though it is far more than five."""
     job = begin(store, "loader", 1)
     batches = [uploaded(store, f"{n:02}", partition=n % 2) for n in range(24)]
@@ -106,7 +108,7 @@ def test_a_job_of_many_segments_goes_on_where_one_chain_failed(store: Store, fau
     assert store.verify(deep=True).ok
 
 
-def test_storage_that_stays_away_is_an_error_after_all(store: Store, faults: FaultStore, clock: ManualClock) -> None:
+def test_commit_raises_after_repeated_storage_errors(store: Store, faults: FaultStore, clock: ManualClock) -> None:
     job = begin(store, "loader")
     batch = uploaded(store, "a")
     faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", times=None)
@@ -116,7 +118,7 @@ def test_storage_that_stays_away_is_an_error_after_all(store: Store, faults: Fau
     assert values(store) == []
 
 
-def test_a_version_that_is_committed_is_known_before_anything_is_computed(store: Store) -> None:
+def test_committed_version_is_recognized_when_the_job_begins(store: Store) -> None:
     jobs.commit(store, begin(store, "loader", 4), [uploaded(store, "a")])
     sequence = store.state().sequence
     for version in (4, 3, 0):
@@ -136,7 +138,7 @@ def test_two_jobs_of_one_version_race_and_one_commits(store: Store) -> None:
     assert values(store) == [b"b"]
 
 
-def test_nothing_to_write(store: Store) -> None:
+def test_job_without_rows(store: Store) -> None:
     """Without rows there is nothing to commit but a version."""
     sequence = store.state().sequence
     jobs.commit(store, begin(store), [])
@@ -148,7 +150,7 @@ def test_nothing_to_write(store: Store) -> None:
     assert begin(store, "loader", 1).repeated
 
 
-def test_a_topic_that_was_made_anew_is_not_written(store: Store) -> None:
+def test_recreated_topic_is_not_written(store: Store) -> None:
     job = begin(store)
     batch = uploaded(store, "a")
     store.delete_topic("t")

@@ -11,7 +11,7 @@ from txnstore.spark.options import read_options, write_options
 BASE = {"path": "s3://bucket/store", "topic": "t"}
 
 
-def test_names_are_found_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     """Spark hands over keys in lower case."""
     options = read_options(
         {**BASE, "startingoffsets": "LATEST", "ISOLATION": "read_uncommitted", "partitions": "2, 0", "columns": "a, b"},
@@ -85,7 +85,7 @@ def test_versions_of_a_job() -> None:
         ({**BASE, "storage.client_kwargs": '{"secret": '}, "storage.client_kwargs is not valid JSON"),
     ],
 )
-def test_mistakes_of_a_read(options: dict[str, str], message: str) -> None:
+def test_invalid_read_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         read_options(options)
 
@@ -103,12 +103,12 @@ def test_mistakes_of_a_read(options: dict[str, str], message: str) -> None:
         ({**BASE, "checkpointlocation": "x"}, "is for streaming queries"),
     ],
 )
-def test_mistakes_of_a_write(options: dict[str, str], message: str) -> None:
+def test_invalid_write_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         write_options(options)
 
 
-def test_a_broken_secret_is_not_repeated() -> None:
+def test_error_of_invalid_json_does_not_contain_it() -> None:
     with pytest.raises(InvalidConfigError) as caught:
         read_options({**BASE, "storage.client_kwargs": '{"aws_secret": "hush'})
     assert "hush" not in str(caught.value)

@@ -60,11 +60,11 @@ BOTH = [(0, 0, 5), (0, 12, 17), (1, 0, 5), (1, 12, 17)]
         ({"endingTimestamp": "9999"}, BOTH),
     ],
 )
-def test_bounds(store: Store, options: dict[str, str], slices: list[tuple[int, int, int]]) -> None:
+def test_planned_offsets_of_bounds(store: Store, options: dict[str, str], slices: list[tuple[int, int, int]]) -> None:
     assert planned(store, **options) == slices
 
 
-def test_bounds_that_make_no_sense_are_refused(store: Store) -> None:
+def test_invalid_bounds_are_refused(store: Store) -> None:
     with pytest.raises(OffsetOutOfRangeError, match="offset 99 of t-1 is outside the log"):
         planned(store, startingOffsets='{"1":99}')
     with pytest.raises(OffsetOutOfRangeError, match="cannot start at offset 9 and end at 3"):

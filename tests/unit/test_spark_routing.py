@@ -52,7 +52,7 @@ def bench() -> Iterator[Bench]:
     made.router.close()
 
 
-def test_one_segment_a_partition_in_the_order_of_the_rows(bench: Bench) -> None:
+def test_one_segment_per_partition_keeps_row_order(bench: Bench) -> None:
     keys = [f"k{number % 7}" for number in range(100)]
     batches = [{"key": keys[at : at + 10], "value": [f"{n}" for n in range(at, at + 10)]} for at in range(0, 100, 10)]
     uploaded = bench.write(*batches)
@@ -99,18 +99,18 @@ def test_rows_of_several_topics() -> None:
     bench.router.close()
 
 
-def test_the_option_wins_over_the_column(bench: Bench) -> None:
+def test_topic_option_overrides_the_topic_column(bench: Bench) -> None:
     (batch,) = bench.write({"_topic": ["small"], "value": ["1"]})
     assert batch.topic == "events"
 
 
-def test_an_explicit_partition_wins_over_the_key(bench: Bench) -> None:
+def test_explicit_partition_overrides_the_key(bench: Bench) -> None:
     uploaded = bench.write({"key": ["k", "k"], "value": ["1", "2"], "_partition": [2, None]})
     where = {value: batch.partition for batch in uploaded for value in bench.rows(batch)}
     assert where == {b"1": 2, b"2": partition_for_key(b"k", 3)}
 
 
-def test_no_rows_no_segments(bench: Bench) -> None:
+def test_task_without_rows_uploads_nothing(bench: Bench) -> None:
     assert bench.write({"value": pa.array([], pa.string())}) == ()
     assert bench.objects.list("topics/") == []
 
@@ -125,13 +125,13 @@ def test_no_rows_no_segments(bench: Bench) -> None:
         ({"value": ["v"], "x": ["y"]}, SchemaMismatchError, "no column 'x'"),
     ],
 )
-def test_wrong_rows_are_named(bench: Bench, batch: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_rows_are_named(bench: Bench, batch: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         bench.write(batch)
     assert bench.objects.list("topics/") == []
 
 
-def test_wrong_topics_are_named() -> None:
+def test_unknown_topics_are_named() -> None:
     bench = Bench(only=None)
     with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'x'; the topics are: events, small"):
         bench.write({"_topic": ["events", "x"], "value": ["1", "2"]})

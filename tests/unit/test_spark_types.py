@@ -32,7 +32,7 @@ def test_the_columns_of_a_record_topic() -> None:
         (pa.struct([("a b", pa.date32())]), pa.struct([("a b", pa.date32())]), "struct<a b:date>"),
     ],
 )  # fmt: skip
-def test_types(ours: pa.DataType, spark: pa.DataType, name: str) -> None:
+def test_arrow_types_map_to_spark_types(ours: pa.DataType, spark: pa.DataType, name: str) -> None:
     (field,) = spark_schema(pa.schema([pa.field("c", ours, nullable=False)]))
     assert field.nullable
     assert field.type.equals(spark, check_metadata=True)
@@ -44,13 +44,13 @@ def test_names_are_quoted_in_ddl() -> None:
     assert ddl(schema) == "`a``b` struct<`c d`:bigint>"
 
 
-def test_a_type_that_spark_does_not_know_is_named() -> None:
+def test_unsupported_type_is_named() -> None:
     with pytest.raises(SchemaMismatchError, match="column 'c' is of type time64"):
         spark_schema(pa.schema([("c", pa.list_(pa.time64("us")))]))
 
 
 @pytest.mark.parametrize("name", ["bigint", "string", "timestamp_ntz", "decimal(8,2)", "boolean"])
-def test_names_lead_back_to_types(name: str) -> None:
+def test_type_names_map_back_to_arrow_types(name: str) -> None:
     assert type_name(arrow_type(name)) == name
     assert arrow_type("struct<a:int>") == pa.null()
 

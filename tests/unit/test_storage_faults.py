@@ -51,7 +51,7 @@ def test_faults_of_a_create(fault: Fault, outcome: bool | type[BaseException], a
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.CONFLICT_409, Fault.UNAVAILABLE_503])
-def test_a_plain_put_that_did_not_happen_says_so(fault: Fault) -> None:
+def test_failed_plain_put_is_a_definite_error(fault: Fault) -> None:
     store = FaultStore(MemoryStore(), script({1: fault}))
     with pytest.raises(StorageError) as caught:
         store.put("a", b"1")
@@ -100,7 +100,7 @@ def test_a_late_delete_and_put() -> None:
     assert [info.key for info in inner.list("")] == ["b"]
 
 
-def test_after_a_crash_nothing_works_any_more() -> None:
+def test_requests_after_a_crash_raise() -> None:
     inner = MemoryStore()
     store = FaultStore(inner, crash_at(2))
     store.put("a", b"1")
@@ -121,7 +121,7 @@ def test_a_crash_after_the_request() -> None:
     assert inner.get("a") == b"1"
 
 
-def test_a_crash_is_no_exception_that_somebody_could_catch() -> None:
+def test_crash_is_not_an_exception_subclass() -> None:
     assert not issubclass(SimulatedCrash, Exception)
 
 
@@ -133,7 +133,7 @@ def test_slow_requests_wait_with_the_injected_sleep() -> None:
     assert clock() == 2500
 
 
-def test_the_log_tells_each_request_and_its_fault() -> None:
+def test_log_records_requests_and_faults() -> None:
     store = FaultStore(MemoryStore(), on(Fault.EXISTS_412, "put_if_absent"))
     store.put("x", b"")
     store.put_if_absent("a", b"")
@@ -166,7 +166,7 @@ def test_a_plan_for_matching_requests() -> None:
     assert [plan(n, *call) for n, call in enumerate(calls)] == [None, None, None, Fault.SLOW, Fault.SLOW, None, None]
 
 
-def test_the_manual_clock_moves_only_by_hand() -> None:
+def test_manual_clock_moves_only_through_its_methods() -> None:
     clock = ManualClock(100)
     assert (clock(), clock.advance(50), clock()) == (100, 150, 150)
     clock.set(7)

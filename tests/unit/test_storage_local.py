@@ -70,7 +70,7 @@ def test_the_root_is_made_with_its_parents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_nothing_but_the_object_is_left(store: LocalStore, root: Path, write: str) -> None:
+def test_writes_leave_no_temporary_files(store: LocalStore, root: Path, write: str) -> None:
     for _ in range(2):
         getattr(store, write)("a/b", b"1")
     assert files_below(root) == ["a/b"]
@@ -79,7 +79,7 @@ def test_nothing_but_the_object_is_left(store: LocalStore, root: Path, write: st
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_full_or_broken_disk_leaves_nothing(
+def test_failed_write_leaves_no_files(
     store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch, write: str, code: int, call: str
 ) -> None:
     store.put("a/old", b"1")
@@ -94,7 +94,7 @@ def test_a_full_or_broken_disk_leaves_nothing(
     assert getattr(store, write)("a/new", b"1") is not False
 
 
-def test_a_full_disk_says_what_to_do(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_error_has_advice(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, "write", errno.ENOSPC)
     with pytest.raises(StorageRefusedError, match=r"the disk is full\. Free some space"):
         store.put("a", b"1")
@@ -181,7 +181,7 @@ def test_a_name_that_cannot_be_flushed_is_unknown(
     assert files_below(root) == ["a", "other"]
 
 
-def test_the_loser_flushes_the_name_that_it_saw(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losing_create_flushes_the_existing_name(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[str] = []
     store.put_if_absent("a/b", b"1")
     monkeypatch.setattr(local_module, "fsync_folder", flushed.append)
@@ -247,7 +247,7 @@ def test_a_short_write_is_continued(store: LocalStore, monkeypatch: pytest.Monke
     assert store.get("a") == b"0123456789" * 10
 
 
-def test_a_folder_that_vanished_is_made_again(store: LocalStore, root: Path) -> None:
+def test_deleted_folder_is_created_again(store: LocalStore, root: Path) -> None:
     store.put("a/b/1", b"1")
     (root / "a/b/1").unlink()
     (root / "a/b").rmdir()
@@ -255,7 +255,7 @@ def test_a_folder_that_vanished_is_made_again(store: LocalStore, root: Path) -> 
     assert store.get("a/b/1") == b"2"
 
 
-def test_a_killed_writer_leaves_only_what_is_never_listed(root: Path) -> None:
+def test_killed_writer_leaves_only_unlisted_files(root: Path) -> None:
     """SIGKILL in the middle of a create: no torn object, the name is free, and the sweep removes the rest."""
     script = (
         "import os, signal, sys\n"
@@ -276,7 +276,7 @@ def test_a_killed_writer_leaves_only_what_is_never_listed(root: Path) -> None:
     assert files_below(root) == ["a/b"]
 
 
-def test_the_sweep_takes_only_old_temporary_files(store: LocalStore, root: Path) -> None:
+def test_sweep_deletes_only_old_temporary_files(store: LocalStore, root: Path) -> None:
     store.put("a/b", b"1")
     now_s = store.now_ms() / 1000
     for name, age_s in (("a/.tmp-old", 3601), ("a/.tmp-young", 3500), ("a/tmp-old", 9999)):
@@ -305,7 +305,7 @@ def test_a_list_walks_only_below_the_folder_of_the_prefix(store: LocalStore, mon
     assert scanned == ["entries", "entries/deep", "entries/deeper"]
 
 
-def test_names_that_no_key_can_have_are_not_listed(store: LocalStore, root: Path) -> None:
+def test_illegal_file_names_are_not_listed(store: LocalStore, root: Path) -> None:
     store.put("a", b"")
     for name in (b"line\nfeed", b"back\\slash", b"not-utf8-\xff", b".tmp-x"):
         Path(os.fsdecode(os.fsencode(root) + b"/" + name)).write_bytes(b"")
@@ -330,6 +330,6 @@ def test_the_root_is_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("path", ["", "nul\0byte"])
-def test_a_root_that_is_no_path(path: str) -> None:
+def test_invalid_root_is_refused(path: str) -> None:
     with pytest.raises(StorageRefusedError, match="not the path of a folder"):
         LocalStore(path)

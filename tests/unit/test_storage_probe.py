@@ -116,7 +116,7 @@ def test_a_store_that_failed_the_probe_is_probed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_faults_do_not_make_an_honest_store_unsafe(seed: int) -> None:
+def test_faults_do_not_make_a_safe_store_unsafe(seed: int) -> None:
     """OBJ-02, OBJ-04: lost answers, 409, 503 and late writes may make the probe fail, but never as unsafe."""
     inner = MemoryStore()
     faulty = FaultStore(inner, seeded(seed, 0.3, operations={"put_if_absent"}))
@@ -134,20 +134,20 @@ def test_one_fault_does_not_fail_the_probe() -> None:
             probe(FaultStore(MemoryStore(), on(fault, "put_if_absent", skip=n - 1)), ids)
 
 
-def test_a_store_that_does_not_answer_is_no_unsafe_store() -> None:
+def test_unreachable_store_is_not_reported_as_unsafe() -> None:
     faulty = FaultStore(MemoryStore(), on(Fault.UNAVAILABLE_503, "put_if_absent", times=None))
     with pytest.raises(StorageError, match="answered none of the writes") as caught:
         probe(faulty, ids)
     assert not isinstance(caught.value, UnsafeStorageError)
 
 
-def test_a_refusal_comes_out_as_it_is(tmp_path: Path) -> None:
+def test_refusal_is_raised_unchanged(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageRefusedError, match="is a file"):
         probe_once(LocalStore(tmp_path / "file"), ids)
 
 
-def test_no_right_to_delete_is_no_reason_to_refuse() -> None:
+def test_probe_passes_without_delete_permission() -> None:
     class Keeps(MemoryStore):
         def delete(self, keys: object) -> None:
             raise StorageRefusedError("access denied")

@@ -44,7 +44,7 @@ def test_paths_and_file_urls_are_folders(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["plain", "with blank", "50%25", "ü", "a#b?c"])
-def test_a_file_url_leads_back_to_its_folder(tmp_path: Path, name: str) -> None:
+def test_file_url_round_trip(tmp_path: Path, name: str) -> None:
     for url in (str(tmp_path / name), (tmp_path / name).as_uri()):
         found = backend(url)
         assert isinstance(found, LocalStore)
@@ -54,7 +54,7 @@ def test_a_file_url_leads_back_to_its_folder(tmp_path: Path, name: str) -> None:
         assert again.root == found.root
 
 
-def test_memory_urls_name_one_store_a_process() -> None:
+def test_memory_url_names_one_store_per_process() -> None:
     try:
         assert backend("memory://registry-test") is MemoryStore.named("registry-test")
         assert backend("memory://registry-test/") is MemoryStore.named("registry-test")
@@ -78,7 +78,7 @@ def test_s3_urls(url: str, bucket: str, prefix: str, shown: str) -> None:
     assert (store.bucket, store.prefix, store.url) == (bucket, prefix, shown)
 
 
-def test_what_is_no_url_is_refused() -> None:
+def test_non_url_is_refused() -> None:
     for wrong in (None, 5, b"folder", ["folder"]):
         with pytest.raises(InvalidConfigError, match="named by a URL or a path, not by"):
             open_store(wrong)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_other_urls_are_refused_with_a_reason(url: str, words: str) -> None:
         open_store(url)
 
 
-def test_options_that_nobody_takes_are_refused_by_name(tmp_path: Path) -> None:
+def test_unused_options_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match="takes no storage_options, but got: key, secret") as caught:
         open_store(tmp_path, {"secret": "hunter2", "key": "hunter1"})
     assert "hunter" not in str(caught.value)
@@ -145,7 +145,7 @@ def test_no_error_shows_a_secret(attempt: Callable[[], object]) -> None:
         error = error.__cause__ or error.__context__
 
 
-def test_an_s3_store_pickles_with_its_options_and_shows_them_nowhere() -> None:
+def test_s3_store_pickles_options_without_showing_them() -> None:
     options = {"key": "the-key", "secret": SECRET, "client_kwargs": {"aws_session_token": "the-token"}}
     store = open_store("s3://bucket/prefix", options)
     for text in (repr(store), str(store), store.url, repr(backend("s3://bucket/prefix", **options))):
@@ -167,5 +167,5 @@ def test_an_s3_store_pickles_with_its_options_and_shows_them_nowhere() -> None:
         ('cannot reach "http://u:p@h/x?s=1" or s3://b/k', 'cannot reach "http://h/x" or s3://b/k'),
     ],
 )
-def test_redact(text: str, shown: str) -> None:
+def test_redact_removes_credentials(text: str, shown: str) -> None:
     assert redact(text) == shown

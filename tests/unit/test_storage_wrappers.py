@@ -57,7 +57,7 @@ def test_counts_can_be_subtracted_and_reset() -> None:
     assert store.log == []
 
 
-def test_no_count_is_lost_between_threads() -> None:
+def test_counts_are_thread_safe() -> None:
     store = CountingStore(MemoryStore())
 
     def work(worker: int) -> None:
@@ -87,7 +87,7 @@ def retrying(store: FaultStore, waits: list[float], attempts: int = 5) -> Retryi
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_RESPONSE, Fault.CONFLICT_409, Fault.UNAVAILABLE_503])
 @pytest.mark.parametrize("operation", ["get", "put", "list", "delete", "stat", "now_ms"])
-def test_what_is_safe_to_repeat_is_repeated(operation: str, fault: Fault) -> None:
+def test_idempotent_requests_are_retried(operation: str, fault: Fault) -> None:
     """OBJ-04: 409, 503 and lost answers are passing troubles."""
     faulty = FaultStore(MemoryStore())
     faulty.put("a", b"1")
@@ -106,7 +106,7 @@ def test_what_is_safe_to_repeat_is_repeated(operation: str, fault: Fault) -> Non
     assert [request.operation for request in faulty.requests[1:]] == [operation] * 5
 
 
-def test_retries_are_bounded_and_the_last_error_comes_out() -> None:
+def test_retries_are_bounded_and_raise_the_last_error() -> None:
     faulty = FaultStore(MemoryStore(), on(Fault.UNAVAILABLE_503, "get", times=None))
     waits: list[float] = []
     with pytest.raises(StorageError, match="503"):
@@ -115,7 +115,7 @@ def test_retries_are_bounded_and_the_last_error_comes_out() -> None:
     assert len(waits) == 2
 
 
-def test_waits_grow_are_capped_and_jittered() -> None:
+def test_backoff_grows_is_capped_and_jittered() -> None:
     seen: list[list[float]] = []
     for seed in range(50):
         waits: list[float] = []
@@ -141,7 +141,7 @@ def test_a_create_is_never_repeated() -> None:
     assert len(faulty.requests) == 1
 
 
-def test_what_will_fail_again_is_not_repeated() -> None:
+def test_non_retriable_errors_are_not_retried() -> None:
     faulty = FaultStore(MemoryStore())
     waits: list[float] = []
     store = retrying(faulty, waits)
@@ -215,7 +215,7 @@ def test_a_local_store_works_in_a_forked_child(tmp_path: Path) -> None:
     assert store.get("b") == b"1"
 
 
-def test_a_lock_held_at_the_fork_is_open_in_the_child() -> None:
+def test_lock_held_at_a_fork_is_unlocked_in_the_child() -> None:
     """OBJ-18."""
     lock = ForkLock()
     held, release = threading.Event(), threading.Event()

@@ -44,7 +44,7 @@ def unchanged(bench: Bench, error: type[TxnStoreError], call: Any) -> str:
 # Create ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_what_it_was_created_as(bench: Bench) -> None:
+def test_created_topic_has_the_given_properties(bench: Bench) -> None:
     config = {"cleanup.policy": "compact", "retention.ms": 5, "segment.format": "arrow"}
     created = bench.store.create_topic("orders", 4, SCHEMA, "id", "at", config)
     assert (created.name, created.partitions, created.key, created.timestamp) == ("orders", 4, "id", "at")
@@ -53,14 +53,14 @@ def test_a_topic_is_what_it_was_created_as(bench: Bench) -> None:
     assert [topic.name for topic in bench.store.topics()] == ["orders", "t"]
 
 
-def test_a_topic_is_one_entry(bench: Bench) -> None:
+def test_create_topic_writes_one_entry(bench: Bench) -> None:
     bench.store.objects.reset()
     bench.store.create_topic("u")
     assert bench.kinds() == ["put_if_absent"]
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "_offset"])
-def test_names_that_kafka_takes(bench: Bench, name: str) -> None:
+def test_legal_names_are_accepted(bench: Bench, name: str) -> None:
     assert bench.store.create_topic(name).name == name
 
 
@@ -86,7 +86,7 @@ def test_an_illegal_name_creates_nothing(bench: Bench, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, 5, b"t", ["t"], object()], ids=lambda value: type(value).__name__)
-def test_a_name_that_is_no_string(bench: Bench, name: Any) -> None:
+def test_non_string_name_is_refused(bench: Bench, name: Any) -> None:
     unchanged(bench, InvalidTopicError, lambda: bench.store.create_topic(name))
     unchanged(bench, InvalidTopicError, lambda: bench.store.delete_topic(name))
     unchanged(bench, UnknownTopicOrPartitionError, lambda: bench.store.topic(name))
@@ -96,7 +96,7 @@ def test_a_name_that_is_no_string(bench: Bench, name: Any) -> None:
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 1.0, "2", True, None, np.int64(2)], ids=repr)
-def test_a_partition_count_that_is_none(bench: Bench, partitions: Any) -> None:
+def test_invalid_partition_count_is_refused(bench: Bench, partitions: Any) -> None:
     message = unchanged(bench, InvalidConfigError, lambda: bench.store.create_topic("u", partitions))
     assert "partitions of topic 'u'" in message
 
@@ -213,7 +213,7 @@ def test_a_create_without_an_answer_can_be_repeated_with_exist_ok(bench: Bench) 
 # Alter ----------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_named_stays(bench: Bench) -> None:
+def test_alter_keeps_unmentioned_properties(bench: Bench) -> None:
     before = bench.store.create_topic("u", 2, SCHEMA, "id", "at", {"retention.ms": 5, "segment.format": "arrow"})
     altered = bench.store.alter_topic("u", partitions=4, config={"retention.ms": None, "segment.bytes": 1000})
     assert altered.partitions == 4
@@ -257,7 +257,7 @@ def test_a_topic_of_records_cannot_get_a_schema(bench: Bench) -> None:
     unchanged(bench, InvalidConfigError, lambda: bench.store.alter_topic("t", schema=SCHEMA))
 
 
-def test_two_who_alter_at_once_do_not_overwrite_each_other(bench: Bench) -> None:
+def test_concurrent_alterations_do_not_overwrite_each_other(bench: Bench) -> None:
     """The one who decided on an old version is told to look again."""
     stores = [bench.store, *(another_process(bench.store, bench.inner) for _ in range(3))]
     answers = in_threads(4, lambda number: stores[number].alter_topic("t", config={f"{SETTINGS[number]}": 7}))
@@ -272,7 +272,7 @@ def test_two_who_alter_at_once_do_not_overwrite_each_other(bench: Bench) -> None
 SETTINGS = ("retention.ms", "retention.bytes", "delete.retention.ms", "min.compaction.lag.ms")
 
 
-def test_altering_nothing_is_still_a_version(bench: Bench) -> None:
+def test_alteration_without_change_creates_a_version(bench: Bench) -> None:
     assert bench.store.alter_topic("t").version == 1
 
 
@@ -284,7 +284,7 @@ def test_an_unknown_topic_is_not_altered(bench: Bench) -> None:
 # Delete ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_is_gone_with_its_records_and_can_come_back_empty(bench: Bench) -> None:
+def test_deleted_topic_loses_its_records_and_can_be_recreated(bench: Bench) -> None:
     with bench.store.producer(linger=None) as producer:
         producer.send("t", b"x", partition=0).result()
         first = bench.store.topic("t")

@@ -7,7 +7,7 @@ from pathlib import Path
 import txnstore
 
 
-def test_two_changes_at_the_same_moment_are_both_made(tmp_path: Path) -> None:
+def test_concurrent_changes_are_both_applied(tmp_path: Path) -> None:
     """The second one finds the first, and is applied to what that made."""
     url = str(tmp_path / "store")
     with txnstore.create(url) as one, txnstore.open(url) as two:
