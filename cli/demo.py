@@ -13,7 +13,7 @@ import click
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 
 if TYPE_CHECKING:
-    from txnstore.cli.demo_story import Setting
+    from txnstore.cli.demo_story import DemoRun
 
 
 @click.command()
@@ -31,23 +31,23 @@ def demo(app: App, keep: bool, limit: int | None) -> int:
     """
     from txnstore.cli.demo_data import flights
     from txnstore.cli.demo_spark import check_java
-    from txnstore.cli.demo_story import tell
+    from txnstore.cli.demo_story import run_demo
 
     if app.url is not None and app.url.startswith("memory://"):
         msg = "memory:// is in the memory of one process, but the demo uses several"
         raise click.UsageError(msg)
     check_java()
     table = flights(limit)
-    with _setting(app, keep=keep) as setting:
-        return 0 if tell(setting, table) else 1
+    with _demo_run(app, keep=keep) as run:
+        return 0 if run_demo(run, table) else 1
 
 
 @contextmanager
-def _setting(app: App, *, keep: bool) -> Iterator[Setting]:
+def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
     """Create the store, which must not have the topics of the demo, and a folder for logs and Spark's files."""
     import txnstore
     from txnstore.cli.demo_data import DELAYS, FLIGHTS
-    from txnstore.cli.demo_story import Setting
+    from txnstore.cli.demo_story import DemoRun
 
     with ExitStack() as stack:
         if keep:
@@ -61,7 +61,7 @@ def _setting(app: App, *, keep: bool) -> Iterator[Setting]:
         if taken:
             msg = f"topic {min(taken)!r} already exists at {store.url}"
             raise CommandError(msg, "Give the demo an empty store with --store.")
-        yield Setting(app.out, store, url, options, folder)
+        yield DemoRun(app.out, store, url, options, folder)
         if keep or app.url is not None:
             app.out.note(f"\nTo explore the store: txnstore --store {store.url} topic list")
         if keep:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txnstore.producer import Producer
 
 
-def say(event: str, **values: Any) -> None:
+def report(event: str, **values: Any) -> None:
     """Report an event to the process that started the job."""
     print(json.dumps({"event": event, **values}), flush=True)
 
@@ -30,21 +30,21 @@ def main() -> None:
     import txnstore
     from txnstore.errors import ProducerFencedError
 
-    orders = json.loads(sys.stdin.readline())
+    config = json.loads(sys.stdin.readline())
     # Create the producer first: it fences the previous instance of the job and aborts its open transaction.
     with (
-        txnstore.open(orders["url"], orders["storage_options"] or None) as store,
+        txnstore.open(config["url"], config["storage_options"] or None) as store,
         store.producer(transactional_id=JOB, transaction_timeout=600.0) as producer,
     ):
-        say("started", producer_id=producer.producer_id, epoch=producer.epoch)
+        report("started", producer_id=producer.producer_id, epoch=producer.epoch)
         try:
             # A static member: the next instance of the job gets the partitions without waiting for a session timeout.
             with store.consumer([FLIGHTS], group=GROUP, group_instance_id=JOB) as consumer:
-                _work(consumer, producer, orders["batch"], orders["pause_after"])
+                _work(consumer, producer, config["batch"], config["pause_after"])
         except ProducerFencedError as error:
-            say("fenced", error=str(error))
+            report("fenced", error=str(error))
             return
-    say("finished")
+    report("finished")
 
 
 def _work(consumer: Consumer, producer: Producer, batch: int, pause_after: int | None) -> None:
@@ -54,7 +54,7 @@ def _work(consumer: Consumer, producer: Producer, batch: int, pause_after: int |
         _send(consumer, producer, delays(table), pause=transactions == pause_after)
         producer.commit_transaction()
         transactions += 1
-        say("committed", records=table.num_rows)
+        report("committed", records=table.num_rows)
 
 
 def _send(consumer: Consumer, producer: Producer, table: pa.Table, *, pause: bool) -> None:
@@ -63,7 +63,7 @@ def _send(consumer: Consumer, producer: Producer, table: pa.Table, *, pause: boo
     if pause:
         producer.send_table(DELAYS, table.slice(0, half))
         producer.flush()
-        say("flushed", records=half)
+        report("flushed", records=half)
         sys.stdin.readline()
     producer.send_table(DELAYS, table.slice(half))
     positions = {tp: consumer.position(tp) for tp in consumer.assignment()}

@@ -46,8 +46,8 @@ class JobProcess:
                 stderr=errors,
                 text=True,
             )
-        orders = {"url": url, "storage_options": dict(storage_options), "batch": batch, "pause_after": pause_after}
-        self._tell(json.dumps(orders))
+        config = {"url": url, "storage_options": dict(storage_options), "batch": batch, "pause_after": pause_after}
+        self._send_line(json.dumps(config))
 
     @property
     def pid(self) -> int:
@@ -58,19 +58,19 @@ class JobProcess:
         """Wait for one of these events; ``progress`` is called with the records of each commit before it."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told: dict[str, Any] = json.loads(line)
-            if told["event"] == "committed" and progress is not None:
-                progress(told["records"])
-            if told["event"] in events:
-                return told
+            event: dict[str, Any] = json.loads(line)
+            if event["event"] == "committed" and progress is not None:
+                progress(event["records"])
+            if event["event"] in events:
+                return event
         msg = (
             f"the job (process {self.pid}) ended with status {self._process.wait()} before it was {' or '.join(events)}"
         )
-        raise CommandError(msg, self._last_words())
+        raise CommandError(msg, self._last_output())
 
     def resume(self) -> None:
         """Resume a paused job."""
-        self._tell("")
+        self._send_line("")
 
     def kill(self) -> int:
         """Kill the process with SIGKILL, which simulates a crash; returns its exit status."""
@@ -91,12 +91,12 @@ class JobProcess:
                     pipe.close()
         self._process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # The process has ended; `until` reports that.
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return f"Its last output: {lines[-1]}" if lines else "It wrote no output."

@@ -35,7 +35,7 @@ _WORST = """
 
 
 @dataclass
-class Setting:
+class DemoRun:
     """The environment and the checks of a run. ``folder`` contains logs and Spark's files."""
 
     out: Output
@@ -83,51 +83,49 @@ class Setting:
         return JobProcess(self.url, self.storage_options, log, batch=batch, pause_after=pause_after)
 
 
-def tell(setting: Setting, table: pa.Table) -> bool:
+def run_demo(run: DemoRun, table: pa.Table) -> bool:
     """Run all steps; returns whether all checks hold."""
-    clock = setting.store.runtime.clock
+    clock = run.store.runtime.clock
     began = clock()
     expected = Expected.of(table)
-    setting.tell(f"{expected.flights:,} flights of 2013, keyed by aircraft; the store is {setting.store.url}")
-    setting.store.create_topic(
-        FLIGHTS, partitions=PARTITIONS, schema=FLIGHTS_SCHEMA, key="tailnum", timestamp="time_hour"
-    )
-    setting.store.create_topic(DELAYS, partitions=PARTITIONS, schema=DELAYS_SCHEMA, key="tailnum")
-    _load(setting, table)
-    aborted = _run_job(setting, expected)
-    _ask(setting, expected, aborted)
-    _compact(setting, expected)
-    return _summary(setting, (clock() - began) / 1000)
+    run.tell(f"{expected.flights:,} flights of 2013, keyed by aircraft; the store is {run.store.url}")
+    run.store.create_topic(FLIGHTS, partitions=PARTITIONS, schema=FLIGHTS_SCHEMA, key="tailnum", timestamp="time_hour")
+    run.store.create_topic(DELAYS, partitions=PARTITIONS, schema=DELAYS_SCHEMA, key="tailnum")
+    _load(run, table)
+    aborted = _run_job(run, expected)
+    _ask(run, expected, aborted)
+    _compact(run, expected)
+    return _summary(run, (clock() - began) / 1000)
 
 
-def _load(setting: Setting, table: pa.Table) -> None:
+def _load(run: DemoRun, table: pa.Table) -> None:
     import pyarrow.compute as pc
 
     number_of = pc.divide(pc.add(table["month"], 2), 3)  # 1 for January to March, …
     quarters = [table.filter(pc.equal(number_of, number)) for number in range(1, 5)]
-    with setting.step("1  Spark writes the flights, one transaction per quarter"):
-        with setting.out.progress("Spark") as advance, session(setting.folder) as spark:
+    with run.step("1  Spark writes the flights, one transaction per quarter"):
+        with run.out.progress("Spark") as advance, session(run.folder) as spark:
             for number, quarter in enumerate(quarters, 1):
-                write(spark, setting.url, setting.storage_options, quarter, number)
+                write(spark, run.url, run.storage_options, quarter, number)
                 advance(number, total=len(quarters) + 1)
-                setting.tell(f"quarter {number}: {quarter.num_rows:,} flights committed")
-            before = setting.store.state()
-            write(spark, setting.url, setting.storage_options, quarters[-1], len(quarters))
+                run.tell(f"quarter {number}: {quarter.num_rows:,} flights committed")
+            before = run.store.state()
+            write(spark, run.url, run.storage_options, quarters[-1], len(quarters))
             advance(len(quarters) + 1)
-        after = setting.store.state()
-        setting.check("flights written", checks.scalar(setting.store, "SELECT count(*) FROM flights"), table.num_rows)
-        setting.check("records added by writing quarter 4 again", _end(after, FLIGHTS) - _end(before, FLIGHTS), 0)
+        after = run.store.state()
+        run.check("flights written", checks.scalar(run.store, "SELECT count(*) FROM flights"), table.num_rows)
+        run.check("records added by writing quarter 4 again", _end(after, FLIGHTS) - _end(before, FLIGHTS), 0)
 
 
-def _run_job(setting: Setting, expected: Expected) -> int:
+def _run_job(run: DemoRun, expected: Expected) -> int:
     """Run the job with a crash and a zombie; returns the number of aborted records."""
     batch = max(1, expected.flights // _TRANSACTIONS)
-    with setting.out.progress("computing delays", total=expected.flights) as advance:
+    with run.out.progress("computing delays", total=expected.flights) as advance:
         progress = _progress(advance)
-        with setting.step("2  A job computes delays from flights, and is killed in the middle of a transaction"):
-            lost = _crash(setting, batch, progress)
-        with setting.step("3  The job restarts; this instance pauses and becomes a zombie; a third one finishes"):
-            return lost + _zombie(setting, batch, progress, lost)
+        with run.step("2  A job computes delays from flights, and is killed in the middle of a transaction"):
+            lost = _crash(run, batch, progress)
+        with run.step("3  The job restarts; this instance pauses and becomes a zombie; a third one finishes"):
+            return lost + _zombie(run, batch, progress, lost)
 
 
 def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
@@ -141,85 +139,83 @@ def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
     return add
 
 
-def _crash(setting: Setting, batch: int, progress: Callable[[int], None]) -> int:
-    store = setting.store
-    with setting.job(batch, _FIRST_PAUSE) as job:
+def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
+    store = run.store
+    with run.job(batch, _FIRST_PAUSE) as job:
         flushed = int(job.until("flushed", progress=progress)["records"])
         status = job.kill()
-    setting.check(f"exit status of the job, process {job.pid}, after SIGKILL", status, -9)
+    run.check(f"exit status of the job, process {job.pid}, after SIGKILL", status, -9)
     state = store.state()
     for tp, partition in state.partitions_of(DELAYS):
         if partition.open_txns:
             stable, end = partition.last_stable_offset, partition.high_watermark
-            setting.tell(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
-    setting.tell(f"its transaction is {state.transactions[JOB].state.name}, with {flushed:,} records in the log")
-    setting.check("records between the last stable offset and the end", _unstable(state), flushed)
+            run.tell(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
+    run.tell(f"its transaction is {state.transactions[JOB].state.name}, with {flushed:,} records in the log")
+    run.check("records between the last stable offset and the end", _unstable(state), flushed)
     committed = checks.count(store)
-    setting.tell(f"read_committed sees {committed:,} delays")
-    setting.check(
-        "additional delays under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed
-    )
+    run.tell(f"read_committed sees {committed:,} delays")
+    run.check("additional delays under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed)
     return flushed
 
 
-def _zombie(setting: Setting, batch: int, progress: Callable[[int], None], lost: int) -> int:
-    store = setting.store
+def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], lost: int) -> int:
+    store = run.store
     before = checks.count(store)
-    with setting.job(batch, _SECOND_PAUSE) as second:
+    with run.job(batch, _SECOND_PAUSE) as second:
         epoch = second.until("started")["epoch"]
         state = store.state()
-        setting.tell(f"process {second.pid} took over with epoch {epoch}")
-        setting.check("open transactions after the takeover", _open(state), 0)
-        setting.check("change of the delays under read_committed", checks.count(store) - before, 0)
-        setting.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
+        run.tell(f"process {second.pid} took over with epoch {epoch}")
+        run.check("open transactions after the takeover", _open(state), 0)
+        run.check("change of the delays under read_committed", checks.count(store) - before, 0)
+        run.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
         frozen = int(second.until("flushed", progress=progress)["records"])
-        setting.tell(f"process {second.pid} pauses with {frozen:,} records of a transaction in the log")
-        with setting.job(batch) as third:
+        run.tell(f"process {second.pid} pauses with {frozen:,} records of a transaction in the log")
+        with run.job(batch) as third:
             epoch = third.until("started")["epoch"]
-            setting.tell(f"process {third.pid} took over with epoch {epoch}")
+            run.tell(f"process {third.pid} took over with epoch {epoch}")
             third.until("finished", progress=progress)
         second.resume()
         told = second.until("fenced", "finished")
-        setting.check("result of the zombie's commit after it resumed", told["event"], "fenced")
-        setting.tell(f"ProducerFencedError: {told.get('error')}")
+        run.check("result of the zombie's commit after it resumed", told["event"], "fenced")
+        run.tell(f"ProducerFencedError: {told.get('error')}")
     return frozen
 
 
-def _ask(setting: Setting, expected: Expected, aborted: int) -> None:
-    store = setting.store
-    with setting.step("4  SQL compares the store with the input"):
-        setting.add(checks.exactness(store, expected, "under read_committed"))
+def _ask(run: DemoRun, expected: Expected, aborted: int) -> None:
+    store = run.store
+    with run.step("4  SQL compares the store with the input"):
+        run.add(checks.exactness(store, expected, "under read_committed"))
         uncommitted = checks.count(store, "read_uncommitted")
-        setting.check("delays under read_uncommitted, including aborted ones", uncommitted, expected.flights + aborted)
-        setting.check("lag of the job's group", checks.lag(store), 0)
+        run.check("delays under read_uncommitted, including aborted ones", uncommitted, expected.flights + aborted)
+        run.check("lag of the job's group", checks.lag(store), 0)
         with store.duckdb() as connection:
             worst = connection.sql(_WORST).to_arrow_table()
-        if not setting.out.as_json:
-            setting.out.rows(worst.to_pylist(), worst.schema.names)
+        if not run.out.as_json:
+            run.out.rows(worst.to_pylist(), worst.schema.names)
 
 
-def _compact(setting: Setting, expected: Expected) -> None:
-    store = setting.store
+def _compact(run: DemoRun, expected: Expected) -> None:
+    store = run.store
     few = max(1, min(1_000, expected.flights // 10))
-    with setting.step("5  A compaction below an open and an aborted transaction"):
+    with run.step("5  A compaction below an open and an aborted transaction"):
         with store.producer(transactional_id="straggler", transaction_timeout=600.0) as straggler:
             _send_some(straggler, few)
             with store.producer(transactional_id="unlucky") as unlucky:
                 _send_some(unlucky, few)
                 unlucky.abort_transaction()
-            setting.tell(f"{few:,} records are open, {few:,} above them are aborted")
+            run.tell(f"{few:,} records are open, {few:,} above them are aborted")
             pinned = store.snapshot()
-            with setting.out.progress("compacting") as advance:
+            with run.out.progress("compacting") as advance:
                 report = store.compact(progress=lambda told: advance(told.done, total=told.total))
-            setting.tell(f"{report.segments_before:,} segments became {report.segments_after:,}")
-            setting.add(checks.exactness(store, expected, "after the compaction"))
+            run.tell(f"{report.segments_before:,} segments became {report.segments_after:,}")
+            run.add(checks.exactness(store, expected, "after the compaction"))
             seen = checks.count(store, "read_uncommitted") - expected.flights
-            setting.check("open and aborted records above the compacted part", seen, 2 * few)
-            setting.check("aborted records left below the last stable offsets", checks.aborted(store), 0)
-            setting.check("delays in an older snapshot", checks.count(store, snapshot=pinned), expected.flights)
+            run.check("open and aborted records above the compacted part", seen, 2 * few)
+            run.check("aborted records left below the last stable offsets", checks.aborted(store), 0)
+            run.check("delays in an older snapshot", checks.count(store, snapshot=pinned), expected.flights)
             straggler.abort_transaction()
         report_of_all = store.verify(deep=True)
-        setting.check("violations that `verify --deep` finds", len(report_of_all.violations), 0)
+        run.check("violations that `verify --deep` finds", len(report_of_all.violations), 0)
 
 
 def _send_some(producer: Producer, count: int) -> None:
@@ -230,20 +226,20 @@ def _send_some(producer: Producer, count: int) -> None:
     producer.flush()
 
 
-def _summary(setting: Setting, seconds: float) -> bool:
-    failed = [check for check in setting.checks if not check.ok]
+def _summary(run: DemoRun, seconds: float) -> bool:
+    failed = [check for check in run.checks if not check.ok]
     rows = [
         {"type": "check", "check": check.claim, "found": check.found, "expected": check.expected, "ok": check.ok}
-        for check in setting.checks
+        for check in run.checks
     ]
-    if setting.out.as_json:
-        setting.out.rows(rows, [])
+    if run.out.as_json:
+        run.out.rows(rows, [])
     else:
-        setting.out.line("\n6  Summary of the checks")
-        shown = [{"": _mark(check), "check": check.claim, "found": _told(check)} for check in setting.checks]
-        setting.out.rows(shown, ["", "check", "found"])
+        run.out.line("\n6  Summary of the checks")
+        shown = [{"": _mark(check), "check": check.claim, "found": _told(check)} for check in run.checks]
+        run.out.rows(shown, ["", "check", "found"])
     text = f"All {len(rows)} checks hold" if not failed else f"{len(failed)} of {len(rows)} checks FAILED"
-    setting.out.result(
+    run.out.result(
         f"{text}, after {seconds:.0f} s.", type="summary", checks=len(rows), failed=len(failed), seconds=seconds
     )
     return not failed

@@ -12,7 +12,7 @@ import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.output import Advance, counted
-from txnstore.cli.records import ADVICE, Piece, Reading, pieces_of_file, pieces_of_stream, size_of_file
+from txnstore.cli.records import ADVICE, InputPiece, Reading, pieces_of_file, pieces_of_stream, size_of_file
 
 if TYPE_CHECKING:
     from txnstore.core.model import Topic
@@ -113,7 +113,7 @@ def _reading(topic: Topic, form: str | None, key_field: str | None, key_separato
     return Reading(schema_from_text(topic.schema), as_json=True)
 
 
-def _input(path: Path | None, reading: Reading) -> tuple[Iterator[Piece], int | None]:
+def _input(path: Path | None, reading: Reading) -> tuple[Iterator[InputPiece], int | None]:
     if path is not None:
         return pieces_of_file(path, reading), size_of_file(path)
     if sys.stdin is None or sys.stdin.closed:
@@ -122,7 +122,9 @@ def _input(path: Path | None, reading: Reading) -> tuple[Iterator[Piece], int | 
     return pieces_of_stream(sys.stdin.buffer, "standard input", reading), None
 
 
-def _send_all(producer: Producer, topic: str, pieces: Iterator[Piece], partition: int | None, advance: Advance) -> int:
+def _send_all(
+    producer: Producer, topic: str, pieces: Iterator[InputPiece], partition: int | None, advance: Advance
+) -> int:
     from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 
     count = 0
@@ -137,7 +139,7 @@ def _send_all(producer: Producer, topic: str, pieces: Iterator[Piece], partition
     return count
 
 
-def _send(producer: Producer, topic: str, piece: Piece, partition: int | None) -> None:
+def _send(producer: Producer, topic: str, piece: InputPiece, partition: int | None) -> None:
     if not isinstance(piece.records, list):
         producer.send_table(topic, piece.records, partition)
         return

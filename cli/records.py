@@ -26,7 +26,7 @@ _RECORD_MEMBERS = frozenset({"topic", "partition", "offset", "timestamp", "key",
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class InputPiece:
     """A piece of the input.
 
     Attributes:
@@ -62,13 +62,13 @@ class Reading:
     key_separator: str | None = None
 
 
-def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[Piece]:
+def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[InputPiece]:
     """Read lines of text or JSON. Errors name the line."""
     number, done = 1, 0
     for lines in _lines(stream):
         done += sum(map(len, lines)) + len(lines)
         where = f"{name}, line {number}"
-        yield Piece(_records(lines, name, number, reading), where, done)
+        yield InputPiece(_records(lines, name, number, reading), where, done)
         number += len(lines)
 
 
@@ -191,13 +191,13 @@ def _record_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def size_of_file(path: Path) -> int:
-    """The value of :attr:`Piece.done` at the end of the file."""
+    """The value of :attr:`InputPiece.done` at the end of the file."""
     if path.suffix == ".parquet":
         return int(_parquet(path).metadata.num_rows)
     return path.stat().st_size
 
 
-def pieces_of_file(path: Path, reading: Reading) -> Iterator[Piece]:
+def pieces_of_file(path: Path, reading: Reading) -> Iterator[InputPiece]:
     """Read a Parquet, CSV or JSON lines file."""
     if path.suffix in (".jsonl", ".ndjson"):
         with path.open("rb") as stream:
@@ -205,7 +205,7 @@ def pieces_of_file(path: Path, reading: Reading) -> Iterator[Piece]:
         return
     row = 0
     for batch, done in _parquet_batches(path) if path.suffix == ".parquet" else _csv_batches(path, reading):
-        yield Piece(_as_records(batch, path.name, reading), f"{path.name}, row {row + 1}", done)
+        yield InputPiece(_as_records(batch, path.name, reading), f"{path.name}, row {row + 1}", done)
         row += batch.num_rows
 
 

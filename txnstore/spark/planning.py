@@ -35,7 +35,7 @@ _OPEN_COST = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SliceGroup:
     """The slices of one task: of one topic, in the order of partitions and offsets."""
 
     topic: Topic
@@ -58,12 +58,12 @@ def projection_schema(state: View, options: ReadOptions) -> pa.Schema:
     return schema
 
 
-def plan(store: Store, state: View, options: ReadOptions) -> list[Group]:
+def plan(store: Store, state: View, options: ReadOptions) -> list[SliceGroup]:
     """The groups of slices to read, one per task."""
     found = [(find_topic(state, name), list(_slices(store, state, name, options))) for name in options.topics]
     total = sum(_cost(part) for _, slices in found for part in slices)
     target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
-    return [Group(topic, run) for topic, slices in found for run in group(slices, target)]
+    return [SliceGroup(topic, run) for topic, slices in found for run in group(slices, target)]
 
 
 def group(slices: Iterable[Slice], target: int) -> Iterator[tuple[Slice, ...]]:

@@ -19,7 +19,7 @@ from txnstore.reading.readahead import read_ahead
 from txnstore.reading.reader import Projection
 from txnstore.spark import types
 from txnstore.spark.options import ReadOptions
-from txnstore.spark.planning import Group, plan, projection_schema
+from txnstore.spark.planning import SliceGroup, plan, projection_schema
 from txnstore.spark.stores import open_location, open_objects
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _THREADS = 4
 class SlicesPartition(InputPartition):
     """The slices that one task reads."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: SliceGroup) -> None:
         super().__init__(None)
         self.group = group
 

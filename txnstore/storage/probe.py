@@ -30,7 +30,7 @@ _proven: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _CreateResult:
     body: bytes
     created: bool | None  # None: the outcome is unknown
 
@@ -84,10 +84,10 @@ def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
             _proven.add(identity)
 
 
-def _race(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_Attempt]:
+def _race(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResult]:
     start = threading.Barrier(len(bodies))
 
-    def create(body: bytes) -> _Attempt:
+    def create(body: bytes) -> _CreateResult:
         start.wait()
         return _create(store, key, body)
 
@@ -95,16 +95,16 @@ def _race(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_Attempt]:
         return list(pool.map(create, bodies))
 
 
-def _create(store: ObjectStore, key: str, body: bytes) -> _Attempt:
+def _create(store: ObjectStore, key: str, body: bytes) -> _CreateResult:
     try:
-        return _Attempt(body, store.put_if_absent(key, body))
+        return _CreateResult(body, store.put_if_absent(key, body))
     except UnknownOutcomeError:
-        return _Attempt(body, None)
+        return _CreateResult(body, None)
 
 
-def _create_again(store: ObjectStore, key: str, body: bytes) -> _Attempt:
+def _create_again(store: ObjectStore, key: str, body: bytes) -> _CreateResult:
     """Run the create that the store must refuse; repeats it while its outcome is unknown."""
-    attempt = _Attempt(body, None)
+    attempt = _CreateResult(body, None)
     for _ in range(_AGAIN):
         attempt = _create(store, key, body)
         if attempt.created is not None:
@@ -112,7 +112,7 @@ def _create_again(store: ObjectStore, key: str, body: bytes) -> _Attempt:
     return attempt
 
 
-def _judge(store: ObjectStore, key: str, attempts: list[_Attempt]) -> None:
+def _judge(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
     winners = [attempt for attempt in attempts if attempt.created]
     if len(winners) > 1:
         raise UnsafeStorageError(
