@@ -49,12 +49,16 @@ java:
 demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: Spark, a crash, recovery, SQL
 	'$(BIN)/txnstore' demo
 
+# A reference to a name that is not documented fails the build.
+SPHINX = '$(BIN)/python' -m sphinx -n -W --keep-going -q -b html -d build/doctrees docs/api build/docs
+
 .PHONY: check
-check: $(STAMP) ## Format, lint, types, layers, unit and protocol tests, some seeds: about a minute
+check: $(STAMP) ## Format, lint, types, layers, API reference, unit and protocol tests, some seeds: about a minute
 	'$(BIN)/ruff' format --check .
 	'$(BIN)/ruff' check .
 	'$(BIN)/mypy'
 	'$(BIN)/lint-imports' --no-logo
+	$(SPHINX)
 	'$(BIN)/python' -m pytest -q -m 'not slow' tests/unit tests/protocol tests/simulation
 
 .PHONY: test
@@ -91,8 +95,9 @@ bench: $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks
 
 .PHONY: docs
-docs: $(STAMP) ## Write the generated pages of docs/ anew: conformance, the diagram of states
+docs: $(STAMP) ## Write the generated pages of docs/, and build the API reference into build/docs
 	'$(BIN)/python' -m tests.pages
+	$(SPHINX)
 
 .PHONY: dist
 dist: $(STAMP) ## Build the wheel and the source distribution into dist/
