@@ -1,1 +1,1 @@
-"""The pages of ``docs/`` that are made from code and tests: ``make docs`` writes them, a unit test compares them."""
+"""Generators of the pages of ``docs/`` that come from code and tests: ``make docs`` writes, a unit test compares."""

@@ -1,4 +1,4 @@
-"""Write the generated pages anew."""
+"""Regenerate the generated pages of ``docs/``."""
 
 from tests.pages import conformance, states
 

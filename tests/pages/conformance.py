@@ -1,7 +1,7 @@
-"""Which test proves which conformance item: ``docs/conformance/items.toml`` and the tests make ``docs/conformance.md``.
+"""Generates ``docs/conformance.md`` from ``docs/conformance/items.toml`` and the tests that cite its items.
 
 A test cites an item with its id in the name (``test_seq_03_…``) or in the docstring (``SEQ-03``) of the function or
-class. Docstrings of modules, comments and ranges ("INIT-01…11") cite nothing: they do not say what proves the item.
+class. Module docstrings, comments and ranges ("INIT-01…11") are no citations, because they do not name one test.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _RANGE = re.compile(r"\b[A-Z0-9]{3,5}-\d\d\s?(?:…|\.\.+|–)\s?(?:[A-Z0-9]{3,5
 _CITED = re.compile(r"\b([A-Z][A-Z0-9]{2,4}-\d\d)\b")
 _INTRO = """# Conformance
 
-What Kafka's transactions promise, item by item, and the tests that prove it here. **must**: without it, atomicity,
-isolation, idempotence or fencing break; should: visible behaviour of Kafka, or liveness; nice: parity in detail.
-Where txnstore differs on purpose: [kafka-differences.md](kafka-differences.md).
+The properties of Kafka's transactions, item by item, and the tests that show each of them for txnstore. **must**:
+atomicity, isolation, idempotence or fencing depend on it; should: visible behaviour of Kafka, or liveness; nice: parity
+in detail.
+Deliberate differences are listed in [kafka-differences.md](kafka-differences.md), terms in [glossary.md](glossary.md).
 
-This page is generated from [conformance/items.toml](conformance/items.toml) and the tests by `make docs`. A test fails
-if it is out of date, or if a must item has neither a test nor a reason.
+`make docs` generates this page from [conformance/items.toml](conformance/items.toml) and the tests. A unit test
+fails if the page is out of date, or if a must item has neither a test nor a reason why it needs none.
 """
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that Kafka promises. ``applies``: why not here; ``pending``: what brings its test."""
+    """One property. ``applies``: why it does not apply to txnstore; ``pending``: the work that will add its test."""
 
     name: str
     severity: str
@@ -45,7 +46,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Section:
-    """The items of an area. ``later``: what brings the whole of it; until then they need no tests."""
+    """The items of an area. ``later``: the work that will implement the area; until then its items need no tests."""
 
     name: str
     about: str
@@ -63,7 +64,7 @@ class Test:
 
 
 def sections() -> list[Section]:
-    """All items, as the list has them."""
+    """All sections of ``items.toml``, in its order."""
     found = tomllib.loads(ITEMS.read_text(encoding="utf-8"))
     return [_section(name, dict(table)) for name, table in found.items()]
 
@@ -85,7 +86,7 @@ def citations() -> dict[str, list[Test]]:
 
 
 def cited_in(source: str) -> Iterator[tuple[str, str]]:
-    """The tests of a source file and the items that each cites."""
+    """Pairs of a test of this source file and an item that it cites."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith("test"):
             words = re.sub(r"(?<=_)([a-z][a-z0-9]{2,4})_(\d\d)(?=_|$)", lambda m: f" {m[1].upper()}-{m[2]} ", node.name)
@@ -95,7 +96,7 @@ def cited_in(source: str) -> Iterator[tuple[str, str]]:
 
 
 def faults(wanted: list[Section], cited: dict[str, list[Test]]) -> list[str]:
-    """What is wrong between the list and the tests."""
+    """The contradictions between the list and the tests, as messages; empty if there are none."""
     items = {item.name: (section, item) for section in wanted for item in section.items}
     areas = {section.name for section in wanted}
     problems = [
@@ -108,7 +109,7 @@ def faults(wanted: list[Section], cited: dict[str, list[Test]]) -> list[str]:
         if item.severity not in {"must", "should", "nice"}:
             problems.append(f"{name} has the unknown severity {item.severity!r}")
         if item.pending and name in cited:
-            problems.append(f"{name} has a test, and is not pending any more: run `make docs`")
+            problems.append(f"{name} has a test, and is no longer pending: run `make docs`")
         excused = item.applies or item.pending or section.later
         if item.severity == "must" and name not in cited and not excused:
             problems.append(f"no test cites {name}: {item.title}")
@@ -116,7 +117,7 @@ def faults(wanted: list[Section], cited: dict[str, list[Test]]) -> list[str]:
 
 
 def without_proven(items: str, cited: dict[str, list[Test]]) -> str:
-    """The text of the list; what has a test now is not pending any more."""
+    """The text of the list without ``pending`` where an item has a test."""
     section, lines = "", []
     for line in items.splitlines(keepends=True):
         section = line[1:].split("]")[0] if line.startswith("[") else section
@@ -126,7 +127,7 @@ def without_proven(items: str, cited: dict[str, list[Test]]) -> str:
 
 
 def page(wanted: list[Section], cited: dict[str, list[Test]]) -> str:
-    """The page."""
+    """The Markdown text of ``docs/conformance.md``."""
     lines = [_INTRO, "| | area | must | with a test | all | with a test |", "|---|---|---|---|---|---|"]
     for section in wanted:
         counts = [_count(items, cited) for items in (_musts(section), section.items)]

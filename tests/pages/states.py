@@ -1,4 +1,4 @@
-"""The state machine of transactions as a diagram, out of the table that the core checks its transitions with."""
+"""Generates the state diagram of ``docs/protocol.md`` from the transition table that the core checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLACE = re.compile(r"(?<=<!-- states: written by `make docs` -->\n).*?(?=<!-- /
 
 
 def diagram() -> str:
-    """A table of the states with their ids on disk, and a Mermaid diagram of all valid transitions."""
+    """A table of the states with their stored ids, and a Mermaid diagram of all valid transitions."""
     lines = ["| id | state | entered from |", "|---|---|---|"]
     for state in sorted(TxnState, key=lambda state: state.value):
         previous = sorted(VALID_PREVIOUS_STATES[state], key=lambda state: state.value)
@@ -28,7 +28,7 @@ def diagram() -> str:
 
 
 def with_diagram(text: str) -> str:
-    """The page with today's diagram in its place."""
+    """The page with its diagram replaced by the current one."""
     found, count = _PLACE.subn(lambda _: diagram(), text)
     assert count == 1, f"{PAGE} has no place for the diagram"
     return found

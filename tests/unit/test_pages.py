@@ -1,4 +1,4 @@
-"""The generated pages are those of today's code and tests, and every must item of the conformance list is proven."""
+"""The generated pages are up to date, links lead to files, and every must item has a test."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import pytest
 from tests.pages import conformance, states
 from tests.pages.conformance import Item, Section, Test
 
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
 
 def test_every_must_item_has_a_test_or_a_reason() -> None:
     assert conformance.faults(conformance.sections(), conformance.citations()) == []
 
 
-def test_the_conformance_page_is_up_to_date() -> None:
+def test_conformance_page_is_up_to_date() -> None:
     made = conformance.page(conformance.sections(), conformance.citations())
     assert conformance.PAGE.read_text(encoding="utf-8") == made, "docs/conformance.md is out of date: run `make docs`"
 
 
-def test_the_diagram_of_states_is_up_to_date() -> None:
+def test_state_diagram_is_up_to_date() -> None:
     """STM-02: what the page shows is the table that the core checks with."""
     text = states.PAGE.read_text(encoding="utf-8")
     assert states.with_diagram(text) == text, "docs/protocol.md is out of date: run `make docs`"
@@ -28,13 +31,26 @@ def test_the_diagram_of_states_is_up_to_date() -> None:
     assert "EMPTY --> PREPARE_COMMIT" not in text
 
 
-@pytest.mark.parametrize("page", [conformance.PAGE, conformance.PAGE.with_name("kafka-differences.md"), states.PAGE])
-def test_the_links_of_the_pages_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_pages_resolve(page: Path) -> None:
+    """Every relative link leads to a file, and its fragment to a heading of that file."""
+    broken = []
+    for target, fragment in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        path = page.parent / target if target else page
+        if "://" in target:
+            continue
+        if not path.exists() or (fragment and fragment not in _anchors(path)):
+            broken.append(f"{target}#{fragment}")
+    assert broken == []
 
 
-def test_what_counts_as_a_citation() -> None:
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_citations_are_names_and_docstrings_of_tests() -> None:
     source = '''
 """XYZ-01: a module cites nothing."""
 
@@ -60,7 +76,7 @@ class TestAll:
     }
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_contradictions_are_reported() -> None:
     test = Test("tests/test_x.py", "test_x")
     items = (
         Item("XYZ-01", "must", "unproven"),
@@ -74,12 +90,12 @@ def test_what_is_wrong_is_told() -> None:
     assert found == [
         "tests/test_x.py::test_x cites XYZ-09, which is not in the list",
         "no test cites XYZ-01: unproven",
-        "XYZ-03 has a test, and is not pending any more: run `make docs`",
+        "XYZ-03 has a test, and is no longer pending: run `make docs`",
         "XYZ-06 has the unknown severity 'most'",
     ]
 
 
-def test_what_is_proven_is_not_pending_any_more() -> None:
+def test_tested_items_are_no_longer_pending() -> None:
     before = '[XYZ]\n01 = { title = "a", pending = "b" }\n02 = { title = "c", pending = "d" }\n'
     after = conformance.without_proven(before, {"XYZ-02": [Test("x", "y")]})
     assert after == '[XYZ]\n01 = { title = "a", pending = "b" }\n02 = { title = "c" }\n'
