@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +100,12 @@ def test_tested_items_are_no_longer_pending() -> None:
     before = '[XYZ]\n01 = { title = "a", pending = "b" }\n02 = { title = "c", pending = "d" }\n'
     after = conformance.without_proven(before, {"XYZ-02": [Test("x", "y")]})
     assert after == '[XYZ]\n01 = { title = "a", pending = "b" }\n02 = { title = "c" }\n'
+
+
+def test_example_of_testing_page_runs() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    found = re.search(r"^## Testing your own code\n.*?^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    names: dict[str, Any] = {}
+    exec(compile(found[1], "testing.md", "exec"), names)  # noqa: S102
+    names["test_a_lost_response_commits_once"]()
