@@ -27,6 +27,8 @@ html_title = f"txnstore {release}"
 html_copy_source = False
 
 napoleon_numpy_docstring = False
+# The section "Attributes:" of a dataclass becomes a list of fields, not a second description of each member.
+napoleon_use_ivar = True
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 add_module_names = False
@@ -46,9 +48,9 @@ nitpick_ignore_regex = [
     (r"py:class", r"Any|Callable|Collection|Executor|Future|Generator|Generic|Iterable|Iterator|Literal|Mapping"),
     (r"py:class", r"Protocol|Random|Self|Sequence|TracebackType|enum\..*"),
     # PyArrow: results and schemas of scans and SQL.
-    (r"py:class", r"(pa|pyarrow)\..*"),
+    (r"py:(class|exc)", r"(pa|pyarrow)\..*"),
     # DuckDB: connections and relations.
-    (r"py:class", r"(duckdb|_duckdb)\..*|DuckDBPy(Connection|Relation)"),
+    (r"py:(class|exc)", r"(duckdb|_duckdb)\..*|DuckDBPy(Connection|Relation)"),
     # PySpark: sessions and data frames.
     (r"py:class", r"pyspark\..*|DataFrame|SparkSession|DataSource"),
     # Internal: a type variable, a protocol, or a value object that signatures mention and callers never name.
