@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
-pytest_plugins = ["tests.helpers.s3_servers"]
+pytest_plugins = ["tests.helpers.parallel", "tests.helpers.s3_servers"]
 
 _NAMES = itertools.count()
+
+# A busy machine, such as one that runs tests in several processes, is no failure; and a run is like the one before.
+hypothesis.settings.register_profile(
+    "txnstore", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("txnstore")
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in its background with interrupts ignored, and every process that a test starts would
+    inherit that: tests that interrupt one would wait for ever.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

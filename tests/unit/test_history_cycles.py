@@ -91,6 +91,6 @@ def big_history(count: int) -> History:
 def test_a_hundred_thousand_operations_take_seconds() -> None:
     """A tenth of them here, in a tenth of the time; it is linear."""
     history = big_history(10_000)
-    begun = time.perf_counter()
+    begun = time.thread_time()
     assert check(history) == []
-    assert time.perf_counter() - begun < 5
+    assert time.thread_time() - begun < 5

@@ -447,7 +447,7 @@ def test_a_table_without_rows_is_sent_at_once(bench: Bench, producer: Producer) 
 RECORDS = pa.table({"key": pa.array([b"k"]), "value": pa.array([b"v"])})
 
 
-@pytest.mark.parametrize("data", [None, 5, "text", b"bytes", object()], ids=repr)
+@pytest.mark.parametrize("data", [None, 5, "text", b"bytes", pytest.param(object(), id="object")], ids=repr)
 def test_what_is_no_table_is_refused(producer: Producer, data: object) -> None:
     with pytest.raises(SchemaMismatchError, match="cannot read rows from"):
         producer.send_table("t", data)
