@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import Mutant, passes
+from tests.mutants.mutant import Mutant, passes, recorded
 
 
 @pytest.mark.slow
@@ -27,6 +27,10 @@ def test_what_kills_a_mutant_passes_without_it() -> None:
 
 def test_there_are_enough_and_each_has_its_own_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
+
+
+def test_a_seed_is_recorded_only_for_mutants_that_the_simulation_kills() -> None:
+    assert recorded().keys() <= {mutant.name for mutant in MUTANTS if mutant.test is None}
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:
