@@ -14,14 +14,16 @@ export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export SPARK_LOCAL_IP := 127.0.0.1
 
+# The tests start hundreds of processes, which would all compile the same modules. `make clean` removes what is compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first interpreter that runs and is new enough; the locked versions are those of 3.11. `make PYTHON=… install` chooses another.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | while IFS= read -r line; do \
-		printf '  %-12s %s\n' "$${line%%:*}" "$${line##*## }"; done
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: install
 install: $(STAMP) ## Make .venv with the locked versions and this checkout, if that is not done yet
@@ -49,21 +51,51 @@ java:
 demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: Spark, a crash, recovery, SQL
 	'$(BIN)/txnstore' demo
 
+# Processes that run tests: as many as there are processors. JOBS=0 runs them in pytest's own process, as `pytest` does.
+JOBS ?= auto
+PYTEST := '$(BIN)/python' -m pytest -q -n $(JOBS) --dist loadgroup
+
+# Two parts of `check` run at a time where make can keep their output apart (GNU make 4); all run, whatever fails.
+CHECKS := format lint types quick layers reference
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--jobs=2 --output-sync=target)
+
+.PHONY: check
+check: $(STAMP) ## Format, lint, types, layers, unit and protocol tests, some seeds: before each commit
+	@$(MAKE) --no-print-directory --keep-going $(TOGETHER) $(CHECKS)
+
 # A reference to a name that is not documented fails the build.
 SPHINX = '$(BIN)/python' -m sphinx -n -W --keep-going -q -b html -d build/doctrees docs/api build/docs
 
-.PHONY: check
-check: $(STAMP) ## Format, lint, types, layers, API reference, unit and protocol tests, some seeds: about a minute
-	'$(BIN)/ruff' format --check .
-	'$(BIN)/ruff' check .
-	'$(BIN)/mypy'
-	'$(BIN)/lint-imports' --no-logo
-	$(SPHINX)
-	'$(BIN)/python' -m pytest -q -m 'not slow' tests/unit tests/protocol tests/simulation
+# The header of each part is its name, the last line is how long it took.
+STEP = @echo '--- $@'; TIMEFORMAT='--- $@: %0lR'; time
+
+.PHONY: format
+format: $(STAMP) ## One part of check: is everything formatted?
+	$(STEP) '$(BIN)/ruff' format --check .
+
+.PHONY: lint
+lint: $(STAMP) ## One part of check: ruff
+	$(STEP) '$(BIN)/ruff' check .
+
+.PHONY: types
+types: $(STAMP) ## One part of check: mypy
+	$(STEP) '$(BIN)/mypy'
+
+.PHONY: quick
+quick: $(STAMP) ## One part of check: unit and protocol tests, some seeds
+	$(STEP) $(PYTEST) -m 'not slow' tests/unit tests/protocol tests/simulation
+
+.PHONY: layers
+layers: $(STAMP) ## One part of check: does every import point inwards?
+	$(STEP) '$(BIN)/lint-imports' --no-logo
+
+.PHONY: reference
+reference: $(STAMP) ## One part of check: the API reference, whose references must all resolve
+	$(STEP) $(SPHINX)
 
 .PHONY: test
-test: java $(STAMP) ## Run every test
-	'$(BIN)/python' -m pytest -q
+test: java $(STAMP) ## Run every test, on all processors
+	$(PYTEST)
 
 SEEDS ?= 10000
 FIRST ?= 0
@@ -93,6 +125,10 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 .PHONY: bench
 bench: $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks
+
+.PHONY: mutants
+mutants: $(STAMP) ## Record anew which seed kills each mutant, so that the tests find it at once
+	'$(BIN)/python' -m tests.mutants
 
 .PHONY: docs
 docs: $(STAMP) ## Write the generated pages of docs/, and build the API reference into build/docs
