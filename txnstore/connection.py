@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from txnstore.chain import keys
 from txnstore.chain.chains import Chains, read_if_there
@@ -24,6 +24,8 @@ from txnstore.ids import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.redact import redact
+
+T = TypeVar("T")
 
 #: How every ``store.json`` of ours begins, in any version.
 _OURS = b'{"version":'
@@ -73,6 +75,16 @@ class Connection:
         """What is needed again is read again; all of it goes at once, under the lock that it is made under."""
         self._pools: dict[str, Executor] = {}
         self._opened: _Opened | None = None
+        self._kept: dict[str, Any] = {}
+
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """What an integration keeps under a name, made once; dropped by :meth:`close` and in a forked process."""
+        self._own_process()
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = make()
+            found: T = self._kept[name]
+            return found
 
     @property
     def url(self) -> str:

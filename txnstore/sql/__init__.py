@@ -1,24 +1,28 @@
-"""The door to DuckDB: a view a topic, and the inspection views. Imports the engine only when it is used.
+"""SQL through DuckDB: one view per topic, and the inspection views. Imports DuckDB only when it is used.
 
-``connect`` gives a plain DuckDB connection to an in-memory database. Each topic is a view of its name with the columns
-of a scan; topics whose names differ in case only, which DuckDB cannot tell apart, are ``"name#1"``, ``"name#2"`` in the
-order of their creation (``txn.topics.view`` tells). The schema ``txn`` shows how the store came to be what it is:
+:func:`query` (``store.sql``) runs a query in a database that the store keeps. :func:`connect` (``store.duckdb``) opens
+a connection to an in-memory database of its own. In both, a topic is a view of its name with the columns of a scan.
+Topics whose names differ in case only, which DuckDB cannot distinguish, are ``"name#1"``, ``"name#2"`` in the order of
+their creation (``txn.topics.view`` lists the names). The schema ``txn`` shows the state of the store:
 
     topics, partitions, segments, batches, transactions, producers, aborted, groups, members
                                   of the snapshot's state
-    entries, compactions          of the newest 1,000 entries of the chains: one GET an entry, when first queried
-    snapshot                      what the connection shows: ``heads``, the last entry of each chain, and their sum
+    entries, compactions          of the newest 1,000 entries of the chains: one GET per entry, when first queried
+    snapshot                      the snapshot: ``heads``, the last entry of each chain, and their sum
 
-All of a connection, and of its cursors, is of one snapshot until :func:`refresh`, over all chains of the store: a
-transaction is in it in all topics, partitions and groups, or in none (END-06), its markers written or not. It reads
-nothing from the store until a query does; then only what is visible at its isolation, each segment with one GET (a
-local store's are read in place).
+All views of a call, or of a connection and its cursors until :func:`refresh`, show one snapshot over all chains of the
+store: it contains a transaction in all topics, partitions and groups, or in none (END-06), whether its markers are
+written or not. A query reads only the segments that are visible at its isolation level, each with one GET (segments in
+a local folder are read in place).
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from txnstore.connection import Connection
+from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError
 from txnstore.reading.plan import parse_isolation
 from txnstore.reading.snapshot import Snapshot
@@ -27,19 +31,26 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from txnstore.store import Store
-
 __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
 
 
 def connect(
-    store: Store,
+    store: Connection,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
 ) -> duckdb.DuckDBPyConnection:
-    """A DuckDB connection whose views show ``snapshot``; None: the store as it is now (one GET if nothing is new).
+    """Opens a DuckDB connection whose views show a snapshot. It never accesses the internet.
 
-    Never touches the internet. Close it as any DuckDB connection; it is of no use after a fork.
+    Args:
+        store: The store.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"``.
+        snapshot: What to show; None: the current state (one GET per chain if nothing is new).
+
+    Returns:
+        The connection. Close it as any DuckDB connection; it cannot be used after a fork.
+
+    Raises:
+        InvalidConfigError: An argument is invalid.
     """
     from txnstore.sql.session import open_session
 
@@ -48,48 +59,103 @@ def connect(
 
 
 def query(
-    store: Store,
+    store: Connection,
     sql: str,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
 ) -> Any:
-    """The DuckDB relation of a query over the views of :func:`connect`; None for a statement without a result.
+    """Runs a query over the topics and the schema ``txn``.
 
-    DuckDB's own errors pass through. The relation is evaluated when it is read; a damaged segment is then a DuckDB
-    error whose text names the object. :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`.
+    A query that only selects runs in a database that the store keeps: only the topics that it names are planned, and
+    only if they have changed. Any other statement, and a listing such as ``SHOW TABLES``, runs in a new database with
+    views of all topics. In either case no call sees what another one created or set.
+
+    Args:
+        store: The store.
+        sql: One or more statements.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"``.
+        snapshot: What to show; None: the current state (one GET per chain if nothing is new).
+
+    Returns:
+        The DuckDB relation of the last statement; None if that has no result. It is evaluated when it is read, as often
+        as wanted, always on the snapshot of this call. Views that the query does not name are not visible to
+        ``relation.query``.
+
+    Raises:
+        InvalidConfigError: An argument is invalid.
+        duckdb.Error: DuckDB refuses the query. A damaged segment is a DuckDB error of the evaluation whose text names
+            the object; :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`.
     """
-    from txnstore.sql.session import errors_of
+    from txnstore.sql.kept import run_kept
 
-    connection = connect(store, isolation, snapshot)
+    level, shown = parse_isolation(isolation), _snapshot(store, snapshot)
+    done, relation = run_kept(store, sql, level, shown.state)
+    return relation if done else _query_alone(store, sql, level, shown)
+
+
+def _query_alone(store: Connection, sql: str, isolation: Isolation, snapshot: Snapshot) -> Any:
+    """Runs a query in a database of its own."""
+    from txnstore.sql.session import errors_of, open_session
+
+    connection = open_session(store, isolation, snapshot)
     with errors_of(connection):
         return connection.sql(sql)
 
 
 def read_table(
-    store: Store,
+    store: Connection,
     sql: str,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
 ) -> pa.Table:
-    """The result of a query as an Arrow table.
+    """The result of a query as an Arrow table; empty for a statement without a result.
 
-    A missing or damaged segment is a :class:`~txnstore.errors.CorruptionError` that names it, storage that cannot be
-    reached a :class:`~txnstore.errors.StorageError`; DuckDB's own errors pass through.
+    Args:
+        store: The store.
+        sql: One or more statements.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"``.
+        snapshot: What to show; None: the current state.
+
+    Raises:
+        InvalidConfigError: An argument is invalid.
+        CorruptionError: A segment is missing or damaged; the error names it.
+        StorageError: The storage cannot be reached.
+        duckdb.Error: DuckDB refuses the query.
     """
+    import duckdb
+
+    from txnstore.sql.kept import run_kept
+    from txnstore.sql.session import errors_of, open_session
+
+    level, shown = parse_isolation(isolation), _snapshot(store, snapshot)
+    done, relation = run_kept(store, sql, level, shown.state)
+    if done:
+        # An error is found again, and named, in a database of its own.
+        with suppress(duckdb.Error):
+            return _table(relation)
+    with open_session(store, level, shown) as connection, errors_of(connection):
+        return _table(connection.sql(sql))
+
+
+def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
     import pyarrow as pa
 
-    from txnstore.sql.session import errors_of
-
-    with connect(store, isolation, snapshot) as connection, errors_of(connection):
-        relation = connection.sql(sql)
-        return relation.to_arrow_table() if relation is not None else pa.table({})
+    return pa.table({}) if relation is None else relation.to_arrow_table()
 
 
-def refresh(store: Store, connection: duckdb.DuckDBPyConnection) -> Snapshot:
-    """Move all views of a connection to the newest snapshot in one step, and return it.
+def refresh(store: Connection, connection: duckdb.DuckDBPyConnection) -> Snapshot:
+    """Moves all views of a connection to the current state, in one transaction.
 
-    ``connection``: from :func:`connect`, or a cursor of it. Queries that run already finish on what they began with.
-    :class:`InvalidConfigError` for any other connection, or one of another store.
+    Args:
+        store: The store.
+        connection: One of :func:`connect`, or a cursor of it. Queries that run finish on the snapshot that they began
+            with.
+
+    Returns:
+        The snapshot that the views show now.
+
+    Raises:
+        InvalidConfigError: The connection is another one, or shows another store.
     """
     from txnstore.sql.session import session_of
 
@@ -97,17 +163,25 @@ def refresh(store: Store, connection: duckdb.DuckDBPyConnection) -> Snapshot:
     if session.store is not store:
         msg = "this DuckDB connection shows another store"
         raise InvalidConfigError(msg)
-    snapshot = store.snapshot()
+    snapshot = Snapshot(store.state())
     session.show(connection, snapshot)
     return snapshot
 
 
-def emit_views(store: Store, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> str:
-    """SQL that makes the topics of a snapshot views of a DuckDB that does not have txnstore.
+def emit_views(store: Connection, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> str:
+    """The SQL that creates the views of a snapshot in a DuckDB without txnstore.
 
-    Plain ``CREATE VIEW … read_parquet([…])`` over absolute paths or ``s3://`` URLs (DuckDB needs its httpfs extension
-    and the credentials for those). The views name files: run it again after new commits, and before a vacuum removes
-    what a compaction replaced. A topic with segments that DuckDB cannot read is left out with a comment that says why.
+    It is plain ``CREATE VIEW … read_parquet([…])`` over absolute paths or ``s3://`` URLs (for which DuckDB needs its
+    httpfs extension and credentials). The views name files: emit them again after new commits, and before a vacuum
+    deletes what a compaction replaced. A topic with segments that DuckDB cannot read is left out, with a comment.
+
+    Args:
+        store: The store.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"``.
+        snapshot: What to show; None: the current state.
+
+    Raises:
+        InvalidConfigError: An argument is invalid, or no other process can read the store.
     """
     from txnstore.sql.emit import emit
 
@@ -115,9 +189,9 @@ def emit_views(store: Store, isolation: str = "read_committed", snapshot: Snapsh
     return emit(store.objects, _snapshot(store, snapshot), level)
 
 
-def _snapshot(store: Store, snapshot: object) -> Snapshot:
+def _snapshot(store: Connection, snapshot: object) -> Snapshot:
     if snapshot is None:
-        return store.snapshot()
+        return Snapshot(store.state())
     if not isinstance(snapshot, Snapshot):
         msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
         raise InvalidConfigError(msg)

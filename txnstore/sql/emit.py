@@ -1,4 +1,4 @@
-"""The views of a snapshot as SQL for a DuckDB that does not have txnstore."""
+"""The views of a snapshot as SQL for a DuckDB without txnstore."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOCAL = "file://"
 
 
 def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
-    """One ``CREATE OR REPLACE VIEW`` a topic. See :func:`txnstore.sql.emit_views`."""
+    """One ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
     root = _root(objects.url)
     state = snapshot.state
     names = view_names(state)
@@ -38,7 +38,7 @@ def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
 
 
 def _root(url: str) -> str:
-    """What a DuckDB elsewhere puts before a key."""
+    """The prefix of a key, as another DuckDB reads it."""
     if url.startswith(_LOCAL):
         return url.removeprefix(_LOCAL).rstrip("/")
     if url.startswith("s3://"):

@@ -1,12 +1,11 @@
-"""Read-only files for DuckDB that are made from what the chain knows.
+"""The file system through which DuckDB reads segments and inspection tables; read-only, registered with fsspec.
 
-DuckDB's own way to S3 is an extension that would be fetched from the internet, and through s3fs it asks 8 to 9 requests
-a file. Here the size of every object is known from the chain, so a file costs one GET, nothing is listed, and the bytes
-are checked against the chain's checksum. It stands on the store's own object store: requests are counted and retried
-as everywhere else, and every backend works.
+DuckDB's own S3 reader is an extension that it downloads, and through s3fs it sends 8 to 9 requests for a file. Here the
+chain knows the size of every object, so a file costs one GET and no LIST, and the bytes are checked against the
+checksum in the chain. Requests go through the store's object store: they are counted and retried, on every backend.
 
-Two more kinds of file live here. A segment of the Arrow format, which DuckDB cannot read, is handed over as Parquet.
-And the inspection tables are Parquet files that are made when a query first opens them.
+A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
+that is made when a query first opens it.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from txnstore.segment.codec import decode
 from txnstore.storage.base import ObjectStore
 
 PROTOCOL = "txnseg"
-#: Bytes of files that are kept for the next query, least recently used ones dropped first.
+#: Bytes of unused files that a cache keeps.
 CACHE_BYTES = 256 << 20
 #: Files never change under their name, so any constant serves.
 _MODIFIED = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class VirtualFile(Protocol):
-    """A file that can be loaded. ``size``: its bytes, or None if only loading tells."""
+    """A file that is loaded on demand. ``size``: in bytes, or None if it is known only after loading."""
 
     @property
     def size(self) -> int | None: ...
@@ -49,7 +48,7 @@ class VirtualFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
-    """A segment in the store: one GET, checked; as Parquet, whatever its format."""
+    """A segment of the store as a Parquet file; loading it is one GET, whose bytes are checked."""
 
     objects: ObjectStore
     tp: TopicPartition
@@ -68,7 +67,7 @@ class SegmentObject:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table that is made when it is asked for."""
+    """A table that is made when it is first read."""
 
     make: Callable[[], pa.Table]
 
@@ -81,14 +80,14 @@ class TableFile:
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """The table as a Parquet file that is quick to write and to read; it does not leave this process."""
+    """The table as a Parquet file, uncompressed: it never leaves this process."""
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="none", use_dictionary=False)
     return sink.getvalue()
 
 
 class _Content:
-    """The bytes of a file; an object of its own, so that it can be referred to weakly."""
+    """The bytes of a file, in an object that can be referred to weakly."""
 
     __slots__ = ("__weakref__", "data")
 
@@ -97,7 +96,11 @@ class _Content:
 
 
 class ContentCache:
-    """The bytes of files: loaded once however many threads ask, kept while in use, and up to ``bound`` bytes longer."""
+    """A cache of file contents.
+
+    Concurrent reads of a file load it once. Content in use is always kept, unused content up to ``bound`` bytes, the
+    least recently used dropped first.
+    """
 
     def __init__(self, bound: int = CACHE_BYTES) -> None:
         self._bound = bound
@@ -108,7 +111,7 @@ class ContentCache:
         self._bytes = 0
 
     def get(self, path: str, load: Callable[[], bytes]) -> _Content:
-        """The content of a file. What ``load`` raises is raised to everybody who waits for it, and not remembered."""
+        """The content of a file. All threads that wait for a failed ``load`` get its exception; it is not cached."""
         with self._lock:
             content = self._used.get(path)
             if content is not None:
@@ -145,10 +148,11 @@ class ContentCache:
 
 
 class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The files of one connection, by their path below ``txnseg://``. Safe for many threads.
+    """The files of one database, by their path below ``txnseg://``. Thread-safe.
 
-    ``damage``: the last error of ours that a read met; DuckDB passes on its text only. ``owner``: kept alive with the
-    file system, which the database keeps.
+    Attributes:
+        damage: The last error of the store in a read; DuckDB passes on only its text.
+        owner: An object that lives as long as the file system, which the database owns.
     """
 
     protocol = PROTOCOL
@@ -157,14 +161,18 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def __init__(self, cache: ContentCache | None = None) -> None:
         super().__init__()
         self._cache = cache or ContentCache()
-        self._files: Mapping[str, VirtualFile] = {}
+        self._files: dict[str, VirtualFile] = {}
         self._before: Mapping[str, VirtualFile] = {}
         self.damage: TxnStoreError | None = None
         self.owner: object = None
 
     def replace(self, files: Mapping[str, VirtualFile]) -> None:
-        """Offer these files from now on; those of one generation before stay for the queries that still run."""
-        self._files, self._before = files, self._files
+        """Offers these files from now on; the previous set stays readable for queries that still run."""
+        self._files, self._before = dict(files), self._files
+
+    def add(self, files: Mapping[str, VirtualFile]) -> None:
+        """Offers these files, too."""
+        self._files.update(files)
 
     def content(self, path: str) -> _Content:
         """The bytes of a file."""
@@ -224,7 +232,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
 
 
 class _Reader(io.RawIOBase):
-    """An open file. Its bytes are loaded when they are first read, and stay in memory until it is closed."""
+    """An open file. The first read loads its bytes; they stay in memory until it is closed."""
 
     def __init__(self, files: SegmentFileSystem, path: str) -> None:
         self._files = files

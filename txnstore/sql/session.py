@@ -1,4 +1,4 @@
-"""A DuckDB connection that shows one snapshot of a store, and moving it to another one."""
+"""Sessions: DuckDB connections of ``store.duckdb()``, each with a database of its own that shows one snapshot."""
 
 from __future__ import annotations
 
@@ -10,29 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary, ref
 
-from txnstore.core.model import (
-    Isolation,
-    Segment,
-    TopicPartition,
-)
-from txnstore.core.view import View
+from txnstore.connection import Connection
+from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.reading.snapshot import Snapshot
-from txnstore.sql import history, inspection
-from txnstore.sql.filesystem import PROTOCOL, SegmentFileSystem, SegmentObject, TableFile, VirtualFile
-from txnstore.sql.history import History
+from txnstore.sql.filesystem import PROTOCOL, SegmentFileSystem, SegmentObject, VirtualFile
 from txnstore.sql.local import local_root
+from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
 from txnstore.sql.types import literal, quote
-from txnstore.sql.views import read_parquet, topic_select, view_names, visible_slices
+from txnstore.sql.views import read_parquet, view_names
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
-
-    from txnstore.store import Store
 
 #: The settings of every connection: nothing is ever fetched from the internet.
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
@@ -44,7 +36,7 @@ _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The views of a snapshot by name, the files that they need of us, the segments that DuckDB reads by itself."""
+    """The views of a snapshot by name, the files that they read, the segments that DuckDB reads in place."""
 
     views: dict[str, str] = field(default_factory=dict)
     files: dict[str, VirtualFile] = field(default_factory=dict)
@@ -52,12 +44,13 @@ class _Plan:
 
 
 class Session:
-    """What belongs to one in-memory database: its store, its isolation, the views it has now.
+    """One in-memory database: its store, its isolation level, its current views.
 
-    The database keeps its file system alive, that keeps the session; nothing here keeps the database.
+    The database owns its file system, which owns the session. The session refers to neither strongly, so closing the
+    last DuckDB connection releases everything.
     """
 
-    def __init__(self, store: Store, isolation: Isolation, files: SegmentFileSystem) -> None:
+    def __init__(self, store: Connection, isolation: Isolation, files: SegmentFileSystem) -> None:
         self.store = store
         self.isolation = isolation
         self.number = next(_numbers)
@@ -69,15 +62,15 @@ class Session:
         _sessions[self.number] = self
 
     def show(self, connection: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
-        """Move all views to the snapshot in one step: no query sees views of two snapshots."""
+        """Moves all views to the snapshot in one transaction: no query sees views of two snapshots."""
         import duckdb
 
         with self._lock:
             try:
                 self._show(connection, self._plan(snapshot, local_root(self.store.objects)))
             except duckdb.IOException:
-                # A file that should be there is not. Through our own file system it is missed when it is read, and
-                # named; the other topics are not affected.
+                # A segment is missing from the folder, which DuckDB checks for all views. The store's own file system
+                # reports it when it is read, by name, and other topics are not affected.
                 self._show(connection, self._plan(snapshot, None))
 
     def _show(self, connection: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
@@ -100,10 +93,10 @@ class Session:
         self._views, self._in_place = plan.views, plan.in_place
 
     def damaged(self, error: Exception) -> TxnStoreError | None:
-        """What is wrong with a segment that DuckDB reads in place, if that is what its error is about.
+        """The damage of a segment that DuckDB reads in place, if its error is about one; else None.
 
-        DuckDB mostly names the file. Bytes that make no sense to its decoders end in its bare error class instead,
-        without a name: then all segments of the connection are checked.
+        Most errors of DuckDB name the file. Undecodable bytes raise its base error class without a name: then all
+        segments of the connection are checked.
         """
         import duckdb
 
@@ -120,7 +113,7 @@ class Session:
 
     @property
     def files(self) -> SegmentFileSystem:
-        """The files of the database, which is open as long as somebody can ask."""
+        """The file system of the database."""
         files = self._files()
         if files is None:
             msg = "the DuckDB connection is closed"
@@ -128,17 +121,19 @@ class Session:
         return files
 
     def _plan(self, snapshot: Snapshot, root: str | None) -> _Plan:
-        """What a snapshot needs; segments below the folder ``root`` are read in place."""
-        state = snapshot.state
+        """The views and files of a snapshot; Parquet segments below the folder ``root`` are read in place."""
+        state, objects = snapshot.state, self.store.objects
         plan = _Plan()
-        locate = _Locator(self.store, root, plan)
         names = view_names(state)
         for topic in state.sorted_topics():
-            slices = visible_slices(topic, state, self.isolation)
-            plan.views[quote(names[topic.name])] = topic_select(topic, slices, locate)
-        for name, (schema, file) in _inspection(self.store, state).items():
+            found = plan_topic(objects, topic, state, self.isolation, root)
+            plan.views[quote(names[topic.name])] = found.select
+            plan.files.update(found.files)
+            plan.in_place.extend(found.in_place)
+        files = inspection_files(objects, lambda: self.store.pool, state)
+        for name, schema in inspection_schemas().items():
             path = f"state/{state.sequence}/{name}.parquet"
-            plan.files[path] = file
+            plan.files[path] = files[name]
             plan.views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
         plan.views["txn.snapshot"] = (
             f"SELECT {state.sequence}::BIGINT AS sequence, make_timestamptz({state.timestamp * 1000}) AS timestamp, "
@@ -148,45 +143,22 @@ class Session:
         return plan
 
 
-class _Locator:
-    """Where a connection finds a segment: in the folder itself where DuckDB can read it there, else through us."""
+def open_session(store: Connection, isolation: Isolation, snapshot: Snapshot) -> duckdb.DuckDBPyConnection:
+    """Opens a new in-memory database whose views show the snapshot.
 
-    def __init__(self, store: Store, root: str | None, plan: _Plan) -> None:
-        self._objects = store.objects
-        self._root = root
-        self._plan = plan
+    Args:
+        store: The store to show.
+        isolation: Which records are visible.
+        snapshot: What to show.
 
-    def __call__(self, tp: TopicPartition, segment: Segment) -> str:
-        file = SegmentObject(self._objects, tp, segment)
-        if self._root is not None and segment.format == "parquet":
-            self._plan.in_place.append(file)
-            return f"{self._root}/{segment.key}"
-        self._plan.files[segment.key] = file
-        return f"{PROTOCOL}://{segment.key}"
-
-
-def _inspection(store: Store, state: View) -> dict[str, tuple[pa.Schema, VirtualFile]]:
-    """The tables of the schema ``txn``, each made when it is first read."""
-    past = History(store.objects, lambda: store.pool, [chain.sequence for chain in state.states])
-    tables = {name: (schema, _state_table(name, state)) for name, schema in inspection.SCHEMAS.items()}
-    return tables | {name: (schema, _past_table(name, past)) for name, schema in history.SCHEMAS.items()}
-
-
-def _state_table(name: str, state: View) -> TableFile:
-    return TableFile(lambda: inspection.table(name, state))
-
-
-def _past_table(name: str, past: History) -> TableFile:
-    return TableFile(lambda: past.table(name))
-
-
-def open_session(store: Store, isolation: Isolation, snapshot: Snapshot) -> duckdb.DuckDBPyConnection:
-    """A connection to a new in-memory database whose views show the snapshot."""
+    Returns:
+        A connection to it. Closing it and its cursors releases the database.
+    """
     import duckdb
 
     files = SegmentFileSystem()
     session = Session(store, isolation, files)
-    connection = duckdb.connect(":memory:", config=_SETTINGS)
+    connection = duckdb.connect(":memory:", config=SETTINGS)
     try:
         # The zone in which instants are shown; ICU is part of DuckDB's Python package.
         connection.execute("SET TimeZone = 'UTC'")
@@ -200,7 +172,11 @@ def open_session(store: Store, isolation: Isolation, snapshot: Snapshot) -> duck
 
 
 def session_of(connection: duckdb.DuckDBPyConnection) -> Session:
-    """The session of a connection, or of a cursor of it; :class:`InvalidConfigError` for any other connection."""
+    """The session of a connection, or of a cursor of it.
+
+    Raises:
+        InvalidConfigError: The connection is not one of ``store.duckdb()`` in this process.
+    """
     import duckdb
 
     cursor = connection.cursor()
@@ -219,10 +195,10 @@ def session_of(connection: duckdb.DuckDBPyConnection) -> Session:
 
 @contextmanager
 def errors_of(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Around the evaluation of a query: what went wrong in the store comes out as an error of ours.
+    """Wraps the evaluation of a query: failures of the store are raised as the :class:`TxnStoreError` that they are.
 
-    DuckDB reports what happens inside a file system as an error of its own with our text in it. Errors of the query
-    itself pass through.
+    DuckDB reports an exception of a file system as an error of its own class that contains the text. Errors of the
+    query itself pass through.
     """
     import duckdb
 

@@ -1,17 +1,18 @@
-"""The SQL of a topic: a SELECT over exactly the segments that a reader of a snapshot may see. Pure text, no I/O.
+"""The SQL of a topic: a SELECT over exactly the segments that a reader of a snapshot sees. Pure text, no I/O.
 
-A view reads its segments with DuckDB's own Parquet reader, so that columns and filters are pushed into the files. The
-columns and their types are given (``schema``), so that DuckDB opens no file to learn them, and segments of an older
-schema are widened and filled with nulls. What the files do not hold is found by the file that a row comes from:
+A view reads its segments with DuckDB's Parquet reader, which pushes columns and filters into the files. The columns and
+their types are given (``schema``), so DuckDB opens no file to infer them; segments of an older schema are widened and
+filled with nulls. Columns that the files do not store are computed from the file of the row:
 
-- few files: by the file's *name*. It tells the partition, and a map the base offset of a freshly appended segment. A
-  filter on such a column removes files from the list, unopened. Merged segments store offsets, so any number is few.
-- many files: by the file's *number* in the list, which costs the same however many there are. Numbers shift when files
-  are removed from the list, so here each partition has a branch of a UNION ALL of its own, where it is a constant.
+- few files: from the file's *name*. The path contains the partition; a map gives the base offset of a freshly appended
+  segment. A filter on such a column removes files from the list without opening them. Merged segments store their
+  offsets, so they need no map and any number of them counts as few.
+- many files: from the file's *number* in the list, whose cost does not grow with the list. Numbers shift when files are
+  removed from the list, so each partition is a branch of a UNION ALL, in which it is a constant.
 
-DuckDB 2.0 fails with an internal error where a filter on a *virtual* column alone (``file_index``,
-``file_row_number``) meets ``ORDER BY … LIMIT``: its late materialisation looks the column up among the stored ones. So
-no expression here refers to one of them alone, which keeps such a filter out of the scan.
+DuckDB 2.0 raises an internal error when a filter on one *virtual* column (``file_index``, ``file_row_number``) meets
+``ORDER BY … LIMIT``: its late materialisation looks the column up among the stored ones. So every expression here
+refers to two of them, which keeps such a filter out of the scan.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _FILE = f"{PARTITION_FIELD.name} file"
 
 
 def view_names(state: View) -> dict[str, str]:
-    """The name of each topic's view: its own.
+    """The name of the view of each topic: the topic's name.
 
-    DuckDB does not tell names apart that differ in case only, so such topics get ``#1``, ``#2`` behind their names, in
-    the order of their creation; none of them can be mistaken for another.
+    DuckDB ignores case in names, so topics whose names differ in case only get the suffixes ``#1``, ``#2``, in the
+    order of their creation; the bare name then exists for none of them.
     """
     alike: dict[str, list[Topic]] = {}
     for topic in sorted(state.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
@@ -64,7 +65,7 @@ def view_names(state: View) -> dict[str, str]:
 
 
 def visible_slices(topic: Topic, state: View, isolation: Isolation) -> list[Slice]:
-    """What a reader of the topic sees, by partition, then offset."""
+    """The slices that a reader of the topic sees, by partition, then offset."""
     return [part for tp, partition in state.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
 
 
@@ -94,19 +95,32 @@ def read_parquet(
     names: Sequence[str] | None = None,
     file_column: str | None = None,
 ) -> str:
-    """A call of ``read_parquet`` that knows its columns: nothing is opened to bind it.
+    """A call of ``read_parquet`` with given columns, so that DuckDB opens no file to bind it.
 
-    ``names``: what the columns are called inside the query, if not as in the files. A column that a file does not
-    have is null; a narrower one is widened. ``file_column``: a column more, with the path of the file of each row.
+    Args:
+        paths: The files.
+        columns: The columns to read. One that a file lacks is null; a narrower one is widened.
+        names: What the columns are called inside the query, if not as in the files.
+        file_column: The name of a further column with the path of the file of each row.
     """
+    files = ",\n  ".join(literal(path) for path in paths)
+    return read_parquet_from(f"[\n  {files}\n]", columns, names, file_column)
+
+
+def read_parquet_from(
+    source: str,
+    columns: pa.Schema,
+    names: Sequence[str] | None = None,
+    file_column: str | None = None,
+) -> str:
+    """The same, where ``source`` is an SQL expression that gives the paths."""
     entries = ", ".join(
         f"{literal(column.name)}: "
         f"{{name: {literal(name)}, type: {literal(duckdb_type(column.type))}, default_value: NULL}}"
         for column, name in zip(columns, names or columns.names, strict=True)
     )
-    files = ",\n  ".join(literal(path) for path in paths)
     named = "" if file_column is None else f", filename = {literal(file_column)}"
-    return f"read_parquet([\n  {files}\n], schema = MAP {{{entries}}}{named})"
+    return f"read_parquet({source}, schema = MAP {{{entries}}}{named})"
 
 
 def _is_whole_file(part: Slice) -> bool:

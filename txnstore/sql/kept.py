@@ -1,0 +1,334 @@
+"""The DuckDB database that a store keeps for ``store.sql``.
+
+Views in it are never replaced or dropped: each state of a topic that a query reads gets a view in a schema of its own,
+and each call gets a cursor whose search path lists the schemas of the topics that the query names. So a relation shows
+its snapshot however often it is evaluated, a topic that has not changed costs nothing, and topics that a query does not
+name are not planned. The schema ``txn`` exists once; its views read the files that a variable of the cursor names.
+
+Once most of a database is outdated, the next call begins a new one. Cursors and relations own the database that they
+were made in, so an earlier one is released with the last of them.
+
+Queries that might list or change the contents of the database get one of their own instead: see :func:`is_plain`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, ref
+
+from txnstore.connection import Connection
+from txnstore.core.model import Isolation, State, Topic
+from txnstore.core.view import View
+from txnstore.sql.filesystem import PROTOCOL, ContentCache, SegmentFileSystem, TableFile
+from txnstore.sql.local import local_root
+from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
+from txnstore.sql.session import SETTINGS
+from txnstore.sql.types import literal, quote
+from txnstore.sql.views import read_parquet_from, view_names
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+#: Bytes of segments that are cached between calls.
+CACHE_BYTES = 64 << 20
+#: Characters of outdated views that a database may hold, if they are fewer than those of the current ones.
+OUTDATED_CHARACTERS = 4 << 20
+#: States of the schema ``txn`` that a database may hold.
+STATES = 64
+
+#: Words of queries that list what the database contains, or that may contain such a query.
+_LISTING = re.compile(
+    r"\b(?:(?:duckdb|pg|sqlite)_\w*|pragma\w*|information_schema|show|describe|summarize|query|query_table"
+    r"|current_schemas?|current_setting|search_path|getvariables?)\b|(?:^|[;(])\s*desc\b",
+    re.IGNORECASE,
+)
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_WORD = re.compile(r"[\w$]+")
+_QUOTE = re.compile(r"[\"']")
+#: The variable of a cursor that says which state ``txn`` shows.
+_SHOWN = "txn shown"
+
+
+def is_plain(connection: duckdb.DuckDBPyConnection, query: str) -> bool:
+    """Whether a query can run in a shared database: it only selects, and from relations that its text names.
+
+    Other statements may create objects or change settings. A listing such as ``SHOW TABLES`` must contain all topics.
+    When in doubt, the answer is no.
+
+    Raises:
+        duckdb.ParserException: The text is no SQL.
+    """
+    import duckdb
+
+    if _LISTING.search(query) or _LISTING.search(_COMMENT.sub(" ", query)):
+        return False
+    statements = connection.extract_statements(query)
+    return bool(statements) and all(statement.type == duckdb.StatementType.SELECT for statement in statements)
+
+
+def names_in(query: str) -> set[str]:
+    """All names that a query may refer to, in lower case: every word, and every text between two quotation marks."""
+    text = query.lower()
+    return set(_WORD.findall(text)).union(_QUOTE.split(text))
+
+
+@dataclass(slots=True)
+class Work:
+    """What a :class:`Kept` has done so far.
+
+    Attributes:
+        databases: Databases begun.
+        planned: How often the segments of a topic were listed.
+        created: Views of topics created.
+    """
+
+    databases: int = 0
+    planned: int = 0
+    created: int = 0
+
+
+class Kept:
+    """The kept database of one open store in one process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.work = Work()
+        self._lock = threading.Lock()
+        self._database: _Database | None = None
+        _all.add(self)
+
+    def cursor(
+        self, connection: Connection, query: str, isolation: Isolation, state: View
+    ) -> duckdb.DuckDBPyConnection | None:
+        """A cursor in which the topics that a query names are views of a state.
+
+        Args:
+            connection: The store.
+            query: The query that is going to run.
+            isolation: Which records are visible.
+            state: The state to show.
+
+        Returns:
+            The cursor; None if the query needs a database of its own, also to report that it is no SQL, or that a
+            segment is missing.
+        """
+        import duckdb
+
+        with self._lock:
+            database = self._database
+            if database is None or database.is_outdated():
+                database = self._database = _Database(self.work)
+            cursor = database.main.cursor()
+            try:
+                if not is_plain(cursor, query):
+                    return None
+                database.prepare(cursor, connection, names_in(query), isolation, state)
+            except duckdb.Error:
+                return None
+            return cursor
+
+    def release(self) -> None:
+        """Drops the database; relations that were made in it stay valid."""
+        self._database = None
+
+
+#: Forked processes inherit no threads, without which a database cannot be released: so none is kept across a fork.
+_all: WeakSet[Kept] = WeakSet()
+
+
+def _release_all() -> None:
+    for kept in list(_all):
+        kept.release()
+
+
+os.register_at_fork(before=_release_all)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The newest view of a topic: its quoted schema, its characters, the parts of the state that it shows."""
+
+    schema: str
+    size: int
+    seen: tuple[object, ...]
+
+
+class _Database:
+    """An in-memory database whose views never change; only used under the lock of its :class:`Kept`."""
+
+    def __init__(self, work: Work) -> None:
+        import duckdb
+
+        work.databases += 1
+        self._work = work
+        self._files = SegmentFileSystem(ContentCache(CACHE_BYTES))
+        self.main = duckdb.connect(":memory:", config=SETTINGS)
+        self.main.register_filesystem(self._files)
+        self.main.execute("SET GLOBAL TimeZone = 'UTC'")
+        self._files.add({f"state/0/{name}.parquet": _empty(schema) for name, schema in inspection_schemas().items()})
+        self.main.execute(_inspection_views())
+        #: The state of the last call, its topics by the lower-case names of their views, and what is known to show it.
+        self._state: View | None = None
+        self._topics: dict[str, tuple[str, Topic]] = {}
+        self._current: dict[tuple[str, Isolation], str] = {}
+        self._newest: dict[tuple[str, Isolation], _Shown] = {}
+        self._schemas: dict[tuple[str, str], str] = {}
+        #: The characters of all views, and of the newest ones.
+        self._written = self._live = 0
+        self._inspected: View | None = None
+        self._states = 0
+
+    def is_outdated(self) -> bool:
+        """Whether most of the database shows earlier states."""
+        outdated = self._written - self._live
+        return outdated > max(OUTDATED_CHARACTERS, self._live) or self._states > STATES
+
+    def prepare(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        connection: Connection,
+        names: set[str],
+        isolation: Isolation,
+        state: View,
+    ) -> None:
+        """Makes a cursor show a state under the given names."""
+        self._move(state)
+        found = [self._topics[name] for name in sorted(self._topics.keys() & names)]
+        if found:
+            schemas = [self._schema(connection, view, topic, isolation) for view, topic in found]
+            cursor.execute(f"SET search_path = '{','.join(schemas)}'")
+        if "txn" in names:
+            self._show_inspection(cursor, connection, isolation, state)
+
+    def _move(self, state: View) -> None:
+        if self._state is state:
+            return
+        if self._state is None or self._state.topics is not state.topics:
+            names = view_names(state)
+            self._topics = {view.lower(): (view, state.topics[name]) for name, view in names.items()}
+            for key in [key for key in self._newest if key[0].lower() not in self._topics]:
+                self._live -= self._newest.pop(key).size
+        self._state = state
+        self._current.clear()
+
+    def _schema(self, connection: Connection, view: str, topic: Topic, isolation: Isolation) -> str:
+        """The quoted name of the schema in which the view of a topic shows the state."""
+        key = (view, isolation)
+        if key not in self._current:
+            assert self._state is not None
+            seen = (topic, *(partition for _, partition in self._state.partitions_of(topic.name)))
+            newest = self._newest.get(key)
+            if newest is None or not _same(newest.seen, seen):
+                found = self._plan(connection, view, topic, isolation, seen)
+                self._live += found.size - (0 if newest is None else newest.size)
+                newest = self._newest[key] = found
+            self._current[key] = newest.schema
+        return self._current[key]
+
+    def _plan(
+        self, connection: Connection, view: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]
+    ) -> _Shown:
+        assert self._state is not None
+        objects = connection.objects
+        self._work.planned += 1
+        plan = plan_topic(objects, topic, self._state, isolation, local_root(objects))
+        schema = self._schemas.get((view, plan.select))
+        if schema is None:
+            schema = quote(f"txn view {len(self._schemas)}")
+            self._files.add(plan.files)
+            self.main.execute(
+                f"CREATE SCHEMA IF NOT EXISTS {schema}; CREATE OR REPLACE VIEW {schema}.{quote(view)} AS {plan.select}",
+            )
+            self._work.created += 1
+            self._written += len(plan.select)
+            self._schemas[view, plan.select] = schema
+        return _Shown(schema, len(plan.select), seen)
+
+    def _show_inspection(
+        self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, state: View
+    ) -> None:
+        if self._inspected is not state:
+            self._states += 1
+            self._inspected = state
+            files = inspection_files(connection.objects, _pool(connection), state)
+            self._files.add({f"state/{self._states}/{name}.parquet": file for name, file in files.items()})
+        cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_shown(self._states, state, isolation)}")
+
+
+def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    """Whether the same objects are in both; states share what has not changed."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _shown(number: int, state: View, isolation: Isolation) -> str:
+    """The value of the variable that says what ``txn`` shows."""
+    heads = [chain.sequence for chain in state.states]
+    return (
+        f"{{'path': 'state/{number}', 'sequence': {state.sequence}::BIGINT, 'timestamp': {state.timestamp}::BIGINT, "
+        f"'isolation': {literal(isolation)}, 'heads': {heads}::BIGINT[]}}"
+    )
+
+
+def _inspection_views() -> str:
+    """The statements that create the schema ``txn``."""
+    shown = f"getvariable({literal(_SHOWN)})"
+    columns = [
+        f"{shown}.sequence AS sequence",
+        f"make_timestamptz({shown}.timestamp * 1000) AS timestamp",
+        f"{shown}.isolation AS isolation",
+        "0::BIGINT AS session",
+        f"{shown}.heads AS heads",
+    ]
+    statements = [
+        "CREATE SCHEMA txn",
+        f"SET VARIABLE {quote(_SHOWN)} = {_shown(0, View((State(),)), Isolation.READ_COMMITTED)}",
+        f"CREATE VIEW txn.snapshot AS SELECT {', '.join(columns)}",
+    ]
+    for name, schema in inspection_schemas().items():
+        path = f"'{PROTOCOL}://' || {shown}.path || '/{name}.parquet'"
+        statements.append(f"CREATE VIEW txn.{name} AS SELECT * FROM {read_parquet_from(path, schema)}")
+    return ";\n".join(statements)
+
+
+def _empty(schema: pa.Schema) -> TableFile:
+    return TableFile(schema.empty_table)
+
+
+def _pool(connection: Connection) -> Callable[[], Executor]:
+    """The threads of a store, without keeping it alive: the database may outlive it."""
+    weak, runtime = ref(connection), connection.runtime
+
+    def pool() -> Executor:
+        alive = weak()
+        return runtime.executor() if alive is None else alive.pool
+
+    return pool
+
+
+def kept_of(connection: Connection) -> Kept:
+    """What an open store keeps for its queries."""
+    return connection.kept("sql", Kept)
+
+
+def run_kept(connection: Connection, query: str, isolation: Isolation, state: View) -> tuple[bool, Any]:
+    """Runs a query in the kept database.
+
+    Returns:
+        Whether that was possible, and the relation. A query that DuckDB refuses is to run in a database of its own,
+        which raises the same error, or finds what the text of the query did not name.
+    """
+    import duckdb
+
+    cursor = kept_of(connection).cursor(connection, query, isolation, state)
+    if cursor is None:
+        return False, None
+    try:
+        return True, cursor.sql(query)
+    except duckdb.Error:
+        return False, None
