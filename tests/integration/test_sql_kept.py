@@ -180,7 +180,7 @@ def test_names_are_found_between_any_quotation_marks() -> None:
 
 
 def test_no_call_sees_what_another_one_created_or_set(store: Store) -> None:
-    assert store.sql("CREATE TABLE mine (x INTEGER)") is None
+    store.sql("CREATE TABLE mine (x INTEGER)")
     assert store.sql("CREATE TABLE mine AS FROM orders; SELECT count(*) FROM mine").fetchall() == [(8,)]
     with pytest.raises(duckdb.CatalogException):
         store.sql("SELECT * FROM mine")
