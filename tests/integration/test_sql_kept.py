@@ -6,10 +6,12 @@ import gc
 import os
 import pickle
 import random
+import sys
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import duckdb
@@ -21,6 +23,7 @@ from txnstore.errors import CorruptionError
 from txnstore.sql import kept, read_table
 from txnstore.sql.kept import kept_of, names_in
 from txnstore.storage.local import LocalStore
+from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create, create_on, open_on
 from txnstore.store import open as open_store
 
@@ -191,6 +194,8 @@ def test_no_call_sees_what_another_one_created_or_set(store: Store) -> None:
     assert store.sql("SELECT make_timestamptz(0)::VARCHAR").fetchall() == [("1970-01-01 00:00:00+00",)]
     relation = store.sql("SELECT 1 AS x")
     relation.create("mine")
+    assert relation.query("x", "SELECT count(*) FROM mine").fetchall() == [(1,)]
+    store.sql("SELECT 1 AS x").create("mine")
     with pytest.raises(duckdb.CatalogException):
         store.sql("SELECT * FROM mine")
     assert store.sql("") is None
@@ -205,7 +210,10 @@ def test_the_kept_database_answers_as_a_connection_does(store: Store) -> None:
     earlier: list[tuple[Any, Any]] = []
     for step in range(1, 16):
         topic = chance.choice(topics).strip('"')
-        chance.choice([fill, fill, abort])(store, topic)
+        if chance.random() < 0.7:
+            fill(store, topic, transactions=chance.randrange(1, 4))
+        else:
+            abort(store, topic)
         if step % 5 == 0:
             store.compact(topic)
         snapshot = store.snapshot()
@@ -260,6 +268,10 @@ def test_a_database_that_is_mostly_outdated_is_replaced(store: Store, monkeypatc
     began = work(store)[0]
     assert [number(store, "SELECT count(*) FROM txn.topics") for _ in range(3)] == [4, 4, 4]
     assert began < work(store)[0]
+    monkeypatch.setattr(kept, "CALLS", 0)
+    began = work(store)[0]
+    assert [number(store, "SELECT 7") for _ in range(3)] == [7, 7, 7]
+    assert work(store)[0] == began + 3
 
 
 def test_close_releases_the_database_and_relations_stay_valid(store: Store) -> None:
@@ -336,3 +348,24 @@ def test_a_segment_that_vanishes_is_named_and_other_topics_are_read(tmp_path: Pa
         assert number(store, "SELECT count(*) FROM payments") == 8
     with open_on(LocalStore(tmp_path)) as store, pytest.raises(duckdb.Error, match=key):
         store.sql("SELECT max(value) FROM orders").fetchall()
+
+
+def test_a_call_enters_few_files() -> None:
+    """A reader of the code follows a query of a topic that has not changed through this many files."""
+    root = str(Path(kept.__file__).parents[1])
+    found: set[str] = set()
+
+    def enter(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            found.add(frame.f_code.co_filename)
+
+    with create("memory://files-entered") as one:
+        one.create_topic("orders")
+        assert number(one) == 0
+        sys.setprofile(enter)
+        try:
+            number(one)
+        finally:
+            sys.setprofile(None)
+    MemoryStore.forget("files-entered")
+    assert len(found) <= 14

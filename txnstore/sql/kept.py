@@ -42,6 +42,8 @@ CACHE_BYTES = 64 << 20
 OUTDATED_CHARACTERS = 4 << 20
 #: States of the schema ``txn`` that a database may hold.
 STATES = 64
+#: Calls that a database may serve: each leaves an empty schema.
+CALLS = 1000
 
 #: Words of queries that list what the database contains, or that may contain such a query.
 _LISTING = re.compile(
@@ -182,12 +184,12 @@ class _Database:
         #: The characters of all views, and of the newest ones.
         self._written = self._live = 0
         self._inspected: View | None = None
-        self._states = 0
+        self._states = self._calls = 0
 
     def is_outdated(self) -> bool:
-        """Whether most of the database shows earlier states."""
+        """Whether most of the database shows earlier states, or belongs to earlier calls."""
         outdated = self._written - self._live
-        return outdated > max(OUTDATED_CHARACTERS, self._live) or self._states > STATES
+        return outdated > max(OUTDATED_CHARACTERS, self._live) or self._states > STATES or self._calls > CALLS
 
     def prepare(
         self,
@@ -200,9 +202,11 @@ class _Database:
         """Makes a cursor show a state under the given names."""
         self._move(state)
         found = [self._topics[name] for name in sorted(self._topics.keys() & names)]
-        if found:
-            schemas = [self._schema(connection, view, topic, isolation) for view, topic in found]
-            cursor.execute(f"SET search_path = '{','.join(schemas)}'")
+        schemas = [self._schema(connection, view, topic, isolation) for view, topic in found]
+        # What a method of the relation creates goes to the first schema of the path: this call's own.
+        own = f'"txn call {self._calls}"'
+        self._calls += 1
+        cursor.execute(f"CREATE SCHEMA {own}; SET search_path = '{','.join([own, *schemas])}'")
         if "txn" in names:
             self._show_inspection(cursor, connection, isolation, state)
 
