@@ -12,7 +12,7 @@ from txnstore.cli.output import counted, instant, to_json
 
 if TYPE_CHECKING:
     from txnstore.consumer import Consumer
-    from txnstore.reading.record import Record
+    from txnstore.read.records import Record
 
 _POLL = 5_000
 

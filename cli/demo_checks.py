@@ -10,7 +10,7 @@ from txnstore.cli.demo_data import FLIGHTS, GROUP
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnstore.reading.snapshot import Snapshot
+    from txnstore.snapshot import Snapshot
     from txnstore.store import Store
 
 

@@ -13,8 +13,8 @@ from txnstore.cli.output import instant
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from txnstore.admin.groups import GroupDescription
     from txnstore.core.model import TopicPartition
-    from txnstore.groups import GroupDescription
 
 
 @click.group()

@@ -17,7 +17,7 @@ from txnstore.core.model import Batch, Partition, Topic, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError, ReadOnlyError
-from txnstore.reading.reader import is_missing
+from txnstore.read.reader import is_missing
 
 if TYPE_CHECKING:
     from txnstore.store import Store

@@ -13,8 +13,8 @@ from txnstore.compactor.plan import MergePlan
 from txnstore.core.model import Batch, Topic
 from txnstore.errors import CorruptionError
 from txnstore.ids import Runtime
-from txnstore.reading.readahead import read_ahead
-from txnstore.reading.reader import Projection
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.storage.base import ObjectStore

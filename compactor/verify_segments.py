@@ -14,7 +14,7 @@ from txnstore.core.invariants import Violation
 from txnstore.core.model import Batch, Isolation, State, Topic, TopicPartition
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import CorruptionError, SchemaMismatchError
-from txnstore.reading.reader import Projection, read_slice
+from txnstore.read.reader import Projection, read_slice
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.storage.base import ObjectStore
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from txnstore.producer import Producer as Producer
     from txnstore.producing.batching import RecordMetadata as RecordMetadata
     from txnstore.producing.prepared import PreparedTxn as PreparedTxn
-    from txnstore.reading.record import Record as Record
-    from txnstore.reading.snapshot import Snapshot as Snapshot
+    from txnstore.read.records import Record as Record
     from txnstore.scan import Scan as Scan
+    from txnstore.snapshot import Snapshot as Snapshot
     from txnstore.store import Store as Store
     from txnstore.store import create as create
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
@@ -46,11 +46,11 @@ _HOMES = {
     "PartitionOffsets": "txnstore.consumer",
     "PreparedTxn": "txnstore.producing.prepared",
     "Producer": "txnstore.producer",
-    "Record": "txnstore.reading.record",
+    "Record": "txnstore.read.records",
     "RecordMetadata": "txnstore.producing.batching",
     "Runtime": "txnstore.ids",
     "Scan": "txnstore.scan",
-    "Snapshot": "txnstore.reading.snapshot",
+    "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",
     "Topic": "txnstore.core.model",
     "TopicPartition": "txnstore.core.model",

@@ -15,10 +15,10 @@ from txnstore.core.model import (
 from txnstore.core.view import View
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
-from txnstore.reading.plan import find_partition, find_partitions, parse_isolation
-from txnstore.reading.readahead import read_ahead
-from txnstore.reading.reader import Projection
-from txnstore.reading.snapshot import Snapshot
+from txnstore.read.plan import find_partition, find_partitions, parse_isolation
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
+from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 
 if TYPE_CHECKING:

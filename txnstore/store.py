@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from txnstore.chain import keys
-from txnstore.chain.codec import StoreDocument, encode
-from txnstore.connection import Connection
-from txnstore.coordinating import administration
-from txnstore.coordinating.administration import (
+from txnstore.admin import transactions as administration
+from txnstore.admin.transactions import (
     HangingTransaction,
     ProducerDescription,
     TransactionDescription,
     TransactionHistory,
 )
+from txnstore.chain import keys
+from txnstore.chain.codec import StoreDocument, encode
+from txnstore.connection import Connection
 from txnstore.coordinating.expiring import ExpiryReport, expire
 from txnstore.coordinating.recovery import RecoveryReport, recover
 from txnstore.core.commands import ProducerIdentity
@@ -26,7 +26,7 @@ from txnstore.errors import (
     StoreExistsError,
 )
 from txnstore.ids import Runtime
-from txnstore.reading.snapshot import Snapshot
+from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.claim import Claim
 from txnstore.storage.probe import probe_once
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
+    from txnstore.admin.groups import GroupDescription, Target
     from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
     from txnstore.consumer import Consumer, PartitionOffsets
-    from txnstore.groups import GroupDescription, Target
     from txnstore.producer import Producer
     from txnstore.scan import Scan
 
@@ -270,25 +270,25 @@ class Store(Connection):
 
     def groups(self) -> list[GroupDescription]:
         """All consumer groups by name: members, committed offsets, lag."""
-        from txnstore.groups import list_groups
+        from txnstore.admin.groups import list_groups
 
         return list_groups(self)
 
     def group(self, name: str) -> GroupDescription:
         """A consumer group. Raises :class:`GroupNotFoundError`."""
-        from txnstore.groups import describe_group
+        from txnstore.admin.groups import describe_group
 
         return describe_group(self, name)
 
     def reset_offsets(self, group: str, to: Target, **options: Any) -> dict[TopicPartition, int]:
-        """Set the committed offsets of a group without live members; see :func:`txnstore.groups.reset_offsets`."""
-        from txnstore.groups import reset_offsets
+        """Set the committed offsets of a group without live members; see ``admin.groups``."""
+        from txnstore.admin.groups import reset_offsets
 
         return reset_offsets(self, group, to, **options)
 
     def delete_group(self, name: str) -> None:
         """Delete a group without live members, and its offsets."""
-        from txnstore.groups import delete_group
+        from txnstore.admin.groups import delete_group
 
         delete_group(self, name)
 

@@ -11,7 +11,7 @@ from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, TopicPartition
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
-from txnstore.reading.snapshot import Snapshot
+from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on

@@ -10,7 +10,7 @@ from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
-from txnstore.reading.record import Record
+from txnstore.read.records import Record
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from txnstore.reading.snapshot import Snapshot
+from txnstore.snapshot import Snapshot
 from txnstore.sql.types import duckdb_type, quote
 from txnstore.store import Store
 

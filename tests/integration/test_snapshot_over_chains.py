@@ -15,8 +15,8 @@ from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.parts import chains_of
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.ids import Runtime
-from txnstore.reading.reader import Projection, read_slice
-from txnstore.reading.snapshot import Snapshot
+from txnstore.read.reader import Projection, read_slice
+from txnstore.snapshot import Snapshot
 from txnstore.spark.options import read_options
 from txnstore.spark.planning import plan
 from txnstore.store import Store, open_on

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.consumer.membership import GroupMembership
+from txnstore.consumer.subscription import Positions
 from txnstore.core import group_evolve, groups, membership
-from txnstore.reading.membership import GroupMembership
-from txnstore.reading.positions import Positions
 
 _MEMBERSHIP = "protocol/test_group_membership.py::"
 _CONSUMERS = "protocol/test_group_consumers.py::"

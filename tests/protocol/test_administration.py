@@ -9,9 +9,9 @@ import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.shell import in_threads
+from txnstore.admin.transactions import HangingTransaction
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
-from txnstore.coordinating.administration import HangingTransaction
 from txnstore.core.commands import EndTxn, ProducerIdentity
 from txnstore.core.events import BatchAppended, Event, GroupOffset, OffsetsCommitted
 from txnstore.core.groups import committed

@@ -10,7 +10,7 @@ from tests.helpers.reading import T0, another_process, append, new_store, read_a
 from txnstore.core.model import TopicPartition
 from txnstore.errors import UnstableOffsetCommitError
 from txnstore.producer import Producer
-from txnstore.reading.record import Record
+from txnstore.read.records import Record
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 

@@ -36,7 +36,7 @@ from txnstore.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txnstore.reading.record import Record
+from txnstore.read.records import Record
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create
 from txnstore.testing import Fault, FaultStore, ManualClock
@@ -549,12 +549,12 @@ def test_records_that_cannot_be_handed_out_are_not_skipped(store: Store, monkeyp
     append(store, "a", "b")
     consumer = store.consumer(["t"])
     with monkeypatch.context() as patch:
-        patch.setattr("txnstore.consumer.records_of", _interrupted)
+        patch.setattr("txnstore.consumer.consumer.records_of", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(max_records=1)
     assert texts(consumer.poll(max_records=1)) == ["a"]
     with monkeypatch.context() as patch:
-        patch.setattr("txnstore.consumer.records_of", _interrupted)
+        patch.setattr("txnstore.consumer.consumer.records_of", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll()
     assert texts(consumer.poll()) == ["b"]

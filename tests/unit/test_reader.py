@@ -14,9 +14,9 @@ import pytest
 from tests.helpers.reading import T0, append, new_store
 from txnstore.core.visibility import Slice
 from txnstore.errors import CorruptionError, UnsupportedFormatError
-from txnstore.reading import readahead
-from txnstore.reading.readahead import read_ahead
-from txnstore.reading.reader import Projection, open_slice, read_slice
+from txnstore.read import readahead
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection, open_slice, read_slice
 from txnstore.segment.codec import encode
 from txnstore.segment.pieces import open_segment
 from txnstore.store import Store

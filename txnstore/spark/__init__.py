@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from txnstore.reading.snapshot import Snapshot
+    from txnstore.snapshot import Snapshot
     from txnstore.spark.source import TxnStoreSource
 
 __all__ = ["TxnStoreSource", "read", "register"]

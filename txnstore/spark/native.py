@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnstore.core.model import Topic
 from txnstore.core.visibility import Slice
-from txnstore.reading.reader import Projection
+from txnstore.read.reader import Projection
 from txnstore.scan import Scan
 from txnstore.segment.schema import RESERVED_FIELDS
 from txnstore.spark import types
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from txnstore.reading.snapshot import Snapshot
     from txnstore.scan import Bound
+    from txnstore.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.errors import InvalidConfigError
-from txnstore.reading.plan import parse_isolation
+from txnstore.read.plan import parse_isolation
 
 _READ = (
     "path", "topic", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",

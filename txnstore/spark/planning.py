@@ -19,9 +19,9 @@ from txnstore.core.model import (
 from txnstore.core.view import View
 from txnstore.core.visibility import Slice, check_offset, visible
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
-from txnstore.reading.lookup import offset_for_time
-from txnstore.reading.plan import find_partition, find_partitions
-from txnstore.reading.reader import Projection
+from txnstore.read.lookup import offset_for_time
+from txnstore.read.plan import find_partition, find_partitions
+from txnstore.read.reader import Projection
 from txnstore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 
 if TYPE_CHECKING:

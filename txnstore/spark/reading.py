@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from txnstore.errors import InvalidConfigError, SchemaMismatchError
-from txnstore.reading.readahead import read_ahead
-from txnstore.reading.reader import Projection
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
 from txnstore.spark import types
 from txnstore.spark.options import ReadOptions
 from txnstore.spark.planning import SliceGroup, plan, projection_schema

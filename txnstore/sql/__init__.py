@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from txnstore.connection import Connection
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError
-from txnstore.reading.plan import parse_isolation
-from txnstore.reading.snapshot import Snapshot
+from txnstore.read.plan import parse_isolation
+from txnstore.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import duckdb

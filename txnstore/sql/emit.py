@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from txnstore.core.model import Isolation, Segment
 from txnstore.core.visibility import Slice
 from txnstore.errors import InvalidConfigError
-from txnstore.reading.snapshot import Snapshot
+from txnstore.snapshot import Snapshot
 from txnstore.sql.types import quote
 from txnstore.sql.views import topic_select, view_names, visible_slices
 from txnstore.storage.base import ObjectStore

@@ -26,7 +26,7 @@ from fsspec.spec import AbstractFileSystem
 
 from txnstore.core.model import Segment, TopicPartition
 from txnstore.errors import TxnStoreError
-from txnstore.reading.reader import fetch
+from txnstore.read.reader import fetch
 from txnstore.segment.codec import decode
 from txnstore.storage.base import ObjectStore
 

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary, ref
 from txnstore.connection import Connection
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
-from txnstore.reading.snapshot import Snapshot
+from txnstore.snapshot import Snapshot
 from txnstore.sql.filesystem import PROTOCOL, SegmentFileSystem, SegmentObject, VirtualFile
 from txnstore.sql.local import local_root
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic

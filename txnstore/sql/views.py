@@ -30,7 +30,7 @@ from txnstore.core.model import (
 )
 from txnstore.core.view import View
 from txnstore.core.visibility import Slice, visible
-from txnstore.reading.reader import Projection
+from txnstore.read.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
 from txnstore.sql.types import duckdb_type, literal, quote
 

@@ -13,7 +13,7 @@ from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError, TxnStoreError, UnstableOffsetCommitError
 from txnstore.producer import Producer
-from txnstore.reading.record import Record
+from txnstore.read.records import Record
 from txnstore.store import Store
 from txnstore.testing.simulation.actor import Actor
 from txnstore.testing.simulation.transacting import Known, TransactionalActor

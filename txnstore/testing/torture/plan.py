@@ -9,7 +9,7 @@ from typing import Any
 
 import txnstore
 from txnstore.core.model import TopicPartition
-from txnstore.reading.snapshot import Snapshot as StoreSnapshot
+from txnstore.snapshot import Snapshot as StoreSnapshot
 from txnstore.testing.history import Bounds, Poll, Snapshot
 from txnstore.testing.history.format import Records, Value
 

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from txnstore.consumer.fetcher import Taken, drain
+from txnstore.consumer.subscription import Positions
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError
-from txnstore.reading.fetcher import Taken, drain
-from txnstore.reading.positions import Positions
-from txnstore.reading.reader import is_missing
-from txnstore.reading.store import Reads
+from txnstore.read.reader import is_missing
+from txnstore.read.store import Reads
 
 #: The first pause between two looks at an idle chain, in seconds; it doubles up to the longest one.
 _FIRST_PAUSE = 0.01

@@ -16,8 +16,8 @@ from txnstore.core.names import check_id, check_names
 from txnstore.core.view import View
 from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
-from txnstore.reading.lookup import offset_for_time
-from txnstore.reading.plan import find_partition
+from txnstore.read.lookup import offset_for_time
+from txnstore.read.plan import find_partition
 
 if TYPE_CHECKING:
     from txnstore.store import Store

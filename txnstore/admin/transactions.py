@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from txnstore.chain.chains import Chains
-from txnstore.chain.entries import newest, read_entry
-from txnstore.coordinating.arguments import (
+from txnstore.admin.arguments import (
     expression_from,
     ids_from,
     integer_from,
@@ -20,6 +18,8 @@ from txnstore.coordinating.arguments import (
     partition_from,
     state_from,
 )
+from txnstore.chain.chains import Chains
+from txnstore.chain.entries import newest, read_entry
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.core.commands import AbortTxn, InitProducer, ProducerIdentity, Unfinished, WriteMarkers
 from txnstore.core.history import Happened, TransactionStep, steps_of

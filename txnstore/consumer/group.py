@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from txnstore.consumer.membership import GroupMembership, MemberOptions
+from txnstore.consumer.subscription import GroupMetadata, Positions
 from txnstore.core.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups import committed, group_offset, with_id
 from txnstore.core.model import OffsetAndMetadata, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import FencedInstanceError, IllegalGenerationError, InvalidConfigError, UnknownMemberError
-from txnstore.reading.membership import GroupMembership, MemberOptions
-from txnstore.reading.plan import find_partition
-from txnstore.reading.positions import GroupMetadata, Positions
-from txnstore.reading.store import Reads
+from txnstore.read.plan import find_partition
+from txnstore.read.store import Reads
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from txnstore.catalog.topics import find_topic
+from txnstore.consumer.fetcher import Flow
 from txnstore.core.groups import committed
 from txnstore.core.model import (
     Isolation,
@@ -21,9 +22,8 @@ from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, c
 from txnstore.core.view import View
 from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnstableOffsetCommitError
-from txnstore.reading.fetcher import Flow
-from txnstore.reading.plan import find_partition, find_partitions
-from txnstore.reading.reader import Projection
+from txnstore.read.plan import find_partition, find_partitions
+from txnstore.read.reader import Projection
 
 
 class Reset(StrEnum):

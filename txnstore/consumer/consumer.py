@@ -15,6 +15,11 @@ from typing import Literal, Self, overload
 import pyarrow as pa
 
 from txnstore.catalog.topics import find_topic
+from txnstore.consumer.fetcher import Taken
+from txnstore.consumer.group import ConsumerGroup
+from txnstore.consumer.membership import Callback, MemberOptions
+from txnstore.consumer.polling import Poller
+from txnstore.consumer.subscription import Assignment, GroupMetadata, Positions, Reset, parse_reset
 from txnstore.core.model import (
     OffsetAndMetadata,
     TopicPartition,
@@ -23,15 +28,10 @@ from txnstore.core.names import check_id
 from txnstore.core.view import View
 from txnstore.core.visibility import read_limit
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
-from txnstore.reading.fetcher import Taken
-from txnstore.reading.group import ConsumerGroup
-from txnstore.reading.lookup import OffsetAndTimestamp, offset_for_time
-from txnstore.reading.membership import Callback, MemberOptions
-from txnstore.reading.plan import PartitionOffsets, find_partition, parse_isolation, partition_offsets
-from txnstore.reading.polling import Poller
-from txnstore.reading.positions import Assignment, GroupMetadata, Positions, Reset, parse_reset
-from txnstore.reading.record import Record, records_of
-from txnstore.reading.store import Reads
+from txnstore.read.lookup import OffsetAndTimestamp, offset_for_time
+from txnstore.read.plan import PartitionOffsets, find_partition, parse_isolation, partition_offsets
+from txnstore.read.records import Record, records_of
+from txnstore.read.store import Reads
 
 __all__ = ["Consumer", "GroupMetadata", "OffsetAndTimestamp", "PartitionOffsets", "Record", "partition_offsets"]
 

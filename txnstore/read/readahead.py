@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from txnstore.core.visibility import Slice
-from txnstore.reading.reader import OpenSlice, Projection, open_slice
+from txnstore.read.reader import OpenSlice, Projection, open_slice
 from txnstore.storage.base import ObjectStore
 
 #: Segments on their way at a time: so many, and so many bytes of them beyond the first.

@@ -17,8 +17,8 @@ import pyarrow as pa
 from txnstore.core.model import Isolation, Partition, TopicPartition
 from txnstore.core.visibility import Slice, read_limit, visible
 from txnstore.errors import TxnStoreError
-from txnstore.reading.readahead import MAX_FETCH_BYTES, MAX_FETCHES, Fetched, fetch_slice
-from txnstore.reading.reader import Projection
+from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES, Fetched, fetch_slice
+from txnstore.read.reader import Projection
 from txnstore.storage.base import ObjectStore
 
 

@@ -14,8 +14,8 @@ from txnstore.core.model import (
 )
 from txnstore.core.view import View
 from txnstore.core.visibility import visible
-from txnstore.reading.plan import find_partition
-from txnstore.reading.reader import Projection, read_slice
+from txnstore.read.plan import find_partition
+from txnstore.read.reader import Projection, read_slice
 from txnstore.storage.base import ObjectStore
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from txnstore.consumer.subscription import Positions
 from txnstore.core.assignors import ASSIGNORS
 from txnstore.core.commands import Heartbeat, JoinGroup, LeaveGroup
 from txnstore.core.membership import MAX_SESSION_TIMEOUT_MS
@@ -20,8 +21,7 @@ from txnstore.core.model import Group, Member, TopicPartition
 from txnstore.core.names import check_id
 from txnstore.core.view import View
 from txnstore.errors import FencedInstanceError, InvalidConfigError, StorageError, UnknownMemberError
-from txnstore.reading.positions import Positions
-from txnstore.reading.store import Reads
+from txnstore.read.store import Reads
 
 _LOG = logging.getLogger(__name__)
 
