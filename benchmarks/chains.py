@@ -122,7 +122,7 @@ def _measure(chains: int) -> tuple[int, int]:
 def write(address: Any, number: int, pipe: Connection) -> None:
     """One writer: a transaction a commit, in a partition whose chain coordinates it, until the time is over."""
     store = open_on(FarStore(address))
-    count = len(store.chains)
+    count = store.snapshot().view.chains
     chain = chain_of_partition(TopicPartition("t", number), count)
     names = (f"writer-{number}-{place}" for place in range(sys.maxsize))
     producer = store.producer(next(name for name in names if chain_of_transactional_id(name, count) == chain))

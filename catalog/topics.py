@@ -12,11 +12,11 @@ from txnstore.core.commands import AlterTopic, Command, CreateTopic, DeleteTopic
 from txnstore.core.model import (
     Topic,
 )
-from txnstore.core.names import check_topic_name
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError, UnknownTopicOrPartitionError
+from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError
 from txnstore.ids import Runtime
 from txnstore.segment.schema_text import schema_from_text, schema_to_text
+from txnstore.validation import check_integer, check_topic_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,25 +32,11 @@ class _Catalog(Protocol):
 
     def submit(self, command: Command) -> Any: ...
 
-    def state(self, *, refresh: bool = True) -> View: ...
-
-
-def find_topic(state: View, name: str) -> Topic:
-    """The topic with this name.
-
-    Raises:
-        UnknownTopicOrPartitionError: It does not exist; the message lists up to ten topics that do.
-    """
-    topic = state.topics.get(str(name)) if isinstance(name, str) else None
-    if topic is None:
-        known = ", ".join(sorted(state.topics)[:10]) or "none"
-        msg = f"there is no topic {name!r}; the store has {known}"
-        raise UnknownTopicOrPartitionError(msg)
-    return topic
+    def view(self, *, refresh: bool = True) -> View: ...
 
 
 def create_topic(
-    store: _Catalog,
+    connection: _Catalog,
     name: str,
     partitions: int,
     schema: pa.Schema | None,
@@ -82,25 +68,25 @@ def create_topic(
         SchemaMismatchError: The schema, key or timestamp is not allowed.
     """
     name = check_topic_name(name)
-    _check_partitions(name, partitions)
+    partitions = _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
     settings = _settings(config or {}, timestamp)
     topic = Topic(
         name=name,
-        topic_id=store.runtime.new_id(),
+        topic_id=connection.runtime.new_id(),
         partitions=partitions,
         schema=schema_to_text(schema) if schema is not None else None,
         key=key,
         timestamp=timestamp,
         config=settings.to_mapping(),
-        created_at=store.runtime.clock(),
+        created_at=connection.runtime.clock(),
     )
     try:
-        created: Topic = store.submit(CreateTopic(topic))
+        created: Topic = connection.submit(CreateTopic(topic))
     except TopicExistsError:
         if not exist_ok:
             raise
-        return _same_topic(find_topic(store.state(refresh=False), name), topic)
+        return _same_topic(connection.view(refresh=False).find_topic(name), topic)
     return created
 
 
@@ -114,7 +100,7 @@ def _same_topic(existing: Topic, wanted: Topic) -> Topic:
 
 
 def alter_topic(
-    store: _Catalog,
+    connection: _Catalog,
     name: str,
     partitions: int | None,
     schema: pa.Schema | None,
@@ -135,10 +121,10 @@ def alter_topic(
         SchemaMismatchError: The schema cannot change this way.
     """
     while True:
-        topic = find_topic(store.state(), name)
+        topic = connection.view().find_topic(name)
         altered = _altered(topic, partitions, schema, config)
         try:
-            result: Topic = store.submit(AlterTopic(altered, topic.version))
+            result: Topic = connection.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
             continue  # A retry happens only after a concurrent change, so the loop ends.
         return result
@@ -153,8 +139,7 @@ def _altered(
     name = topic.name
     changes: dict[str, Any] = {}
     if partitions is not None:
-        _check_partitions(name, partitions)
-        changes["partitions"] = partitions
+        changes["partitions"] = _check_partitions(name, partitions)
     if schema is not None:
         if topic.schema is None:
             msg = f"topic {name!r} was created without a schema (Kafka records) and cannot get one"
@@ -172,9 +157,9 @@ def _altered(
     return replace(topic, version=topic.version + 1, **changes)
 
 
-def delete_topic(store: _Catalog, name: str) -> None:
-    """Delete a topic and its records; raises :class:`UnknownTopicOrPartitionError` if it does not exist."""
-    store.submit(DeleteTopic(check_topic_name(name)))
+def delete_topic(connection: _Catalog, name: str) -> None:
+    """Delete a topic."""
+    connection.submit(DeleteTopic(check_topic_name(name)))
 
 
 def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfig:
@@ -185,7 +170,5 @@ def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfi
     return settings
 
 
-def _check_partitions(name: str, partitions: int) -> None:
-    if isinstance(partitions, bool) or not isinstance(partitions, int) or not 1 <= partitions <= MAX_PARTITIONS:
-        msg = f"partitions of topic {name!r} must be an integer from 1 to {MAX_PARTITIONS}, not {partitions!r}"
-        raise InvalidConfigError(msg)
+def _check_partitions(name: str, partitions: int) -> int:
+    return check_integer(f"partitions of topic {name!r}", partitions, 1, MAX_PARTITIONS)

@@ -12,6 +12,7 @@ from txnstore.cli.output import counted, instant, to_json
 
 if TYPE_CHECKING:
     from txnstore.consumer import Consumer
+    from txnstore.read.plan import IsolationLevel
     from txnstore.read.records import Record
 
 _POLL = 5_000
@@ -52,7 +53,7 @@ def consume(
     start: str,
     partitions: tuple[int, ...],
     limit: int | None,
-    isolation: str,
+    isolation: IsolationLevel,
     follow: bool,
     form: str,
     **shown: bool,
@@ -61,14 +62,15 @@ def consume(
 
     Text prints the value unchanged (a row as JSON); null is printed as null. JSON prints one object per record.
     """
+    from txnstore.consumer.subscription import Reset
+
     offset = _offset(start, group)
     as_json = form == "json" or app.out.as_json
     count = 0
     # Plain reading needs no write permission. --follow completes transactions that block it; a group joins and commits.
     with app.open(read_only=group is None and not follow) as store:
-        consumer = store.consumer(
-            group=group, isolation=isolation, auto_offset_reset=start if offset is None else "latest"
-        )
+        reset = Reset.EARLIEST if start == Reset.EARLIEST else Reset.LATEST
+        consumer = store.consumer(group=group, isolation=isolation, auto_offset_reset=reset)
         with consumer:
             total = store.topic(topic).partitions
             _assign(consumer, topic, partitions, total, offset)

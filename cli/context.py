@@ -14,6 +14,7 @@ import click
 from txnstore.cli.output import Output
 
 if TYPE_CHECKING:
+    from txnstore.connection import Connection
     from txnstore.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,12 +61,18 @@ class App:
 
         return txnstore.open(self.store_url(), self.storage_options or None, read_only=read_only)
 
-    def unread(self) -> Store:
-        """The store, read-only and without loading its chains, because it may be too damaged to open."""
-        from txnstore.storage.registry import open_store
-        from txnstore.store import Store
+    def connect(self) -> Connection:
+        """Connect to the store that was chosen, read-only: for commands that show what is behind it."""
+        connection = self.unread()
+        connection.load()
+        return connection
 
-        return Store(open_store(self.store_url(), self.storage_options or None), read_only=True)
+    def unread(self) -> Connection:
+        """The same before anything of the store is read: it may be too damaged to open."""
+        from txnstore.connection import Connection
+        from txnstore.storage.registry import open_store
+
+        return Connection(open_store(self.store_url(), self.storage_options or None), read_only=True)
 
 
 pass_app = click.make_pass_decorator(App, ensure=True)

@@ -10,6 +10,7 @@ from txnstore.cli.demo_data import FLIGHTS, GROUP
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txnstore.read.plan import IsolationLevel
     from txnstore.snapshot import Snapshot
     from txnstore.store import Store
 
@@ -46,7 +47,9 @@ class Expected:
         return cls(table.num_rows, dict(sorted(by_month.items())), pc.sum(table["arr_delay"]).as_py())
 
 
-def scalar(store: Store, query: str, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> Any:
+def scalar(
+    store: Store, query: str, isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None
+) -> Any:
     """The single value of a query."""
     with store.duckdb(isolation, snapshot) as connection:
         row = connection.execute(query).fetchone()
@@ -54,7 +57,7 @@ def scalar(store: Store, query: str, isolation: str = "read_committed", snapshot
     return row[0]
 
 
-def count(store: Store, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> int:
+def count(store: Store, isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None) -> int:
     """The number of delays that a reader sees."""
     return int(scalar(store, "SELECT count(*) FROM delays", isolation, snapshot))
 

@@ -15,6 +15,7 @@ from txnstore.cli.demo_process import JobProcess
 from txnstore.cli.demo_spark import session, write
 from txnstore.cli.output import Output
 from txnstore.core.view import View
+from txnstore.ids import wall_clock_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +45,12 @@ class DemoRun:
     storage_options: dict[str, Any] = field(repr=False)
     folder: Path
     checks: list[Check] = field(default_factory=list)
+    clock: Callable[[], int] = wall_clock_ms
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
         """Run a step; prints its title and its duration."""
-        clock = self.store.runtime.clock
+        clock = self.clock
         began = clock()
         if not self.out.as_json:
             self.out.line(f"\n{title}")
@@ -85,7 +87,7 @@ class DemoRun:
 
 def run_demo(run: DemoRun, table: pa.Table) -> bool:
     """Run all steps; returns whether all checks hold."""
-    clock = run.store.runtime.clock
+    clock = run.clock
     began = clock()
     expected = Expected.of(table)
     run.tell(f"{expected.flights:,} flights of 2013, keyed by aircraft; the store is {run.store.url}")
@@ -109,10 +111,10 @@ def _load(run: DemoRun, table: pa.Table) -> None:
                 write(spark, run.url, run.storage_options, quarter, number)
                 advance(number, total=len(quarters) + 1)
                 run.tell(f"quarter {number}: {quarter.num_rows:,} flights committed")
-            before = run.store.state()
+            before = run.store.snapshot().view
             write(spark, run.url, run.storage_options, quarters[-1], len(quarters))
             advance(len(quarters) + 1)
-        after = run.store.state()
+        after = run.store.snapshot().view
         run.check("flights written", checks.scalar(run.store, "SELECT count(*) FROM flights"), table.num_rows)
         run.check("records added by writing quarter 4 again", _end(after, FLIGHTS) - _end(before, FLIGHTS), 0)
 
@@ -145,13 +147,13 @@ def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
         flushed = int(job.until("flushed", progress=progress)["records"])
         status = job.kill()
     run.check(f"exit status of the job, process {job.pid}, after SIGKILL", status, -9)
-    state = store.state()
-    for tp, partition in state.partitions_of(DELAYS):
+    view = store.snapshot().view
+    for tp, partition in view.partitions_of(DELAYS):
         if partition.open_txns:
             stable, end = partition.last_stable_offset, partition.high_watermark
             run.tell(f"{tp}: last stable offset {stable:,}, high watermark {end:,}")
-    run.tell(f"its transaction is {state.transactions[JOB].state.name}, with {flushed:,} records in the log")
-    run.check("records between the last stable offset and the end", _unstable(state), flushed)
+    run.tell(f"its transaction is {view.transactions[JOB].state.name}, with {flushed:,} records in the log")
+    run.check("records between the last stable offset and the end", _unstable(view), flushed)
     committed = checks.count(store)
     run.tell(f"read_committed sees {committed:,} delays")
     run.check("additional delays under read_uncommitted", checks.count(store, "read_uncommitted") - committed, flushed)
@@ -163,9 +165,9 @@ def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], lost: int
     before = checks.count(store)
     with run.job(batch, _SECOND_PAUSE) as second:
         epoch = second.until("started")["epoch"]
-        state = store.state()
+        view = store.snapshot().view
         run.tell(f"process {second.pid} took over with epoch {epoch}")
-        run.check("open transactions after the takeover", _open(state), 0)
+        run.check("open transactions after the takeover", _open(view), 0)
         run.check("change of the delays under read_committed", checks.count(store) - before, 0)
         run.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
         frozen = int(second.until("flushed", progress=progress)["records"])
@@ -254,17 +256,17 @@ def _told(check: Check) -> str:
     return found if check.ok else f"{found}, not {check.expected}"
 
 
-# Values of a state ----------------------------------------------------------------------------------------------------
+# Values of a view ----------------------------------------------------------------------------------------------------
 
 
-def _end(state: View, topic: str) -> int:
-    return sum(partition.high_watermark for _, partition in state.partitions_of(topic))
+def _end(view: View, topic: str) -> int:
+    return sum(partition.high_watermark for _, partition in view.partitions_of(topic))
 
 
-def _unstable(state: View) -> int:
+def _unstable(view: View) -> int:
     """The number of offsets of the delays between the last stable offset and the high watermark."""
-    return sum(partition.high_watermark - partition.last_stable_offset for _, partition in state.partitions_of(DELAYS))
+    return sum(partition.high_watermark - partition.last_stable_offset for _, partition in view.partitions_of(DELAYS))
 
 
-def _open(state: View) -> int:
-    return sum(len(partition.open_txns) for partition in state.partitions.values())
+def _open(view: View) -> int:
+    return sum(len(partition.open_txns) for partition in view.partitions.values())

@@ -12,7 +12,7 @@ from txnstore.cli.output import instant
 
 if TYPE_CHECKING:
     from txnstore.chain.codec import Entry
-    from txnstore.store import Store
+    from txnstore.connection import Connection
 
 
 _CHAIN = click.option("--chain", type=click.IntRange(min=0), help="The number of the chain, from 0. Default: all.")
@@ -32,17 +32,17 @@ def log() -> None:
 @shared_options()
 @pass_app
 def show(app: App, limit: int, before: int | None, chain: int | None) -> None:
-    """Show the newest entries of all chains or of one, in one line each."""
-    with app.open(read_only=True) as store:
-        chosen = [_one(store, chain)] if chain is not None or before is not None else range(len(store.chains))
-        states = store.state(refresh=False).states
+    """Show the newest entries, of all chains or of one: what happened, in one line each."""
+    with app.connect() as connection:
+        chosen = [_one(connection, chain)] if chain is not None or before is not None else range(len(connection.chains))
+        states = connection.view(refresh=False).states
         wanted = []
         for number in chosen:
             last = states[number].sequence
             end = min(last, before - 1) if before is not None else last
             wanted += [(number, sequence) for sequence in range(max(1, end - limit + 1), end + 1)]
-        entries = list(store.pool.map(lambda place: (place[0], _read(store, *place)), wanted))
-        several = len(store.chains) > 1
+        entries = list(connection.pool.map(lambda place: (place[0], _read(connection, *place)), wanted))
+        several = len(connection.chains) > 1
     entries.sort(key=lambda item: (item[1].timestamp, item[0], item[1].sequence))
     columns = [*(["chain"] if several else []), "entry", "timestamp", "events"]
     app.out.rows([_summary(*item) for item in entries[-limit:]], columns, empty="The chain is empty")
@@ -57,9 +57,9 @@ def entry(app: App, number: int, chain: int | None) -> None:
     """Show entry NUMBER of a chain with all of its events."""
     import json
 
-    with app.open(read_only=True) as store:
-        chain = _one(store, chain)
-        found = _read(store, chain, number)
+    with app.connect() as connection:
+        chain = _one(connection, chain)
+        found = _read(connection, chain, number)
     if app.out.as_json:
         app.out.record({"chain": chain, **found.model_dump(mode="json")})
         return
@@ -69,9 +69,9 @@ def entry(app: App, number: int, chain: int | None) -> None:
         app.out.line(f"{name}  {json.dumps(event, ensure_ascii=False)}")
 
 
-def _one(store: Store, chain: int | None) -> int:
-    """The chosen chain; optional for a store with one chain."""
-    count = len(store.chains)
+def _one(connection: Connection, chain: int | None) -> int:
+    """The chain that was chosen; a store with one chain needs no choice."""
+    count = len(connection.chains)
     if chain is None:
         if count > 1:
             msg = f"the number of an entry is unique only in its chain, and the store has {count} chains"
@@ -83,16 +83,16 @@ def _one(store: Store, chain: int | None) -> int:
     return chain
 
 
-def _read(store: Store, chain: int, number: int) -> Entry:
+def _read(connection: Connection, chain: int, number: int) -> Entry:
     from txnstore.chain import keys
     from txnstore.chain.codec import Entry, decode
     from txnstore.errors import ObjectNotFoundError
 
     key = keys.entry(chain, number)
     try:
-        return decode(Entry, key, store.objects.get(key))
+        return decode(Entry, key, connection.objects.get(key))
     except ObjectNotFoundError:
-        of = f" in chain {chain}" if len(store.chains) > 1 else ""
+        of = f" in chain {chain}" if len(connection.chains) > 1 else ""
         msg = f"there is no entry {number}{of}"
         raise CommandError(msg, "`txnstore log show` lists the newest ones.") from None
 

@@ -13,6 +13,7 @@ from txnstore.cli.context import App, CommandError, pass_app, shared_options
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txnstore.read.plan import IsolationLevel
     from txnstore.store import Store
 
 _BATCH = 10_000
@@ -36,7 +37,7 @@ _BATCH = 10_000
 )
 @shared_options()
 @pass_app
-def sql(app: App, query: str | None, isolation: str, emit_views: bool, max_rows: int) -> None:
+def sql(app: App, query: str | None, isolation: IsolationLevel, emit_views: bool, max_rows: int) -> None:
     """Run QUERY (or standard input) in DuckDB, with one view per topic and metadata in the schema txn.
 
     The query sees one snapshot of all topics. With --json all rows are printed, else at most --max-rows.
@@ -47,8 +48,8 @@ def sql(app: App, query: str | None, isolation: str, emit_views: bool, max_rows:
             raise click.UsageError(msg)
         from txnstore.sql import emit_views as views_of
 
-        with app.open(read_only=True) as store:
-            app.out.line(views_of(store, isolation).rstrip("\n"))
+        with app.connect() as connection:
+            app.out.line(views_of(connection, isolation).rstrip("\n"))
         return
     text = query if query is not None else _read_query()
     if not text.strip():
@@ -65,7 +66,7 @@ def _read_query() -> str:
     return sys.stdin.read()
 
 
-def _run(app: App, store: Store, query: str, isolation: str, max_rows: int) -> None:
+def _run(app: App, store: Store, query: str, isolation: IsolationLevel, max_rows: int) -> None:
     import duckdb
 
     from txnstore.sql.session import errors_of

@@ -32,7 +32,7 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
         storage_options=app.storage_options or None,
         exist_ok=exist_ok,
     ) as store:
-        count = len(store.chains)
+        count = store.snapshot().view.chains
         has = f", with {count} chains" if count > 1 else ""
         app.out.result(f"The store is at {store.url}{has}", url=store.url, store_id=store.store_id, chains=count)
         if store.url.startswith("memory://"):
@@ -43,29 +43,29 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
 @shared_options()
 @pass_app
 def info(app: App) -> None:
-    """Show the contents of the store, and the requests made to read them."""
-    with app.open(read_only=True) as store:
-        state = store.state(refresh=False)
-        batches = [batch for partition in state.partitions.values() for batch in partition.batches]
+    """Show what is in the store and what it cost to look."""
+    with app.connect() as connection:
+        view = connection.view(refresh=False)
+        batches = [batch for partition in view.partitions.values() for batch in partition.batches]
         sizes = {batch.segment.key: batch.segment.size for batch in batches}
         stored = sum(sizes.values())
         app.out.record(
             {
-                "url": store.url,
-                "store_id": store.store_id,
-                "chains": state.chains,
-                "entries": state.sequence,
-                "entries_per_chain": [chain.sequence for chain in state.states],
-                "last_entry": instant(state.timestamp) if state.sequence else None,
-                "topics": len(state.topics),
-                "partitions": len(state.partitions),
+                "url": connection.url,
+                "store_id": connection.store_id,
+                "chains": view.chains,
+                "entries": view.sequence,
+                "entries_per_chain": [chain.sequence for chain in view.states],
+                "last_entry": instant(view.timestamp) if view.sequence else None,
+                "topics": len(view.topics),
+                "partitions": len(view.partitions),
                 "records": sum(batch.records for batch in batches),
                 "segments": len(sizes),
                 "bytes": stored if app.out.as_json else size(stored),
-                "transactional_ids": len(state.transactions),
-                "open_transactions": sum(txn.started_at is not None for txn in state.transactions.values()),
-                "groups": sum(map(exists, state.groups.values())),
-                "metrics": _metrics(app, asdict(store.metrics())),
+                "transactional_ids": len(view.transactions),
+                "open_transactions": sum(txn.started_at is not None for txn in view.transactions.values()),
+                "groups": sum(map(exists, view.groups.values())),
+                "metrics": _metrics(app, asdict(connection.metrics())),
             }
         )
 

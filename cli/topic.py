@@ -71,11 +71,11 @@ def create(
 @pass_app
 def list_topics(app: App) -> None:
     """List all topics."""
-    with app.open(read_only=True) as store:
-        state = store.state(refresh=False)
+    with app.connect() as connection:
+        view = connection.view(refresh=False)
     rows = []
-    for found in state.sorted_topics():
-        partitions = [partition for _, partition in state.partitions_of(found.name)]
+    for found in view.sorted_topics():
+        partitions = [partition for _, partition in view.partitions_of(found.name)]
         batches = [batch for partition in partitions for batch in partition.batches]
         sizes = {batch.segment.key: batch.segment.size for batch in batches}
         rows.append(
@@ -98,12 +98,12 @@ def list_topics(app: App) -> None:
 @shared_options()
 @pass_app
 def show(app: App, name: str) -> None:
-    """Show the columns, settings and partitions of the topic NAME."""
-    with app.open(read_only=True) as store:
-        found = store.topic(name)
-        state = store.state(refresh=False)
+    """Show the columns, the settings and the partitions of the topic NAME."""
+    with app.connect() as connection:
+        view = connection.view(refresh=False)
+        found = view.find_topic(name)
     described = _described(found)
-    partitions = _partitions(state, name)
+    partitions = _partitions(view, name)
     if app.out.as_json:
         app.out.record({**described, "offsets": partitions})
         return
@@ -204,7 +204,7 @@ def _described(found: Topic) -> dict[str, Any]:
     }
 
 
-def _partitions(state: View, name: str) -> list[dict[str, Any]]:
+def _partitions(view: View, name: str) -> list[dict[str, Any]]:
     return [
         {
             "partition": tp.partition,
@@ -215,5 +215,5 @@ def _partitions(state: View, name: str) -> list[dict[str, Any]]:
             "segments": len({batch.segment.key for batch in partition.batches}),
             "open_transactions": len(partition.open_txns),
         }
-        for tp, partition in state.partitions_of(name)
+        for tp, partition in view.partitions_of(name)
     ]

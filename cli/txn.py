@@ -90,8 +90,10 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
 
     Reads the newest entries of all chains, one request per entry.
     """
+    from txnstore.ids import wall_clock_ms
+
     with app.open(read_only=True) as store:
-        start = None if since is None else store.runtime.clock() - int(since * 1000)
+        start = None if since is None else wall_clock_ms() - int(since * 1000)
         found = store.transaction_history(transactional_id, limit, start)
     app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No steps in these entries")
     if not found.complete and since is None:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
+from txnstore.connection import Connection
 from txnstore.coordinating.expiring import expire_due
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, Partition, Topic, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
-from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError, ReadOnlyError
+from txnstore.errors import CompactionConflictError, CorruptionError, ReadOnlyError
 from txnstore.read.reader import is_missing
-
-if TYPE_CHECKING:
-    from txnstore.store import Store
+from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
 
@@ -123,7 +120,7 @@ Progress = Callable[[CompactionProgress], None]
 
 
 def compact(
-    store: Store,
+    connection: Connection,
     topic: str | None = None,
     *,
     target_bytes: int | None = None,
@@ -154,40 +151,41 @@ def compact(
         UnknownTopicOrPartitionError: The topic does not exist.
         CorruptionError: A source is missing or damaged.
     """
-    if store.read_only and not dry_run:
-        msg = f"the store {store.url} was opened with read_only=True and cannot be compacted"
+    if connection.read_only and not dry_run:
+        msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
         raise ReadOnlyError(msg)
-    _check_count("target_bytes", target_bytes, 1)
-    _check_count("min_segments", min_segments, 1)
-    state = store.state()
-    topics = [find_topic(state, topic)] if topic is not None else state.sorted_topics()
-    if not dry_run and store.unblock(_open_producers(state, topics)):
-        state = store.state(refresh=False)
+    if target_bytes is not None:
+        check_integer("target_bytes", target_bytes, 1)
+    check_integer("min_segments", min_segments, 1)
+    view = connection.view()
+    topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
+    if not dry_run and connection.unblock(_open_producers(view, topics)):
+        view = connection.view(refresh=False)
     work = [
         (found, tp, log, plan_merges(tp, log, _target(found, target_bytes), min_segments))
         for found in topics
         for tp in _partitions(found)
-        if (log := _log(state, found, tp)) is not None
+        if (log := _log(view, found, tp)) is not None
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report, done = [], 0
     for found, tp, log, plans in work:
         result = _before(tp, log)
         for plan in plans:
-            result = _planned(result, plan) if dry_run else _carry_out(store, found, result, plan)
+            result = _planned(result, plan) if dry_run else _carry_out(connection, found, result, plan)
             done += plan.removed_bytes
             if progress is not None:
                 progress(CompactionProgress(tp, done, total))
         if plans:
             report.append(result)
     if expire and not dry_run:
-        expire_due(store.chains, store.runtime.clock())
+        expire_due(connection.chains, connection.runtime.clock())
     return CompactionReport(tuple(report), dry_run)
 
 
-def _open_producers(state: View, topics: Iterable[Topic]) -> set[int]:
-    """The producer ids with open transactions in these topics."""
-    logs = (state.log(tp) for topic in topics for tp in _partitions(topic))
+def _open_producers(view: View, topics: Iterable[Topic]) -> set[int]:
+    """Whose transactions are open in these topics."""
+    logs = (view.log(tp) for topic in topics for tp in _partitions(topic))
     return {producer_id for log in logs if log is not None for producer_id in log.open_txns}
 
 
@@ -196,16 +194,10 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
-def _log(state: View, topic: Topic, tp: TopicPartition) -> Partition | None:
-    """The log of a partition in its own chain, which decides replacements; None if the topic was deleted meanwhile."""
-    known = state.topics.get(topic.name)
-    return state.log(tp) if known is not None and known.topic_id == topic.topic_id else None
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        msg = f"{name} must be an integer of at least {least}, not {value!r}"
-        raise InvalidConfigError(msg)
+def _log(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
+    """The log as its own chain has it, which decides a replacement; None if the topic is gone meanwhile."""
+    known = view.topics.get(topic.name)
+    return view.log(tp) if known is not None and known.topic_id == topic.topic_id else None
 
 
 def _target(topic: Topic, target_bytes: int | None) -> int:
@@ -223,31 +215,33 @@ def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompactio
     return _counted(result, plan, 1 if plan.sources else 0, plan.source_bytes)
 
 
-def _carry_out(store: Store, topic: Topic, result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:
-    """Upload the merged segment, then replace its sources with one entry."""
+def _carry_out(
+    connection: Connection, topic: Topic, result: PartitionCompaction, plan: MergePlan
+) -> PartitionCompaction:
+    """Upload the merged segment, then put it in its place with one entry."""
     try:
-        # Use the chain's time if it is ahead: otherwise a wrong clock of another writer would make this merge look old.
-        chain = store.chains[chain_of_partition(plan.tp, len(store.chains))]
-        started = max(store.runtime.clock(), chain.state.timestamp)
-        added = _merged(store, topic, plan)
-        store.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
+        # By the chain's time where that is ahead, so that a wrong clock elsewhere does not make this merge look old.
+        chain = connection.chains[chain_of_partition(plan.tp, len(connection.chains))]
+        started = max(connection.runtime.clock(), chain.state.timestamp)
+        added = _merged(connection, topic, plan)
+        connection.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
     except (CompactionConflictError, CorruptionError) as error:
-        if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(store, plan)):
+        if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
             raise
         _LOG.info("merge lost to a concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)
     return _counted(result, plan, len(added), sum(batch.segment.size for batch in added))
 
 
-def _merged(store: Store, topic: Topic, plan: MergePlan) -> tuple[Batch, ...]:
+def _merged(connection: Connection, topic: Topic, plan: MergePlan) -> tuple[Batch, ...]:
     if not plan.sources:
         return ()
-    return (merge(store.objects, store.pool, store.runtime, topic, plan),)
+    return (merge(connection.objects, connection.pool, connection.runtime, topic, plan),)
 
 
-def _overtaken(store: Store, plan: MergePlan) -> bool:
-    """Whether the log no longer contains the batches of the plan, so that a vacuum may have deleted a source."""
-    log = store.state().log(plan.tp)
+def _overtaken(connection: Connection, plan: MergePlan) -> bool:
+    """Whether the log does not hold the batches of the plan any more, so that a vacuum may have taken a source away."""
+    log = connection.view().log(plan.tp)
     return log is None or tuple(log.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from txnstore.chain import checkpoint, keys
+from txnstore.connection import Connection
 from txnstore.coordinating.copies import copy_all, has_stale_copies
 from txnstore.coordinating.expiring import expire_due
 from txnstore.core.commands import DropObjects, ForgetObjects
 from txnstore.core.transactions import FORGET_AFTER_MS
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, ObjectNotFoundError, ReadOnlyError
+from txnstore.errors import ObjectNotFoundError, ReadOnlyError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.probe import PROBE_FOLDER
-
-if TYPE_CHECKING:
-    from txnstore.store import Store
+from txnstore.validation import check_milliseconds
 
 #: The default grace period in seconds.
 DEFAULT_GRACE = 24 * 60 * 60
@@ -53,7 +50,7 @@ class VacuumReport:
 
 
 def vacuum(
-    store: Store, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True
+    connection: Connection, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True
 ) -> VacuumReport:
     """Delete unreferenced segments, old checkpoints and leftover probe objects after a grace period.
 
@@ -82,20 +79,20 @@ def vacuum(
         InvalidConfigError: ``older_than`` is not a number of seconds.
     """
     grace_ms = _grace_ms(older_than)
-    if store.read_only and not dry_run:
-        msg = f"the store {store.url} was opened with read_only=True; nothing in it can be deleted"
+    if connection.read_only and not dry_run:
+        msg = f"the store {connection.url} was opened read_only, so nothing in it can be deleted"
         raise ReadOnlyError(msg)
-    # The order matters. Reading the clock first makes ages too small rather than too large. Listing the objects before
-    # reading the state ensures that a segment registered in between is known to be in use.
-    now = store.objects.now_ms()
-    segments = [item for item in store.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
-    checkpoints = _all_old_checkpoints(store)
-    probes = store.objects.list(f"{PROBE_FOLDER}/")
-    state = store.state()
-    if not dry_run and has_stale_copies(state):
-        copy_all(store.chains)
-        state = store.state(refresh=False)
-    garbage = _choose(state, segments, now - grace_ms)
+    # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
+    # state is read: a segment that was registered in between is then known to be in use.
+    now = connection.objects.now_ms()
+    segments = [item for item in connection.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
+    checkpoints = _all_old_checkpoints(connection)
+    probes = connection.objects.list(f"{PROBE_FOLDER}/")
+    view = connection.view()
+    if not dry_run and has_stale_copies(view):
+        copy_all(connection.chains)
+        view = connection.view(refresh=False)
+    garbage = _choose(view, segments, now - grace_ms)
     leftovers = [
         *_older_as_a_whole(checkpoints, now - grace_ms),
         # A running probe whose object is deleted would report a safe storage as unsafe.
@@ -103,13 +100,13 @@ def vacuum(
     ]
     swept = 0
     if not dry_run:
-        garbage = _delete_segments(store, garbage)
-        _delete(store.objects, leftovers)
-        _forget(store, state, segments, now - FORGET_AFTER_MS)
+        garbage = _delete_segments(connection, garbage)
+        _delete(connection.objects, leftovers)
+        _forget(connection, view, segments, now - FORGET_AFTER_MS)
         if expire:
-            expire_due(store.chains, store.runtime.clock())
-        swept = _sweep(store.objects, max(grace_ms, _SWEEP_MS))
-    named = named_keys(state)
+            expire_due(connection.chains, connection.runtime.clock())
+        swept = _sweep(connection.objects, max(grace_ms, _SWEEP_MS))
+    named = named_keys(view)
     referenced = sum(item.key in named for item in segments)
     deleted = [*garbage, *leftovers]
     return VacuumReport(
@@ -125,30 +122,26 @@ def vacuum(
 def _grace_ms(older_than: float | None) -> int:
     if older_than is None:
         return DEFAULT_GRACE * 1000
-    number = isinstance(older_than, int | float) and not isinstance(older_than, bool)
-    if not number or not math.isfinite(older_than) or older_than < 0:
-        msg = f"older_than must be a number of seconds, 0 or more, not {older_than!r}"
-        raise InvalidConfigError(msg)
-    return math.ceil(older_than * 1000)
+    return check_milliseconds("older_than", older_than)
 
 
-def named_keys(state: View) -> set[str]:
-    """The keys of all segments that a chain references, even if it does not know yet that their topic was deleted."""
+def named_keys(view: View) -> set[str]:
+    """The keys of all segments that a chain names, if only because it does not know yet that their topic is gone."""
     return {
         batch.segment.key
-        for chain in state.states
+        for chain in view.states
         for partition in chain.partitions.values()
         for batch in partition.batches
     }
 
 
-def _choose(state: View, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
-    """The unreferenced segments that were written and dropped at ``before`` (in milliseconds) or earlier."""
-    named = named_keys(state)
+def _choose(view: View, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
+    """The segments that nothing names; ``before`` is the time, in ms, at which the grace period began."""
+    named = named_keys(view)
     return [
         item
         for item in segments
-        if item.key not in named and max(item.modified_ms, state.dropped.get(item.key, 0)) <= before
+        if item.key not in named and max(item.modified_ms, view.dropped.get(item.key, 0)) <= before
     ]
 
 
@@ -169,10 +162,10 @@ def _folder(key: str) -> str:
     return key.rpartition("/")[0]
 
 
-def _all_old_checkpoints(store: Store) -> list[ObjectInfo]:
-    """The old checkpoints of all chains, listed concurrently."""
-    found = store.chains.at_once(
-        {chain.number: partial(_old_checkpoints, store.objects, chain.number) for chain in store.chains}
+def _all_old_checkpoints(connection: Connection) -> list[ObjectInfo]:
+    """Those of all chains, which are asked for at once."""
+    found = connection.chains.at_once(
+        {chain.number: partial(_old_checkpoints, connection.objects, chain.number) for chain in connection.chains}
     )
     return [item for number in sorted(found) for item in found[number]]
 
@@ -203,14 +196,14 @@ def _hinted(objects: ObjectStore, chain: int) -> int:
     return checkpoint.hinted(chain, hint)
 
 
-def _delete_segments(store: Store, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Announce the deletion, then delete the segments that are still unreferenced; returns these."""
+def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Announce, then delete; the segments that were named in the meantime stay."""
     deleted: list[ObjectInfo] = []
     for start in range(0, len(garbage), _ENTRY):
         chunk = garbage[start : start + _ENTRY]
-        allowed = set(store.submit(DropObjects(tuple(item.key for item in chunk))))
+        allowed = set(connection.submit(DropObjects(tuple(item.key for item in chunk))))
         free = [item for item in chunk if item.key in allowed]
-        _delete(store.objects, free)
+        _delete(connection.objects, free)
         deleted += free
     return deleted
 
@@ -220,12 +213,12 @@ def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
         objects.delete([item.key for item in items[start : start + _REQUEST]])
 
 
-def _forget(store: Store, state: View, segments: Iterable[ObjectInfo], before: int) -> None:
-    """Remove the keys of segments that were dropped before ``before`` and no longer exist from the chains' states."""
-    existing = {item.key for item in segments}
-    deleted = sorted(key for key, dropped in state.dropped.items() if key not in existing and dropped <= before)
-    for start in range(0, len(deleted), _ENTRY):
-        store.submit(ForgetObjects(tuple(deleted[start : start + _ENTRY])))
+def _forget(connection: Connection, view: View, segments: Iterable[ObjectInfo], before: int) -> None:
+    """Let the chains forget what was dropped long ago and is not there any more."""
+    there = {item.key for item in segments}
+    gone = sorted(key for key, dropped in view.dropped.items() if key not in there and dropped <= before)
+    for start in range(0, len(gone), _ENTRY):
+        connection.submit(ForgetObjects(tuple(gone[start : start + _ENTRY])))
 
 
 def _sweep(objects: object, older_than_ms: int) -> int:

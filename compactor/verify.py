@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode
 from txnstore.chain.state_document import HeadDocument
 from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
+from txnstore.connection import Connection
 from txnstore.core.invariants import Violation, check_across
 from txnstore.core.model import State
 from txnstore.core.routing import CATALOG
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StoreNotFoundError, UnsupportedFormatError
-
-if TYPE_CHECKING:
-    from txnstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +49,8 @@ class VerifyReport:
         return 1 + self.entries + 2 * self.checkpoints + self.segments
 
 
-def verify(store: Store, *, deep: bool = False) -> VerifyReport:
-    """Check all invariants of a store. Writes nothing.
+def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
+    """Check every invariant of a store; nothing is written.
 
     1. Every chain is read from entry 1. Each entry must be intact and contain the hash of the one before it, the
        invariants must hold after each entry, and every checkpoint must equal the state at its entry.
@@ -75,20 +72,21 @@ def verify(store: Store, *, deep: bool = False) -> VerifyReport:
         StoreNotFoundError: No store exists at this URL.
         StorageError: The storage does not answer.
     """
-    count, identity = _verify_identity(store)
-    identity += _verify_lists(store)
-    known = _known_states(store)
+    count, identity = _verify_identity(connection)
+    identity += _verify_lists(connection)
+    known = _known_states(connection)
     chains = [
-        ChainVerifier(store.objects, store.pool, number, known.get(number), count).run() for number in range(count)
+        ChainVerifier(connection.objects, connection.pool, number, known.get(number), count).run()
+        for number in range(count)
     ]
     states = [chain.state for chain in chains if chain.state is not None]
     in_chains = [found for chain in chains for found in chain.violations]
-    across = _verify_across(store, damaged=bool(in_chains)) if 1 < count == len(states) and not identity else []
+    across = _verify_across(connection, damaged=bool(in_chains)) if 1 < count == len(states) and not identity else []
     catalog = chains[CATALOG].state
     topics = catalog.topics if catalog is not None else {}
     segments = SegmentFindings()
     if states:
-        segments = verify_segments(store.objects, store.pool, states, topics, deep=deep)
+        segments = verify_segments(connection.objects, connection.pool, states, topics, deep=deep)
     return VerifyReport(
         violations=(*identity, *in_chains, *across, *segments.violations),
         sequence=sum(state.sequence for state in states),
@@ -100,56 +98,56 @@ def verify(store: Store, *, deep: bool = False) -> VerifyReport:
     )
 
 
-def _verify_across(store: Store, *, damaged: bool) -> list[Violation]:
-    """Check the consistent view of all chains that a reader gets now.
+def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
+    """What is wrong with all chains together, in the consistent cut that a reader gets now.
 
     ``damaged``: single chains are damaged, so that an error of the view repeats known violations.
     """
     try:
-        view = store.state()
+        view = connection.view()
     except (CorruptionError, UnsupportedFormatError) as error:
         return [] if damaged else [Violation("cut_is_consistent", str(error), keys.CHAINS)]
     return [replace(item, subject=keys.CHAINS) for item in check_across(view)]
 
 
-def _verify_identity(store: Store) -> tuple[int, list[Violation]]:
-    """The number of chains, from ``store.json`` or, if that is damaged, from the chains' objects; and violations."""
+def _verify_identity(connection: Connection) -> tuple[int, list[Violation]]:
+    """The number of chains (that of the chains that are there, if the identity is damaged), and what is wrong."""
     try:
-        return decode(StoreDocument, keys.STORE, store.objects.get(keys.STORE)).chains, []
+        return decode(StoreDocument, keys.STORE, connection.objects.get(keys.STORE)).chains, []
     except ObjectNotFoundError as error:
-        msg = f"there is no txnstore at {store.url}: it has no {keys.STORE}"
+        msg = f"there is no txnstore at {connection.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        return _existing_chains(store), [Violation("identity_intact", str(error), keys.STORE)]
+        return _chains_there(connection), [Violation("identity_intact", keys.STORE, str(error))]
 
 
-def _verify_lists(store: Store) -> list[Violation]:
-    """Check that listings include ``store.json``. Only verifications and vacuums depend on listings (OBJ-05)."""
-    if any(item.key == keys.STORE for item in store.objects.list(keys.STORE)):
+def _verify_lists(connection: Connection) -> list[Violation]:
+    """A list shows the identity, which has just been read. Only verifications and vacuums rest on lists (OBJ-05)."""
+    if any(item.key == keys.STORE for item in connection.objects.list(keys.STORE)):
         return []
     message = (
-        "the object exists, but listings of the storage do not include it; objects reported as missing may exist, too. "
-        f"On MinIO, an object with the name {store.url} causes this: delete it"
+        "it is there, and no list shows it, so what is called missing may be there, too. "
+        f"On MinIO this is what an object of the name {connection.url} does: remove it"
     )
     return [Violation("lists_are_complete", message, keys.STORE)]
 
 
-def _existing_chains(store: Store) -> int:
-    """The number of chains according to a checkpoint, or, without one, according to the chains' keys."""
-    found = [item.key for item in store.objects.list(keys.CHAINS)]
+def _chains_there(connection: Connection) -> int:
+    """How many chains there are without the identity: every checkpoint says it; else those that have an object."""
+    found = [item.key for item in connection.objects.list(keys.CHAINS)]
     for key in found:
         if keys.checkpoint_sequence(key) is None:
             continue
         try:
-            return decode(HeadDocument, key, store.objects.get(key)).chains
+            return decode(HeadDocument, key, connection.objects.get(key)).chains
         except (CorruptionError, ObjectNotFoundError, UnsupportedFormatError):
             continue
     return max((number for key in found if (number := keys.chain_number(key)) is not None), default=0) + 1
 
 
-def _known_states(store: Store) -> dict[int, State]:
-    """The states known to this process, which the chains must still contain; none if they could not be loaded."""
+def _known_states(connection: Connection) -> dict[int, State]:
+    """The states that this process knows, which the chains must still contain; none if they could not be loaded."""
     try:
-        return {chain.number: chain.state for chain in store.chains}
+        return {chain.number: chain.state for chain in connection.chains}
     except (CorruptionError, UnsupportedFormatError):
         return {}

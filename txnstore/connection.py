@@ -1,4 +1,8 @@
-"""What a process holds of an open store: its chains, its coordinator, its threads."""
+"""What a process holds of an open store: its objects, its chains, its coordinator, its threads.
+
+Every client (producer, consumer, scan, administration, maintenance, SQL, Spark) is given a :class:`Connection`; users
+hold a :class:`~txnstore.store.Store`, which has one.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,22 @@ from typing import Any, Self, TypeVar
 
 from txnstore.chain import keys
 from txnstore.chain.chains import Chains, read_if_there
-from txnstore.chain.codec import StoreDocument, decode
+from txnstore.chain.codec import StoreDocument, decode, encode
 from txnstore.chain.log import Chain
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.recovery import unblock
 from txnstore.core.commands import Command
-from txnstore.core.routing import CATALOG
+from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
-from txnstore.errors import StoreNotFoundError
+from txnstore.errors import InvalidConfigError, StoreExistsError, StoreNotFoundError
 from txnstore.ids import Runtime
+from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.claim import Claim
 from txnstore.storage.counting import CountingStore
+from txnstore.storage.probe import probe_once
 from txnstore.storage.redact import redact
+from txnstore.validation import check_integer
 
 T = TypeVar("T")
 
@@ -33,7 +41,21 @@ _OURS = b'{"version":'
 
 @dataclass(frozen=True, slots=True)
 class StoreMetrics:
-    """Counters of this process since the store was opened: requests by kind, bytes, commits, conflicts."""
+    """Counters of one open store in this process, since it was opened.
+
+    Attributes:
+        gets: Requests that read an object, or asked for its size.
+        puts: Requests that wrote an object, conditional ones included.
+        lists: Requests that listed keys.
+        deletes: Requests that deleted objects.
+        bytes_in: Bytes that were read.
+        bytes_out: Bytes that were written.
+        commits: Entries that this process added to the chains.
+        commands: Commands that these entries carry; more than ``commits`` where callers shared an entry.
+        conflicts: Times that another process had the slot that this one offered an entry to.
+        unknown_outcomes: Writes of entries whose outcome the storage could not tell in time.
+        checkpoints: Checkpoints that this process wrote.
+    """
 
     gets: int
     puts: int
@@ -58,7 +80,15 @@ class _Opened:
 
 
 class Connection:
-    """What works on the objects of a store, made when it is first needed and again after a fork or a close."""
+    """What works on the objects of a store; made when it is first needed, and again after a fork or a close.
+
+    Thread-safe, picklable, safe after ``fork``.
+
+    Args:
+        objects: The objects of the store; requests are counted.
+        read_only: Write nothing; commands are refused.
+        runtime: Clock, randomness, pauses and workers.
+    """
 
     def __init__(self, objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> None:
         self.objects = objects if isinstance(objects, CountingStore) else CountingStore(objects)
@@ -72,7 +102,7 @@ class Connection:
         self._pid = os.getpid()
 
     def _forget(self) -> None:
-        """What is needed again is read again; all of it goes at once, under the lock that it is made under."""
+        """Drop all cached state in one step, under the lock that guards its making; it is reloaded on next use."""
         self._pools: dict[str, Executor] = {}
         self._opened: _Opened | None = None
         self._kept: dict[str, Any] = {}
@@ -101,6 +131,16 @@ class Connection:
         """The manifest chains; read again in a process that inherited or unpickled this object."""
         return self._open().chains
 
+    @property
+    def chain(self) -> Chain:
+        """The chain of the catalog: the only one, unless the store was created with several."""
+        return self.chains[CATALOG]
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """What takes commands to the chains."""
+        return self._open().coordinator
+
     def _open(self) -> _Opened:
         opened = self._opened
         if opened is not None and self._pid == os.getpid():
@@ -108,11 +148,6 @@ class Connection:
         self._own_process()
         with self._lock:
             return self._opened or self._load()
-
-    @property
-    def chain(self) -> Chain:
-        """The chain of the catalog: the only one, unless the store was created with several."""
-        return self.chains[CATALOG]
 
     @property
     def pool(self) -> Executor:
@@ -127,18 +162,23 @@ class Connection:
             return self._pools[purpose]
 
     def _own_process(self) -> None:
-        """After a fork, forget what belongs to the parent: its threads and its locks are not here."""
+        """After a fork, forget what belongs to the parent: its threads and its locks do not exist here."""
         if self._pid != os.getpid():
             self._reset()
 
     def load(self) -> Chains:
-        """Read everything again."""
+        """Read everything again.
+
+        Raises:
+            StoreNotFoundError: There is no store at this URL.
+            UnsupportedFormatError: A newer txnstore made it.
+        """
         self._own_process()
         with self._lock:
             return self._load().chains
 
     def _load(self) -> _Opened:
-        """Read the identity and the first hint at once, then the chains."""
+        """Read the identity and the first hint concurrently, then the chains."""
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
         hint = read_if_there(self.objects, keys.latest(0))
         data = identity.result()
@@ -151,7 +191,7 @@ class Connection:
             raise StoreNotFoundError(msg)
         document = decode(StoreDocument, keys.STORE, data)
         count = document.chains
-        # Each chain has its own, so that callers who wait for one that cannot be written keep nobody from the others.
+        # Each chain has its own, so that callers who wait for one that cannot be written block none of the others.
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
         chains.load(hint)
@@ -161,34 +201,41 @@ class Connection:
     def _in_background(self) -> Executor:
         return self._workers("background", self.runtime.background)
 
+    # Commands and views -----------------------------------------------------------------------------------------------
+
     def submit(self, command: Command) -> Any:
         """Commit a command and return its answer; see :meth:`txnstore.coordinating.coordinator.Coordinator.submit`."""
         return self.coordinator.submit(command)
 
-    @property
-    def coordinator(self) -> Coordinator:
-        """What takes commands to the chains."""
-        return self._open().coordinator
+    def view(self, *, refresh: bool | Collection[int] = True) -> View:
+        """A consistent view of the store.
 
-    # What it shows ----------------------------------------------------------------------------------------------------
-
-    def state(self, *, refresh: bool | Collection[int] = True) -> View:
-        """The state of the store: at the head (one GET a chain if nothing is new), or as last known.
-
-        ``refresh``: True or False, or the numbers of the chains to read.
+        Args:
+            refresh: True: at the head of all chains, one GET for each if nothing is new. False: as last known, without
+                a request. Or the numbers of the chains to read up to their heads.
         """
         if isinstance(refresh, bool):
             return self.chains.view(None if refresh else ())
         return self.chains.view(refresh)
 
+    def snapshot(self) -> Snapshot:
+        """A consistent view of all topics, pinned now."""
+        return Snapshot(self.view())
+
     def unblock(self, producer_ids: Iterable[int]) -> bool:
-        """End the open transactions of these producers that their owners have left; whether there was such a thing."""
+        """End the abandoned transactions of these producers: decided ones, and ones past their timeout.
+
+        Returns:
+            Whether there was one.
+        """
         if self.read_only:
             return False
-        return unblock(self.coordinator, self.state(refresh=False), producer_ids, self.runtime.clock())
+        return unblock(self.coordinator, self.view(refresh=False), producer_ids, self.runtime.clock())
+
+    # Statistics and maintenance ---------------------------------------------------------------------------------------
 
     def metrics(self) -> StoreMetrics:
-        """What this object has cost so far."""
+        """What this connection has cost so far."""
         counts, metrics = self.objects.snapshot(), [chain.metrics for chain in self.chains]
         return StoreMetrics(
             gets=counts.get + counts.stat,
@@ -205,13 +252,13 @@ class Connection:
         )
 
     def checkpoint(self) -> int:
-        """Save the state of every chain now, so that the next open is fast; returns how many entries that covers."""
+        """Save the state of every chain now, so that the next open is fast; the number of entries that this covers."""
         return sum(self.chains.at_once({chain.number: chain.checkpoint for chain in self.chains}).values())
 
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release threads and connections. Using the store again connects again."""
+        """Release threads and connections. Using it again connects again."""
         self._own_process()
         with self._lock:
             # Forgotten first: who comes now connects again. Who is in the middle of something goes on by itself.
@@ -231,3 +278,44 @@ class Connection:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<Connection to {redact(self.url)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.objects, self.read_only)
+
+
+def _unpickle(objects: ObjectStore, read_only: bool) -> Connection:
+    return Connection(objects, read_only=read_only)
+
+
+def create_connection(
+    objects: ObjectStore, chains: int | None = None, *, exist_ok: bool = False, runtime: Runtime | None = None
+) -> Connection:
+    """Create a store on these objects and connect to it; :func:`txnstore.create` says how."""
+    count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
+    runtime = runtime or Runtime()
+    probe_once(objects, runtime.new_id)
+    document = StoreDocument(store_id=runtime.new_id(), chains=count, created_at=runtime.clock())
+    claim = Claim(keys.STORE, encode(document))
+    created = claim.settle(objects, runtime.backoff) == claim.data
+    if not created and not exist_ok:
+        msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
+        raise StoreExistsError(msg)
+    connection = open_connection(objects, runtime=runtime)
+    found = len(connection.chains)
+    if chains is not None and found != chains:
+        has = f"{found} chain{'s' if found > 1 else ''}"
+        msg = f"the store at {redact(objects.url)} has {has}, not {chains}; that cannot be changed"
+        raise InvalidConfigError(msg)
+    return connection
+
+
+def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Connection:
+    """Connect to the store on these objects, and read it; :func:`txnstore.open` says how."""
+    connection = Connection(objects, read_only=read_only, runtime=runtime)
+    connection.load()
+    if not read_only:
+        probe_once(objects, connection.runtime.new_id)
+    return connection

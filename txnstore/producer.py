@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 from txnstore.core.commands import EndTxn, HoldTxn, InitProducer, ProducerIdentity
 from txnstore.core.groups import check_offset
 from txnstore.core.model import NO_PRODUCER, OffsetAndMetadata, Outcome, TopicPartition
-from txnstore.core.names import check_id
 from txnstore.errors import (
     InvalidConfigError,
     InvalidTxnStateError,
@@ -35,9 +34,10 @@ from txnstore.producing.registrar import Registrar
 from txnstore.producing.scope import TransactionScope
 from txnstore.producing.session import GroupMetadata, Pending, Session, rounds, txn_offsets
 from txnstore.producing.states import Lifecycle, Phase
+from txnstore.validation import check_id
 
 if TYPE_CHECKING:
-    from txnstore.store import Store
+    from txnstore.connection import Connection
 
 _END_UNKNOWN = "the outcome of the commit or abort is not known yet: repeat that call"
 
@@ -54,7 +54,7 @@ class Producer:
 
     def __init__(
         self,
-        store: Store,
+        store: Connection,
         transactional_id: str | None = None,
         transaction_timeout: float = 60.0,
         *,
@@ -93,7 +93,7 @@ class Producer:
 
     def _take_over(self) -> None:
         """Go on with the transaction that a predecessor has prepared, if there is one."""
-        txn = self._store.state(refresh=False).transactions.get(self.transactional_id or "")
+        txn = self._store.view(refresh=False).transactions.get(self.transactional_id or "")
         if txn is not None and txn.held != NO_PRODUCER:
             self._life.phase = Phase.PREPARED
             self._prepared = PreparedTxn(txn.producer_id, txn.held)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from txnstore.catalog.topics import find_topic
-from txnstore.core.model import (
-    TopicPartition,
-)
+from txnstore.connection import Connection
+from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
 from txnstore.core.visibility import Slice, visible
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
-from txnstore.read.plan import find_partition, find_partitions, parse_isolation
+from txnstore.read.plan import IsolationLevel, find_partitions, parse_isolation
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.snapshot import Snapshot
-from txnstore.storage.base import ObjectStore
+from txnstore.validation import check_integer
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,51 +26,51 @@ if TYPE_CHECKING:
 Bound = int | Mapping[int, int] | None
 
 
-class Reads(Protocol):
-    """What a scan needs of a store."""
-
-    @property
-    def objects(self) -> ObjectStore: ...
-
-    @property
-    def pool(self) -> Executor: ...
-
-    def snapshot(self) -> Snapshot: ...
-
-
 class Scan:
     """A part of a topic in one snapshot, ordered by partition, then offset. Making it reads no data.
 
-    ``isolation``: ``"read_committed"`` or ``"read_uncommitted"``. ``partitions``: their numbers; None: all.
-    ``start`` and ``end``: an offset for all partitions or a mapping of partition to offset, ``end`` exclusive; they
-    are cut to the log. ``columns``: exactly these, in this order; None: ``_topic, _partition, _offset, _timestamp``,
-    then all columns of the topic. ``filter``: a ``pyarrow.compute`` expression over any columns of the read.
-    ``snapshot``: what to read; None: the store as it is now. It can be read as often as needed, with the same result.
+    It can be read as often as needed, with the same result. It speaks the Arrow C stream protocol, so
+    ``pa.table(scan)``, ``polars.from_arrow(scan)`` and DuckDB take it as it is. Segments are fetched and decoded in
+    parallel ahead of the reader, within a bounded window.
 
-    It speaks the Arrow C stream protocol, so ``pa.table(scan)``, ``polars.from_arrow(scan)`` and DuckDB take it as it
-    is. Segments are fetched and decoded in parallel ahead of the reader, within a bounded window.
+    Args:
+        connection: The store.
+        topic: The topic.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"`` (``isolation.level``).
+        partitions: The numbers of the partitions to read; None: all.
+        start: The first offset, for all partitions or by partition; cut to the log.
+        end: The offset to end before, for all partitions or by partition; cut to the log.
+        columns: Exactly these columns, in this order; None: ``_topic, _partition, _offset, _timestamp``, then all
+            columns of the topic.
+        filter: A ``pyarrow.compute`` expression over any columns of a read; only rows that match are returned.
+        snapshot: What to read; None: the store as it is now, one GET for each chain.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such topic or partition.
+        OffsetOutOfRangeError: A bound is below 0, or a start is behind its end.
+        SchemaMismatchError: A column does not exist, or the filter does not fit the columns.
     """
 
     def __init__(
         self,
-        store: Reads,
+        connection: Connection,
         topic: str,
-        isolation: str = "read_committed",
+        isolation: IsolationLevel = "read_committed",
         partitions: Iterable[int] | None = None,
         start: Bound = None,
         end: Bound = None,
         columns: Sequence[str] | None = None,
-        filter: Any = None,
+        filter: pc.Expression | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
         self._isolation = parse_isolation(isolation)
-        self.snapshot = snapshot if snapshot is not None else store.snapshot()
-        self._store = store
-        state = self.snapshot.state
-        self.topic = find_topic(state, topic)
-        self._partitions = find_partitions(state, topic, partitions)
-        self._start = _offsets(state, topic, "start", start)
-        self._end = _offsets(state, topic, "end", end)
+        self.snapshot = snapshot if snapshot is not None else connection.snapshot()
+        self._connection = connection
+        view = self.snapshot.view
+        self.topic = view.find_topic(topic)
+        self._partitions = find_partitions(view, topic, partitions)
+        self._start = _offsets(view, topic, "start", start)
+        self._end = _offsets(view, topic, "end", end)
         self._check_bounds()
         self._projection = Projection(self.topic, columns)
         self._filter = filter
@@ -98,15 +96,15 @@ class Scan:
 
         Slices that the filter rules out by their offsets or timestamps are left out.
         """
-        slices = [part for tp in self._partitions for part in self._visible(self.snapshot.state, tp)]
+        slices = [part for tp in self._partitions for part in self._visible(self.snapshot.view, tp)]
         return slices if self._filter is None else _prune(slices, self._filter, self._projection)
 
-    def _visible(self, state: View, tp: TopicPartition) -> list[Slice]:
-        return visible(tp, find_partition(state, tp), self._isolation, self._start.get(tp), self._end.get(tp))
+    def _visible(self, view: View, tp: TopicPartition) -> list[Slice]:
+        return visible(tp, view.find_partition(tp), self._isolation, self._start.get(tp), self._end.get(tp))
 
     def to_tables(self) -> Generator[pa.Table]:
         """The result piece by piece: at most one row group of one segment each. Memory stays bounded."""
-        for table in read_ahead(self._store.objects, self._store.pool, self.plan(), self._reading):
+        for table in read_ahead(self._connection.objects, self._connection.pool, self.plan(), self._reading):
             if self._filter is None:
                 yield table
                 continue
@@ -147,22 +145,19 @@ class Scan:
         return f"<txnstore.Scan of {self.topic.name!r}, {self._isolation}, {self.snapshot!r}>"
 
 
-def _offsets(state: View, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
+def _offsets(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPartition, int]:
     """A bound as an offset for each partition that has one."""
     if bound is None:
         return {}
-    given = bound if isinstance(bound, Mapping) else dict.fromkeys(range(state.topics[topic].partitions), bound)
+    given = bound if isinstance(bound, Mapping) else dict.fromkeys(range(view.topics[topic].partitions), bound)
     result = {}
     for number, offset in given.items():
         tp = TopicPartition(topic, number)
-        find_partition(state, tp)
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            msg = f"{which} of {tp} must be an offset, not {offset!r}"
-            raise InvalidConfigError(msg)
-        if offset < 0:
+        view.find_partition(tp)
+        result[tp] = check_integer(f"{which} of {tp}", offset)
+        if result[tp] < 0:
             msg = f"{which} of {tp} must be an offset of at least 0, not {offset}"
             raise OffsetOutOfRangeError(msg)
-        result[tp] = offset
     return result
 
 

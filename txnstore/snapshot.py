@@ -9,25 +9,27 @@ from txnstore.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All topics, offsets and transactions as they were at one moment.
+    """All topics, offsets and transactions as they were at one moment; made by :meth:`txnstore.Store.snapshot`.
 
-    That is after one entry of the chain; in a store of several chains it is a consistent cut over all of them.
+    That is after one entry of the chain; in a store of several chains it is a consistent cut over all of them. Reads
+    that share a snapshot agree with each other, whatever is committed in between. It costs nothing to keep, but the
+    segments that it names exist only as long as ``vacuum`` keeps them (its grace period).
 
-    Reads that share a snapshot agree with each other, whatever is committed in between. It costs nothing to keep,
-    but what it names is there only as long as ``vacuum`` is told to keep it (its grace period).
+    Attributes:
+        view: What the chains hold at that moment.
     """
 
-    state: View = field(repr=False)
+    view: View = field(repr=False)
 
     @property
     def sequence(self) -> int:
         """The number of the last entry that it contains; with several chains, of all entries in them."""
-        return self.state.sequence
+        return self.view.sequence
 
     @property
     def timestamp(self) -> int:
         """When its newest entry was written, in milliseconds since the epoch."""
-        return self.state.timestamp
+        return self.view.timestamp
 
     def __repr__(self) -> str:
         return f"Snapshot(sequence={self.sequence}, timestamp={self.timestamp})"

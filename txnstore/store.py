@@ -1,47 +1,33 @@
-"""A store: what a process holds to work with one URL, and the doors to everything else."""
+"""Public entry point: create or open a store; topics, clients, SQL, administration, maintenance."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from txnstore.admin import transactions as administration
-from txnstore.admin.transactions import (
-    HangingTransaction,
-    ProducerDescription,
-    TransactionDescription,
-    TransactionHistory,
-)
-from txnstore.chain import keys
-from txnstore.chain.codec import StoreDocument, encode
-from txnstore.connection import Connection
-from txnstore.coordinating.expiring import ExpiryReport, expire
-from txnstore.coordinating.recovery import RecoveryReport, recover
-from txnstore.core.commands import ProducerIdentity
-from txnstore.core.model import Topic, TopicPartition, Transaction
-from txnstore.core.routing import MAX_CHAINS
-from txnstore.errors import (
-    InvalidConfigError,
-    StoreExistsError,
-)
+from txnstore.catalog import topics as catalog
+from txnstore.connection import Connection, StoreMetrics, create_connection, open_connection
+from txnstore.core.model import Topic
 from txnstore.ids import Runtime
+from txnstore.operations import Operations
+from txnstore.read.plan import IsolationLevel, PartitionOffsets, partition_offsets
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
-from txnstore.storage.claim import Claim
-from txnstore.storage.probe import probe_once
 from txnstore.storage.redact import redact
 from txnstore.storage.registry import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
     from duckdb import DuckDBPyConnection
 
-    from txnstore.admin.groups import GroupDescription, Target
-    from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
-    from txnstore.consumer import Consumer, PartitionOffsets
+    from txnstore.consumer import Consumer
+    from txnstore.consumer.membership import AssignorName, Callback
+    from txnstore.consumer.subscription import ResetPolicy
     from txnstore.producer import Producer
-    from txnstore.scan import Scan
+    from txnstore.scan import Bound, Scan
 
 
 def create(
@@ -54,10 +40,18 @@ def create(
 ) -> Store:
     """Create a store and open it.
 
-    ``url``: a path, ``file://``, ``memory://`` or ``s3://``. ``chains``: how many order its commits, for ever; None: 1,
-    or as many as the store has that ``exist_ok`` opens. ``storage_options`` go to fsspec unchanged.
-    Raises :class:`StoreExistsError` if there is one (unless ``exist_ok``), and :class:`UnsafeStorageError` if the
-    storage lets a name be created twice.
+    Args:
+        url: A path, ``file://``, ``memory://`` or ``s3://``.
+        chains: How many chains order its commits, 1 to 256; fixed when the store is created (COORD-02). None: 1, or as
+            many as the store has that ``exist_ok`` opens.
+        storage_options: Options for fsspec, passed on unchanged.
+        exist_ok: Open the store if one exists.
+        runtime: Clock, randomness, pauses and workers, for tests.
+
+    Raises:
+        StoreExistsError: There is a store, and ``exist_ok`` is off.
+        UnsafeStorageError: The storage lets a name be created twice.
+        InvalidConfigError: ``chains`` is out of range, or not what the existing store has.
     """
     return create_on(open_store(url, storage_options), chains, exist_ok=exist_ok, runtime=runtime)
 
@@ -71,61 +65,64 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
 ) -> Store:
     """Open a store.
 
-    Raises :class:`StoreNotFoundError` if there is none at ``url``, :class:`UnsupportedFormatError` if a newer txnstore
-    made it. ``read_only``: nothing is written, not even the probe of the storage.
+    Args:
+        url: A path, ``file://``, ``memory://`` or ``s3://``.
+        storage_options: Options for fsspec, passed on unchanged.
+        read_only: Write nothing, not even the probe of the storage.
+        runtime: Clock, randomness, pauses and workers, for tests.
+
+    Raises:
+        StoreNotFoundError: There is none at ``url``.
+        UnsupportedFormatError: A newer txnstore made it.
+        UnsafeStorageError: The storage lets a name be created twice.
     """
     return open_on(open_store(url, storage_options), read_only=read_only, runtime=runtime)
 
 
 def create_on(
-    objects: ObjectStore,
-    chains: int | None = None,
-    *,
-    exist_ok: bool = False,
-    runtime: Runtime | None = None,
+    objects: ObjectStore, chains: int | None = None, *, exist_ok: bool = False, runtime: Runtime | None = None
 ) -> Store:
-    """Create a store on an object store of one's own, such as a wrapper that counts or injects faults."""
-    count = 1 if chains is None else chains
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_CHAINS:
-        msg = f"chains must be a number from 1 to {MAX_CHAINS}, not {chains!r}"
-        raise InvalidConfigError(msg)
-    runtime = runtime or Runtime()
-    probe_once(objects, runtime.new_id)
-    document = StoreDocument(store_id=runtime.new_id(), chains=count, created_at=runtime.clock())
-    claim = Claim(keys.STORE, encode(document))
-    created = claim.settle(objects, runtime.backoff) == claim.data
-    if not created and not exist_ok:
-        msg = f"there is a store at {redact(objects.url)} already: it has a {keys.STORE}"
-        raise StoreExistsError(msg)
-    store = open_on(objects, runtime=runtime)
-    if chains is not None and len(store.chains) != chains:
-        has = f"{len(store.chains)} chain{'s' if len(store.chains) > 1 else ''}"
-        msg = f"the store at {redact(objects.url)} has {has}, not {chains}; that cannot be changed"
-        raise InvalidConfigError(msg)
-    return store
+    """:func:`create` on an object store of one's own, such as a wrapper that counts or injects faults."""
+    return Store(create_connection(objects, chains, exist_ok=exist_ok, runtime=runtime))
 
 
 def open_on(objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> Store:
-    """Open a store on an object store of one's own."""
-    store = Store(objects, read_only=read_only, runtime=runtime)
-    store.load()
-    if not read_only:
-        probe_once(objects, store.runtime.new_id)
-    return store
+    """:func:`open` on an object store of one's own."""
+    return Store(open_connection(objects, read_only=read_only, runtime=runtime))
 
 
-class Store(Connection):
+class Store(Operations):
     """A store that is open: thread-safe, picklable, safe after ``fork``; a context manager.
 
-    Made by :func:`create` and :func:`open`. :meth:`close` releases its threads and connections and ends nothing else: a
-    store that is used again connects again, and what producers and consumers of it have under way goes on.
+    Made by :func:`txnstore.create` and :func:`txnstore.open`. :meth:`close` releases its threads and connections and
+    ends nothing else: a store that is used again connects again, and its producers and consumers go on.
     """
 
-    # What it shows of itself ------------------------------------------------------------------------------------------
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without credentials."""
+        return self._connection.url
+
+    @property
+    def store_id(self) -> str:
+        """The id that the store got when it was created."""
+        return self._connection.store_id
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it was opened to be read only."""
+        return self._connection.read_only
 
     def snapshot(self) -> Snapshot:
-        """A consistent view of all topics, pinned now."""
-        return Snapshot(self.state())
+        """A consistent view of all topics, pinned now. One GET for each chain."""
+        return self._connection.snapshot()
+
+    def metrics(self) -> StoreMetrics:
+        """Requests, bytes, commits and conflicts of this process since the store was opened."""
+        return self._connection.metrics()
 
     # Catalog ----------------------------------------------------------------------------------------------------------
 
@@ -140,24 +137,38 @@ class Store(Connection):
         *,
         exist_ok: bool = False,
     ) -> Topic:
-        """Create a topic of Kafka records, or of typed columns if ``schema`` is given.
+        """Create a topic of Kafka records, or of typed columns.
 
-        ``key``: the column that chooses the partition and that compaction keeps the newest row of.
-        ``timestamp``: the column that holds the event time. ``config``: settings under Kafka's names.
+        Args:
+            name: 1 to 249 of ``a-z A-Z 0-9 . _ -`` (Kafka's ``Topic.validate``).
+            partitions: How many partitions it has, 1 to 100,000.
+            schema: Its columns; None: a topic of Kafka records.
+            key: The column that chooses the partition, and of whose values compaction keeps the newest row.
+            timestamp: The column that holds the event time.
+            config: Settings under Kafka's names; durations in milliseconds, as there.
+            exist_ok: Return the topic if it exists and was created the same way.
+
+        Raises:
+            TopicExistsError: It exists, and ``exist_ok`` is off or it was created otherwise.
+            InvalidTopicError: Kafka refuses the name, too.
+            InvalidConfigError: A setting is unknown or out of range.
+            SchemaMismatchError: The schema, or the key in it, cannot be stored.
         """
-        from txnstore.catalog.topics import create_topic
-
-        return create_topic(self, name, partitions, schema, key, timestamp, config, exist_ok=exist_ok)
+        return catalog.create_topic(
+            self._connection, name, partitions, schema, key, timestamp, config, exist_ok=exist_ok
+        )
 
     def topics(self) -> list[Topic]:
         """All topics by name."""
-        return self.state().sorted_topics()
+        return self._connection.view().sorted_topics()
 
     def topic(self, name: str) -> Topic:
-        """A topic. Raises :class:`UnknownTopicOrPartitionError`."""
-        from txnstore.catalog.topics import find_topic
+        """A topic.
 
-        return find_topic(self.state(), name)
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+        """
+        return self._connection.view().find_topic(name)
 
     def alter_topic(
         self,
@@ -166,16 +177,28 @@ class Store(Connection):
         schema: pa.Schema | None = None,
         config: Mapping[str, object] | None = None,
     ) -> Topic:
-        """Add partitions, evolve the schema, change settings (a value of None returns one to its default)."""
-        from txnstore.catalog.topics import alter_topic
+        """Change a topic; what is None stays as it is.
 
-        return alter_topic(self, name, partitions, schema, config)
+        Args:
+            name: The topic.
+            partitions: The new number of partitions; it can only grow.
+            schema: The new columns: nullable ones added, types widened, another order.
+            config: Settings to change; a value of None returns one to its default.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+            InvalidConfigError: A setting, or the number of partitions, is out of range.
+            SchemaMismatchError: The columns cannot evolve that way; names the column.
+        """
+        return catalog.alter_topic(self._connection, name, partitions, schema, config)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all of its records. Its objects go with the next vacuum."""
-        from txnstore.catalog.topics import delete_topic
+        """Delete a topic with all of its records. Its objects are deleted by the next vacuum.
 
-        delete_topic(self, name)
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+        """
+        catalog.delete_topic(self._connection, name)
 
     # Producing and reading --------------------------------------------------------------------------------------------
 
@@ -183,180 +206,139 @@ class Store(Connection):
         self,
         transactional_id: str | None = None,
         transaction_timeout: float = 60.0,
-        **options: Any,
+        *,
+        batch_bytes: int = 16 * 1024 * 1024,
+        buffer_bytes: int = 64 * 1024 * 1024,
+        linger: float | Literal["default"] | None = "default",
+        keep_prepared: bool = False,
     ) -> Producer:
-        """A producer: idempotent, or transactional if it has an id; then its predecessor is fenced and recovered.
+        """A producer: idempotent, or transactional if it has an id; see :class:`~txnstore.producer.Producer`.
 
-        ``options``: see :class:`~txnstore.producer.Producer`.
+        Args:
+            transactional_id: Fences all earlier producers of this id, and ends what they left open.
+            transaction_timeout: Seconds after which anybody may abort an open transaction (``transaction.timeout.ms``).
+            batch_bytes: The size at which the batch of a partition is uploaded.
+            buffer_bytes: How many bytes may wait for their upload; above it ``send`` blocks.
+            linger: Seconds after which a record is flushed; None: not by time. By default none in transactions.
+            keep_prepared: Take over a prepared transaction of a predecessor instead of aborting it (KIP-939).
         """
         from txnstore.producer import Producer
 
-        return Producer(self, transactional_id, transaction_timeout, **options)
+        return Producer(
+            self._connection,
+            transactional_id,
+            transaction_timeout,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            linger=linger,
+            keep_prepared=keep_prepared,
+        )
 
-    def consumer(self, topics: Sequence[str] | None = None, group: str | None = None, **options: Any) -> Consumer:
-        """A consumer of topics; with a ``group``, it begins where the group committed.
+    def consumer(
+        self,
+        topics: Sequence[str] | str | None = None,
+        group: str | None = None,
+        *,
+        isolation: IsolationLevel = "read_committed",
+        auto_offset_reset: ResetPolicy = "earliest",
+        enable_auto_commit: bool = False,
+        auto_commit_interval: float = 5.0,
+        max_poll_records: int = 500,
+        poll_interval: float = 0.5,
+        assignor: AssignorName = "cooperative-sticky",
+        group_instance_id: str | None = None,
+        session_timeout: float = 45.0,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+    ) -> Consumer:
+        """A consumer of topics; with a ``group`` it begins where the group committed.
 
-        ``options``: see :class:`~txnstore.consumer.Consumer`.
+        The arguments are those of :class:`~txnstore.consumer.Consumer`; durations in seconds.
         """
         from txnstore.consumer import Consumer
 
-        return Consumer(self, topics, group, **options)
+        return Consumer(
+            self._connection,
+            topics,
+            group,
+            isolation=isolation,
+            auto_offset_reset=auto_offset_reset,
+            enable_auto_commit=enable_auto_commit,
+            auto_commit_interval=auto_commit_interval,
+            max_poll_records=max_poll_records,
+            poll_interval=poll_interval,
+            assignor=assignor,
+            group_instance_id=group_instance_id,
+            session_timeout=session_timeout,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+        )
 
-    def scan(self, topic: str, isolation: str = "read_committed", **options: Any) -> Scan:
-        """All records of a topic, or a part of them, as Arrow. ``options``: see :class:`~txnstore.scan.Scan`."""
+    def scan(
+        self,
+        topic: str,
+        isolation: IsolationLevel = "read_committed",
+        partitions: Iterable[int] | None = None,
+        start: Bound = None,
+        end: Bound = None,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        snapshot: Snapshot | None = None,
+    ) -> Scan:
+        """All records of a topic, or a part of them, as Arrow. The arguments are those of :class:`txnstore.Scan`."""
         from txnstore.scan import Scan
 
-        return Scan(self, topic, isolation, **options)
+        return Scan(self._connection, topic, isolation, partitions, start, end, columns, filter, snapshot)
 
     def offsets(self, topic: str, partition: int) -> PartitionOffsets:
-        """Log start, last stable offset and high watermark of a partition."""
-        from txnstore.consumer import partition_offsets
+        """Log start, last stable offset and high watermark of a partition.
 
-        return partition_offsets(self.state(), topic, partition)
-
-    # Transactions -----------------------------------------------------------------------------------------------------
-
-    def transactions(
-        self,
-        state: str | None = None,
-        older_than: float | None = None,
-        *,
-        producer_id: int | None = None,
-        pattern: str | None = None,
-    ) -> list[Transaction]:
-        """The transactions by id: those in ``state`` (such as ``"ONGOING"``), begun over ``older_than`` seconds ago.
-
-        ``producer_id``: of this producer. ``pattern``: a regular expression that the whole id matches.
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
         """
-        view, now = self.state(), self.runtime.clock()
-        return administration.list_transactions(view, now, state, older_than, producer_id, pattern)
-
-    def transaction(self, transactional_id: str) -> TransactionDescription:
-        """The last transaction of an id. Raises :class:`TransactionalIdNotFoundError`."""
-        return administration.describe_transaction(self.state(), transactional_id)
-
-    def transaction_history(
-        self, transactional_id: str, limit: int = administration.HISTORY_ENTRIES, since: int | None = None
-    ) -> TransactionHistory:
-        """The steps of an id's transactions, in the newest ``limit`` entries of all chains, from ``since`` (ms) on."""
-        view = self.state()
-        return administration.transaction_history(view, self.objects, self.pool, transactional_id, limit, since)
-
-    def producers(self, topic: str, partition: int) -> list[ProducerDescription]:
-        """What a partition knows of producers: epoch, last sequence, open transaction."""
-        return administration.describe_producers(self.state(), TopicPartition(topic, partition))
-
-    def find_hanging(self, topic: str | None = None, late: float = administration.LATE) -> list[HangingTransaction]:
-        """Open data and pending offsets of groups whose transaction its coordinator does not know, or that is late.
-
-        ``late``: by how many seconds past its time-out. ``topic``: only in its partitions, or offsets of these.
-        """
-        return administration.find_hanging(self.state(), self.runtime.clock(), topic, late)
-
-    def abort_transaction(self, transactional_id: str) -> bool:
-        """Abort the open transaction of an id and fence its owner; whether there was something to end."""
-        return administration.abort_transaction(self.coordinator, self.state(), transactional_id)
-
-    def abort_hanging(self, topic: str, partition: int, producer_id: int) -> bool:
-        """End what a producer holds open in a partition, also if no coordinator knows it; whether there was such."""
-        tp, view = TopicPartition(topic, partition), self.state()
-        return administration.abort_open_data(self.chains, self.coordinator, view, tp, producer_id)
-
-    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity]:
-        """Fence the owners of these ids and abort what they left open; the identities that come after."""
-        return administration.fence_producers(self.coordinator, self.state(), transactional_ids)
-
-    # Groups -----------------------------------------------------------------------------------------------------------
-
-    def groups(self) -> list[GroupDescription]:
-        """All consumer groups by name: members, committed offsets, lag."""
-        from txnstore.admin.groups import list_groups
-
-        return list_groups(self)
-
-    def group(self, name: str) -> GroupDescription:
-        """A consumer group. Raises :class:`GroupNotFoundError`."""
-        from txnstore.admin.groups import describe_group
-
-        return describe_group(self, name)
-
-    def reset_offsets(self, group: str, to: Target, **options: Any) -> dict[TopicPartition, int]:
-        """Set the committed offsets of a group without live members; see ``admin.groups``."""
-        from txnstore.admin.groups import reset_offsets
-
-        return reset_offsets(self, group, to, **options)
-
-    def delete_group(self, name: str) -> None:
-        """Delete a group without live members, and its offsets."""
-        from txnstore.admin.groups import delete_group
-
-        delete_group(self, name)
+        return partition_offsets(self._connection.view(), topic, partition)
 
     # SQL --------------------------------------------------------------------------------------------------------------
 
-    def sql(self, query: str, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> Any:
+    def sql(self, query: str, isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None) -> Any:
         """The DuckDB relation of a query over the topics as views."""
         from txnstore.sql import query as run
 
-        return run(self, query, isolation, snapshot)
+        return run(self._connection, query, isolation, snapshot)
 
-    def duckdb(self, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> DuckDBPyConnection:
-        """A DuckDB connection with a view a topic, and the schema ``txn`` for inspection, all of one snapshot."""
+    def duckdb(
+        self, isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None
+    ) -> DuckDBPyConnection:
+        """A DuckDB connection with one view per topic, and the schema ``txn`` for inspection, all of one snapshot."""
         from txnstore.sql import connect
 
-        return connect(self, isolation, snapshot)
+        return connect(self._connection, isolation, snapshot)
 
     def refresh(self, connection: DuckDBPyConnection) -> Snapshot:
         """Move all views of a connection of :meth:`duckdb` to the newest snapshot."""
         from txnstore.sql import refresh
 
-        return refresh(self, connection)
+        return refresh(self._connection, connection)
 
-    # Maintenance ------------------------------------------------------------------------------------------------------
+    # Life -------------------------------------------------------------------------------------------------------------
 
-    def compact(self, topic: str | None = None, **options: Any) -> CompactionReport:
-        """Merge small segments below the transactional high-watermark; drop aborted data."""
-        from txnstore.compactor import compact
+    def close(self) -> None:
+        """Release threads and connections. Using the store again connects again."""
+        self._connection.close()
 
-        return compact(self, topic, **options)
+    def __enter__(self) -> Self:
+        return self
 
-    def vacuum(self, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True) -> VacuumReport:
-        """Delete objects that nothing refers to, after a grace period in seconds."""
-        from txnstore.compactor import vacuum
-
-        return vacuum(self, older_than, dry_run=dry_run, expire=expire)
-
-    def recover(self) -> RecoveryReport:
-        """End what others left: carry out what is decided, abort what is past its time-out, in all chains.
-
-        Safe at any time, by any number of processes at once.
-        """
-        return recover(self.chains, self.coordinator, self.runtime.clock())
-
-    def expire(
+    def __exit__(
         self,
-        producer_ids: float = 86_400.0,
-        transactional_ids: float = 604_800.0,
-        offsets: float = 604_800.0,
-    ) -> ExpiryReport:
-        """Forget what was unused for so many seconds: producers, transactional ids, offsets of groups without members.
-
-        The defaults are Kafka's. :meth:`compact` and :meth:`vacuum` do this, too, with the defaults.
-        """
-        return expire(self.chains, producer_ids, transactional_ids, offsets)
-
-    def verify(self, *, deep: bool = False) -> VerifyReport:
-        """Check every invariant; ``deep`` reads and checks all data."""
-        from txnstore.compactor import verify
-
-        return verify(self, deep=deep)
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"<txnstore.Store {redact(self.url)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.objects, self.read_only)
-
-
-def _unpickle(objects: ObjectStore, read_only: bool) -> Store:
-    return Store(objects, read_only=read_only)
+        return Store, (self._connection,)

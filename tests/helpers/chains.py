@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
+from tests.helpers.connections import connection_of
 from txnstore.core.commands import (
     Added,
     Append,
@@ -32,6 +33,7 @@ from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_t
 from txnstore.core.view import View
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
+from txnstore.read.plan import IsolationLevel
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.store import Store, create_on, open_on
@@ -171,7 +173,7 @@ def write_everywhere(producer: Producer, value: bytes, topic: str = "t", partiti
         producer.send(topic, value, partition=number)
 
 
-def seen(store: Store, topic: str = "t", isolation: str = "read_committed") -> dict[bytes, int]:
+def seen(store: Store, topic: str = "t", isolation: IsolationLevel = "read_committed") -> dict[bytes, int]:
     """In how many records of one snapshot each value is."""
     values = store.scan(topic, isolation).to_table()["value"].to_pylist()
     return {value: values.count(value) for value in sorted(set(values))}
@@ -180,13 +182,13 @@ def seen(store: Store, topic: str = "t", isolation: str = "read_committed") -> d
 def ids_of(store: Store, chain: int) -> str:
     """A transactional id that a chain coordinates."""
     names = (f"id-{count}" for count in itertools.count())
-    return next(name for name in names if chain_of_transactional_id(name, len(store.chains)) == chain)
+    return next(name for name in names if chain_of_transactional_id(name, len(connection_of(store).chains)) == chain)
 
 
 def groups_of(store: Store, chain: int) -> str:
     """A group that a chain coordinates."""
     names = (f"group-{count}" for count in itertools.count())
-    return next(name for name in names if chain_of_group(name, len(store.chains)) == chain)
+    return next(name for name in names if chain_of_group(name, len(connection_of(store).chains)) == chain)
 
 
 def partitions_of(store: Store, chain: int, topic: str = "t") -> list[int]:
@@ -195,5 +197,5 @@ def partitions_of(store: Store, chain: int, topic: str = "t") -> list[int]:
     return [
         number
         for number in range(count)
-        if chain_of_partition(TopicPartition(topic, number), len(store.chains)) == chain
+        if chain_of_partition(TopicPartition(topic, number), len(connection_of(store).chains)) == chain
     ]

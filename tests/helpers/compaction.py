@@ -7,10 +7,12 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from tests.helpers.connections import connection_of
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import Batch, TopicPartition
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
+from txnstore.read.plan import IsolationLevel
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
@@ -39,7 +41,7 @@ def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: in
 
 def reopen(store: Store, clock: ManualClock) -> Store:
     """The same store as another process sees it."""
-    return open_on(store.objects.inner, runtime=runtime(clock))
+    return open_on(connection_of(store).objects.inner, runtime=runtime(clock))
 
 
 def commit(store: Store, values: Iterable[bytes], topic: str = "t", partition: int = 0, writer: str = "writer") -> None:
@@ -74,33 +76,37 @@ def _send(producer: Producer, values: Iterable[bytes], topic: str, partition: in
 
 
 def rows(
-    store: Store, topic: str = "t", isolation: str = "read_committed", snapshot: Snapshot | None = None
+    store: Store, topic: str = "t", isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None
 ) -> list[dict[str, Any]]:
     """All rows that a reader finds, with their places."""
     found: list[dict[str, Any]] = store.scan(topic, isolation, snapshot=snapshot).to_table().to_pylist()
     return found
 
 
-def values(store: Store, topic: str = "t", isolation: str = "read_committed") -> list[bytes]:
+def values(store: Store, topic: str = "t", isolation: IsolationLevel = "read_committed") -> list[bytes]:
     """The values that a reader finds."""
     return [row["value"] for row in rows(store, topic, isolation)]
 
 
 def batches(store: Store, tp: TopicPartition = T0) -> list[Batch]:
     """The batches of a partition as the chain names them now."""
-    return list(store.state().partitions[tp].batches)
+    return list(connection_of(store).view().partitions[tp].batches)
 
 
 def segment_keys(store: Store) -> set[str]:
     """The keys of all segment objects that are stored, named or not."""
-    return {item.key for item in store.objects.list("topics/")}
+    return {item.key for item in connection_of(store).objects.list("topics/")}
 
 
 def named_keys(store: Store) -> set[str]:
     """The keys of all segments that the newest state names."""
-    return {batch.segment.key for partition in store.state().partitions.values() for batch in partition.batches}
+    return {
+        batch.segment.key
+        for partition in connection_of(store).view().partitions.values()
+        for batch in partition.batches
+    }
 
 
 def drop_from_log(store: Store, batch: Batch, tp: TopicPartition = T0) -> None:
     """Take a batch out of the log as a compaction would."""
-    store.submit(ReplaceSegments(tp, (batch,), ()))
+    connection_of(store).submit(ReplaceSegments(tp, (batch,), ()))

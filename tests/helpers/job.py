@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests.helpers.connections import connection_of
 from txnstore.core.groups import committed
 from txnstore.core.invariants import check_view
 from txnstore.core.model import TopicPartition
@@ -46,7 +47,7 @@ def _run(store: Store, ledger: Ledger) -> None:
     store.create_topic("plain", exist_ok=True)
     store.producer(transactional_id="other").close()  # Aborts what an earlier life may have left open.
     with store.producer(transactional_id="job") as producer:
-        position = committed(store.state(), "job", INPUT)
+        position = committed(connection_of(store).view(), "job", INPUT)
         for step in range(position.offset if position else 0, STEPS):
             producer.begin_transaction()
             for partition in range(PARTITIONS):
@@ -94,7 +95,7 @@ def _between(store: Store, step: int, ledger: Ledger) -> None:
 def check_result(objects: ObjectStore, runtime: Runtime, ledger: Ledger, *, finished: bool) -> None:
     """Everything acknowledged is there, nothing twice, nothing torn, and every invariant holds."""
     store = open_on(objects, runtime=runtime)
-    state = store.state()
+    state = connection_of(store).view()
     assert check_view(state) == []
     report = store.verify(deep=True)
     assert report.ok, report.violations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import new_store
 from txnstore.errors import StorageRefusedError
 from txnstore.storage.memory import MemoryStore
@@ -20,11 +21,11 @@ class Bench:
         self.inner = MemoryStore()
         self.faults = FaultStore(self.inner)
         self.store: Store = new_store(self.faults, partitions=partitions, chains=chains)
-        self.store.objects.reset()
+        connection_of(self.store).objects.reset()
 
     def log(self) -> list[tuple[str, str]]:
         """The requests since the last reset of the counters."""
-        found: list[tuple[str, str]] = list(self.store.objects.log)
+        found: list[tuple[str, str]] = list(connection_of(self.store).objects.log)
         return found
 
     def kinds(self) -> list[str]:

@@ -6,10 +6,12 @@ import itertools
 import random
 from collections.abc import Iterable
 
+from tests.helpers.connections import connection_of
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
+from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -31,7 +33,7 @@ def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: in
 
 def another_process(store: Store, clock: ManualClock) -> Store:
     """The same store as another process sees it."""
-    return open_on(CountingStore(store.objects.inner, log=True), runtime=_runtime(clock))
+    return open_on(CountingStore(connection_of(store).objects.inner, log=True), runtime=_runtime(clock))
 
 
 def _runtime(clock: ManualClock) -> Runtime:
@@ -78,7 +80,7 @@ def texts(records: Iterable[Record]) -> list[str]:
     return [record.value.decode() for record in records if isinstance(record.value, bytes)]
 
 
-def scanned(store: Store, isolation: str = "read_committed", topic: str = "t") -> list[str]:
+def scanned(store: Store, isolation: IsolationLevel = "read_committed", topic: str = "t") -> list[str]:
     """The values that a scan finds."""
     return [value.decode() for value in store.scan(topic, isolation).to_table()["value"].to_pylist()]
 
@@ -93,5 +95,5 @@ def read_all(consumer: Consumer, max_records: int | None = None) -> list[Record]
 
 def kinds(store: Store) -> list[str]:
     """The kinds of requests since the last reset, in order."""
-    log: list[tuple[str, str]] = list(store.objects.log)
+    log: list[tuple[str, str]] = list(connection_of(store).objects.log)
     return [kind for kind, _ in log]

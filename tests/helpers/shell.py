@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.chain.log import Chain
@@ -19,6 +20,7 @@ from txnstore.core.invariants import check_view
 from txnstore.core.model import Topic, TopicPartition
 from txnstore.core.view import View
 from txnstore.ids import Runtime
+from txnstore.read.plan import IsolationLevel
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -61,7 +63,7 @@ def another_process(store: Store, objects: ObjectStore | None = None) -> Store:
 
 def backend(store: Store) -> ObjectStore:
     """What lies below the counting of a store."""
-    return store.objects.inner
+    return connection_of(store).objects.inner
 
 
 def topic(name: str, partitions: int = 1) -> Topic:
@@ -101,19 +103,19 @@ def names_in_bucket(objects: ObjectStore) -> list[str]:
 
 def sound(store: Store) -> View:
     """The newest state as a new process reads it; every invariant holds in it."""
-    state = another_process(store).state()
+    state = connection_of(another_process(store)).view()
     assert check_view(state) == []
     return state
 
 
-def rows(store: Store, name: str = "t", isolation: str = "read_committed") -> list[tuple[int, int, bytes]]:
+def rows(store: Store, name: str = "t", isolation: IsolationLevel = "read_committed") -> list[tuple[int, int, bytes]]:
     """Partition, offset and value of all that a new reader finds."""
     table = another_process(store).scan(name, isolation).to_table()
     columns = (table[column].to_pylist() for column in ("_partition", "_offset", "value"))
     return sorted(zip(*columns, strict=True))
 
 
-def values(store: Store, name: str = "t", isolation: str = "read_committed") -> list[bytes]:
+def values(store: Store, name: str = "t", isolation: IsolationLevel = "read_committed") -> list[bytes]:
     """The values that a new reader finds, by partition and offset."""
     return [value for _, _, value in rows(store, name, isolation)]
 

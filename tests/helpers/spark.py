@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from txnstore.read.plan import IsolationLevel
 from txnstore.store import Store
 
 
@@ -33,7 +34,7 @@ def records(spark: SparkSession, count: int, tasks: int = 2, first: int = 0) -> 
     return numbers.selectExpr("concat('k', id % 10) as key", "cast(id as string) as value")
 
 
-def values(store: Store, topic: str, isolation: str = "read_committed") -> list[int]:
+def values(store: Store, topic: str, isolation: IsolationLevel = "read_committed") -> list[int]:
     """The numbers in a topic, sorted, as a scan reads them."""
     table = store.scan(topic, isolation, columns=["value"]).to_table()
     return sorted(int(value) for value in table["value"].to_pylist())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from txnstore.read.plan import IsolationLevel
 from txnstore.snapshot import Snapshot
 from txnstore.sql.types import duckdb_type, quote
 from txnstore.store import Store
@@ -31,7 +32,7 @@ def assert_equals_scan(
     store: Store,
     connection: duckdb.DuckDBPyConnection,
     topic: str,
-    isolation: str = "read_committed",
+    isolation: IsolationLevel = "read_committed",
     snapshot: Snapshot | None = None,
 ) -> int:
     """The view of a topic has the columns, types and rows of a scan; returns how many rows."""

@@ -8,6 +8,7 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import Cli
+from tests.helpers.connections import connection_of
 from txnstore.core.commands import EndTxn, ProducerIdentity
 from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
@@ -105,7 +106,7 @@ def test_recover_completes_abandoned_transactions(cli: Cli) -> None:
     assert cli.ok("recover", "--json").lines == [nothing]
     store, identity = _open_everywhere(cli.url)
     assert cli.ok("recover", "--json").lines == [nothing], "it is open, and in time"
-    store.submit(EndTxn(identity, Outcome.COMMIT))
+    connection_of(store).submit(EndTxn(identity, Outcome.COMMIT))
     (txn,) = cli.ok("txn", "list", "--state", "PREPARE_COMMIT", "--json").lines
     assert (txn["transactional_id"], txn["chain"]) == ("everywhere", chain_of_transactional_id("everywhere", 3))
     assert len(cli.ok("consume", "orders", "--json").lines) == 6, "readers do not wait for that"

@@ -14,6 +14,7 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import ROOT, finished, process
+from tests.helpers.connections import connection_of
 
 ENGINES = ["boto3", "botocore", "duckdb", "fsspec", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "s3fs"]
 
@@ -105,8 +106,8 @@ def test_an_interrupted_transaction_leaves_nothing_behind(url: str) -> None:
 def _wait_for_producer(url: str) -> None:
     """Return when the process has begun: its transactional id is there."""
     with txnstore.open(url, read_only=True) as store:
-        while "job" not in store.state().transactions:
-            store.runtime.sleep(0.01)
+        while "job" not in connection_of(store).view().transactions:
+            connection_of(store).runtime.sleep(0.01)
 
 
 def test_records_are_sent_as_they_arrive(url: str) -> None:

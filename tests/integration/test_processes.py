@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from txnstore.errors import ProducerClosedError
 
 COMMITS = 200
@@ -47,7 +48,7 @@ def test_two_processes_that_commit_200_times_each_lose_nothing(tmp_path: Path) -
                 assert mine == [f"{name}-{number}" for number in range(partition, COMMITS, 2)]
             # Each record is followed by its commit marker, so the offsets are 0, 2, 4, …
             assert rows["_offset"].to_pylist() == list(range(0, 2 * COMMITS, 2))
-        assert store.state().sequence == 1 + 2 + 2 * COMMITS
+        assert connection_of(store).view().sequence == 1 + 2 + 2 * COMMITS
         assert store.verify(deep=True).ok
     assert all(count >= 0 for count in conflicts)
 

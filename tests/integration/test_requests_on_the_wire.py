@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from txnstore.store import Store
 from txnstore.testing.wire import RequestLog, WireRequest
 
@@ -60,14 +61,14 @@ def test_a_transaction_costs_a_put_a_partition_and_one_entry(store: Store, reque
 def test_the_segments_of_a_transaction_are_put_at_the_same_time(store: Store, request_log: RequestLog) -> None:
     """All four uploads wait for each other before the first is let through, so they must be under way together."""
     together = threading.Barrier(4, timeout=30)
-    inner = store.objects.put
+    inner = connection_of(store).objects.put
 
     def put(key: str, data: bytes) -> None:
         if key.startswith("topics/"):
             together.wait()
         inner(key, data)
 
-    store.objects.put = put  # type: ignore[method-assign]
+    connection_of(store).objects.put = put  # type: ignore[method-assign]
     with store.producer(transactional_id="t") as producer:
         _transact(producer, 1)
     assert _kinds(request_log)["segment"] == 4
@@ -114,7 +115,7 @@ def test_an_open_takes_the_same_few_requests_after_10_and_1000_commits(
             producer.commit_transaction()
     request_log.clear()
     with txnstore.open(f"{s3_bucket_url}/events", storage_options=logged_options) as again:
-        assert again.chain.state == store.chain.state
+        assert connection_of(again).chain.state == connection_of(store).chain.state
     assert _kinds(request_log) == {"segment": 0, "entry": 0, "get": 4 + 4 + 8, "list": 0, "other": 0}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import duckdb
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import values
 from txnstore import create
 from txnstore.core.commands import Ended, EndTxn, ProducerIdentity, WriteMarkers
@@ -38,7 +39,7 @@ class Bench:
 
     def end(self, outcome: Outcome) -> Ended:
         """The decision, and the markers of the coordinator's own chain."""
-        ended: Ended = self.writer.submit(EndTxn(self.identity, outcome))
+        ended: Ended = connection_of(self.writer).submit(EndTxn(self.identity, outcome))
         return ended
 
 
@@ -50,7 +51,7 @@ def bench(local_store_url: str) -> Iterator[Bench]:
         with store.producer("before") as producer, producer.transaction():
             for partition, value in enumerate(BEFORE):
                 producer.send("t", value, partition=partition)
-        writer = open_on(store.objects.inner, runtime=Runtime(background=DeferredExecutor))
+        writer = open_on(connection_of(store).objects.inner, runtime=Runtime(background=DeferredExecutor))
         producer = writer.producer("everywhere")
         producer.begin_transaction()
         for partition, value in enumerate(EVERYWHERE):
@@ -86,18 +87,18 @@ def _sql_elsewhere(store: Store, snapshot: Snapshot) -> list[bytes]:
     from txnstore.sql import emit_views
 
     with duckdb.connect() as con:
-        con.execute(emit_views(store, snapshot=snapshot))
+        con.execute(emit_views(connection_of(store), snapshot=snapshot))
         return [bytes(value) for value in values(con, "SELECT value FROM t")]
 
 
 def _spark(store: Store, snapshot: Snapshot) -> list[bytes]:
     """What the tasks of a Spark read are told to read."""
-    groups = plan(store, snapshot.state, read_options({"path": store.url, "topic": "t"}))
+    groups = plan(connection_of(store), snapshot.view, read_options({"path": store.url, "topic": "t"}))
     return [
         value
         for group in groups
         for part in group.slices
-        for value in read_slice(store.objects, part, Projection(group.topic)).column("value").to_pylist()
+        for value in read_slice(connection_of(store).objects, part, Projection(group.topic)).column("value").to_pylist()
     ]
 
 
@@ -131,10 +132,10 @@ def test_everything_is_seen_from_the_decision_on(bench: Bench, read: Reader, mar
     decided = bench.end(Outcome.COMMIT).unfinished
     assert decided is not None
     home = chain_of_transactional_id("everywhere", CHAINS)
-    decision = (home, bench.writer.chains[home].state.sequence)
+    decision = (home, connection_of(bench.writer).chains[home].state.sequence)
     others = sorted(chains_of(decided, CHAINS) - {home})
     for number in others[:marked]:
-        bench.writer.chains[number].submit(WriteMarkers(decided, decision))
+        connection_of(bench.writer).chains[number].submit(WriteMarkers(decided, decision))
     snapshot = bench.reader.snapshot()
     assert sorted(read(bench.reader, snapshot)) == sorted([*BEFORE, *EVERYWHERE])
     assert sorted(read(bench.reader, earlier)) == BEFORE, "an earlier snapshot stays what it was"
@@ -146,7 +147,7 @@ def test_everything_is_seen_from_the_decision_on(bench: Bench, read: Reader, mar
 def test_nothing_is_seen_of_what_is_decided_to_be_aborted(bench: Bench, read: Reader) -> None:
     """END-06, LSO-07: before the markers are written, too, and it holds nobody back."""
     bench.end(Outcome.ABORT)
-    bench.reader.state()
+    connection_of(bench.reader).view()
     with bench.reader.producer("after") as producer, producer.transaction():
         producer.send("t", b"z", partition=0)
     assert sorted(read(bench.reader, bench.reader.snapshot())) == sorted([*BEFORE, b"z"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from tests.helpers.spark import append, load, records, values
 from txnstore.core.commands import EndTxn, ProducerIdentity
 from txnstore.core.model import Outcome, TopicPartition, TxnState
@@ -52,7 +53,7 @@ def test_a_job_over_two_topics_and_all_chains_is_one_transaction(spark: SparkSes
         append(frame, store.url, transactionalId="loader", txnVersion=4)
     assert values(store, "events") == list(range(0, 60, 2))
     assert values(store, "others") == list(range(1, 60, 2))
-    state = store.state()
+    state = connection_of(store).view()
     assert state.transactions["loader"].state is TxnState.COMPLETE_COMMIT, "Spark's driver waits for its end"
     for tp, partition in state.partitions.items():
         assert partition.high_watermark == sum(batch.records for batch in partition.batches) + 1, tp
@@ -66,15 +67,19 @@ def test_reads_see_a_decided_transaction_whole_before_its_markers_are_written(
 ) -> None:
     """END-06."""
     append(records(spark, 30), store.url, "events")
-    writer = open_on(store.objects.inner, runtime=Runtime(background=DeferredExecutor))
+    writer = open_on(connection_of(store).objects.inner, runtime=Runtime(background=DeferredExecutor))
     producer = writer.producer("everywhere")
     producer.begin_transaction()
     for number in range(30, 33):
         producer.send("events", str(number).encode(), partition=number - 30)
     producer.flush()
     assert _read_twice(spark, store) == [list(range(30))] * 2
-    writer.submit(EndTxn(ProducerIdentity(producer.producer_id, producer.epoch, "everywhere"), Outcome.COMMIT))
-    assert any(log.open_txns for p in range(CHAINS) if (log := store.state().log(TopicPartition("events", p))))
+    connection_of(writer).submit(
+        EndTxn(ProducerIdentity(producer.producer_id, producer.epoch, "everywhere"), Outcome.COMMIT)
+    )
+    assert any(
+        log.open_txns for p in range(CHAINS) if (log := connection_of(store).view().log(TopicPartition("events", p)))
+    )
     assert _read_twice(spark, store) == [list(range(33))] * 2
     store.compact()
     assert _read_twice(spark, store) == [list(range(33))] * 2

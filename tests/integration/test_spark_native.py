@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from tests.helpers.spark import load, rows, storage
 from txnstore.core.model import TopicPartition
 from txnstore.spark import TxnStoreSource, read, register
@@ -146,7 +147,7 @@ def test_a_store_on_s3(spark: SparkSession, s3_bucket_url: str, storage_options:
         assert sorted(int(row["value"]) for row in found.collect()) == list(range(20))
         scanned = read(spark, s3_bucket_url, "events", columns=["value"], storage_options=storage_options)
         assert sorted(int(row["value"]) for row in scanned.collect()) == list(range(20))
-        assert store.state().partitions[TopicPartition("events", 0)].high_watermark > 0
+        assert connection_of(store).view().partitions[TopicPartition("events", 0)].high_watermark > 0
 
 
 def test_a_session_may_know_the_source_by_registration(spark: SparkSession, store: Store) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from tests.helpers.spark import append, load, records, values
 from txnstore.core.model import TopicPartition, TxnState
 from txnstore.core.partitioner import partition_for_key
@@ -30,7 +31,7 @@ def store(local_store_url: str) -> Iterator[Store]:
 
 def test_records_arrive_where_kafka_would_put_them_in_one_transaction(spark: SparkSession, store: Store) -> None:
     """Key and value may be text; the job is one transaction, with one marker a partition (KIP-98)."""
-    before = store.state().sequence
+    before = connection_of(store).view().sequence
     append(records(spark, 100, tasks=4), store.url, "events")
     table = store.scan("events").to_table()
     assert values(store, "events") == list(range(100))
@@ -38,7 +39,7 @@ def test_records_arrive_where_kafka_would_put_them_in_one_transaction(spark: Spa
         row["_partition"] == partition_for_key(row["key"], 3) and row["key"] == b"k%d" % (int(row["value"]) % 10)
         for row in table.to_pylist()
     )
-    state = store.state()
+    state = connection_of(store).view()
     assert state.sequence == before + 2  # The job's identity, then everything else.
     (txn,) = state.transactions.values()
     assert txn.state is TxnState.COMPLETE_COMMIT
@@ -71,7 +72,7 @@ def test_all_columns_of_a_record(spark: SparkSession, store: Store) -> None:
 def test_rows_without_a_key_go_to_a_partition_of_their_task(spark: SparkSession, store: Store) -> None:
     """Sticky by chunk (KIP-480), each task from its own number on: three tasks fill three partitions."""
     append(spark.range(0, 30, 1, 3).selectExpr("cast(id as string) as value"), store.url, "events")
-    state = store.state()
+    state = connection_of(store).view()
     assert [partition.high_watermark for _, partition in state.partitions_of("events")] == [11, 11, 11]
     assert values(store, "events") == list(range(30))
 
@@ -124,9 +125,9 @@ def test_several_topics_are_written_in_one_transaction(spark: SparkSession, stor
         "if(id % 2 = 0, cast(id as string), null) as value",
         "if(id % 2 = 1, id, null) as n",
     )
-    before = store.state().sequence
+    before = connection_of(store).view().sequence
     append(frame, store.url)
-    assert store.state().sequence == before + 2
+    assert connection_of(store).view().sequence == before + 2
     assert values(store, "events") == list(range(0, 20, 2))
     assert sorted(store.scan("counts", columns=["n"]).to_table()["n"].to_pylist()) == list(range(1, 20, 2))
 
@@ -135,14 +136,14 @@ def test_a_version_is_committed_once(spark: SparkSession, store: Store) -> None:
     """A repeated job does nothing, whatever its data and its batches are; the next version is written."""
     job = {"transactionalId": "loader", "txnVersion": 4}
     append(records(spark, 10), store.url, "events", **job)
-    sequence = store.state().sequence
+    sequence = connection_of(store).view().sequence
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 3)
     try:
         append(records(spark, 12, tasks=5), store.url, "events", **job)
         append(records(spark, 12), store.url, "events", transactionalId="loader", txnVersion=3)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert store.state().sequence == sequence  # Not even a fence: a newer job may be running.
+    assert connection_of(store).view().sequence == sequence  # Not even a fence: a newer job may be running.
     assert values(store, "events") == list(range(10))
     append(records(spark, 5, first=10), store.url, "events", transactionalId="loader", txnVersion=5)
     append(records(spark, 5, first=15), store.url, "events", transactionalId="loader", txnVersion=5, txnScope="other")
@@ -151,9 +152,9 @@ def test_a_version_is_committed_once(spark: SparkSession, store: Store) -> None:
 
 def test_an_empty_frame_records_its_version_and_nothing_else(spark: SparkSession, store: Store) -> None:
     append(records(spark, 0), store.url, "events")
-    assert not store.state().transactions
+    assert not connection_of(store).view().transactions
     append(records(spark, 0), store.url, "events", transactionalId="loader", txnVersion=0)
-    assert store.state().transactions["loader"].versions[""] == 0
+    assert connection_of(store).view().transactions["loader"].versions[""] == 0
     assert store.offsets("events", 0).high_watermark == 0
 
 
@@ -180,8 +181,8 @@ def test_a_task_that_fails_first_leaves_nothing_twice(spark: SparkSession, store
 def test_a_job_that_fails_leaves_nothing_visible(spark: SparkSession, store: Store) -> None:
     """Another task had uploaded its segments by then: they are objects that nobody names, and abort deletes nothing."""
     append(records(spark, 10), store.url, "events")
-    url, before = store.url, len(store.objects.list("topics/"))
-    sequence = store.state().sequence
+    url, before = store.url, len(connection_of(store).objects.list("topics/"))
+    sequence = connection_of(store).view().sequence
 
     def broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import threading
@@ -191,7 +192,7 @@ def test_a_job_that_fails_leaves_nothing_visible(spark: SparkSession, store: Sto
         import txnstore
 
         if TaskContext.get().partitionId() == 1:  # type: ignore[union-attr]  # in a task
-            objects = txnstore.open(url, read_only=True).objects
+            objects = connection_of(txnstore.open(url, read_only=True)).objects
             while len(objects.list("topics/")) == before:
                 threading.Event().wait(0.01)
             raise RuntimeError("this job never succeeds")
@@ -200,11 +201,11 @@ def test_a_job_that_fails_leaves_nothing_visible(spark: SparkSession, store: Sto
     frame = records(spark, 100)
     with pytest.raises(Exception, match="this job never succeeds"):
         append(frame.mapInArrow(broken, frame.schema), store.url, "events", transactionalId="loader")
-    state = store.state()
+    state = connection_of(store).view()
     assert values(store, "events", "read_uncommitted") == list(range(10))
     assert state.sequence == sequence + 1  # The named job's identity: no batch, no open transaction.
     assert state.transactions["loader"].state is TxnState.EMPTY
-    assert len(store.objects.list("topics/")) > before
+    assert len(connection_of(store).objects.list("topics/")) > before
     append(records(spark, 5, first=10), store.url, "events", transactionalId="loader")
     assert values(store, "events") == list(range(15))
 
@@ -236,7 +237,7 @@ def test_insert_into_a_view_appends(spark: SparkSession, store: Store) -> None:
     finally:
         spark.catalog.dropTempView("log")
     assert values(store, "events") == [7]
-    assert store.state().transactions["sql"].state is TxnState.COMPLETE_COMMIT
+    assert connection_of(store).view().transactions["sql"].state is TxnState.COMPLETE_COMMIT
 
 
 @pytest.mark.parametrize(
@@ -251,10 +252,10 @@ def test_insert_into_a_view_appends(spark: SparkSession, store: Store) -> None:
 def test_mistakes_are_named_before_a_task_runs(
     spark: SparkSession, store: Store, frame: str, options: dict[str, str], message: str
 ) -> None:
-    sequence = store.state().sequence
+    sequence = connection_of(store).view().sequence
     with pytest.raises(Exception, match=message):
         append(spark.sql(f"select {frame}"), store.url, **options)
-    assert store.state().sequence == sequence
+    assert connection_of(store).view().sequence == sequence
 
 
 def test_mistakes_in_rows_are_named_and_nothing_is_written(spark: SparkSession, store: Store) -> None:
@@ -287,4 +288,4 @@ def test_a_transaction_of_spark_and_one_of_a_producer_share_a_topic(spark: Spark
     assert values(store, "events") == []
     producer.commit_transaction()
     assert values(store, "events") == [1, 100]
-    assert store.state().partition(TopicPartition("events", 0)) is not None
+    assert connection_of(store).view().partition(TopicPartition("events", 0)) is not None

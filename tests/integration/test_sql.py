@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill, rows, values
 from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.sql import read_table
@@ -323,7 +324,7 @@ def test_sql_answers_with_a_relation_of_the_newest_snapshot(store: Store) -> Non
     fill(store, "orders", transactions=1, first=1)
     assert relation.fetchall() == [(8,)]
     assert store.sql("SELECT count(*) AS n FROM orders").fetchall() == [(16,)]
-    assert read_table(store, "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 16}]
+    assert read_table(connection_of(store), "SELECT count(*) AS n FROM orders").to_pylist() == [{"n": 16}]
 
 
 def test_errors_in_a_query_are_those_of_duckdb(store: Store) -> None:
@@ -331,14 +332,14 @@ def test_errors_in_a_query_are_those_of_duckdb(store: Store) -> None:
     with pytest.raises(duckdb.ParserException):
         store.sql("SELEC 1")
     with pytest.raises(duckdb.CatalogException, match="nope"):
-        read_table(store, "SELECT * FROM nope")
+        read_table(connection_of(store), "SELECT * FROM nope")
     with pytest.raises(duckdb.BinderException, match="nope"):
-        read_table(store, "SELECT nope FROM orders")
+        read_table(connection_of(store), "SELECT nope FROM orders")
 
 
 def test_wrong_arguments_are_named(store: Store) -> None:
     with pytest.raises(InvalidConfigError, match="isolation must be"):
-        store.duckdb("serializable")
+        store.duckdb("serializable")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match="snapshot must come from"):
         store.duckdb(snapshot=12)  # type: ignore[arg-type]
 
@@ -357,13 +358,15 @@ def test_a_damaged_segment_is_named(store: Store, damage: str) -> None:
     store.create_topic("orders")
     fill(store, "orders", transactions=2, records=500)
     key = store.scan("orders").plan()[1].batch.segment.key
-    data = store.objects.get(key)
+    data = connection_of(store).objects.get(key)
     if damage == "missing":
-        store.objects.delete([key])
+        connection_of(store).objects.delete([key])
     else:
-        store.objects.put(key, data[:-20] if damage == "truncated" else data[:4] + b"\xff" * 64 + data[68:])
+        connection_of(store).objects.put(
+            key, data[:-20] if damage == "truncated" else data[:4] + b"\xff" * 64 + data[68:]
+        )
     with pytest.raises(CorruptionError, match=key):
-        read_table(store, "SELECT sum(octet_length(value) + octet_length(key)) FROM orders")
+        read_table(connection_of(store), "SELECT sum(octet_length(value) + octet_length(key)) FROM orders")
 
 
 def test_a_folder_whose_name_looks_like_a_pattern_is_read(tmp_path: Path) -> None:

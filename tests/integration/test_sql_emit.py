@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill
 from txnstore.errors import InvalidConfigError
 from txnstore.sql import emit_views
@@ -34,10 +35,10 @@ def test_the_views_show_in_a_bare_duckdb_what_a_scan_shows(store: Store, bare: d
     store.compact()
     abort(store, "a.b-c")
     fill(store, "a.b-c", transactions=1, first=3)
-    bare.execute(emit_views(store))
+    bare.execute(emit_views(connection_of(store)))
     assert assert_equals_scan(store, bare, "a.b-c") == 32
     assert assert_equals_scan(store, bare, "empty") == 0
-    bare.execute(emit_views(store, "read_uncommitted"))
+    bare.execute(emit_views(connection_of(store), "read_uncommitted"))
     assert assert_equals_scan(store, bare, "a.b-c", "read_uncommitted") == 40
 
 
@@ -49,7 +50,7 @@ def test_a_topic_that_duckdb_cannot_read_is_left_out_with_a_reason(
     store.create_topic("orders")
     fill(store, "fast", transactions=1)
     fill(store, "orders", transactions=1)
-    sql = emit_views(store)
+    sql = emit_views(connection_of(store))
     assert '-- "fast" is left out' in sql
     bare.execute(sql)
     assert assert_equals_scan(store, bare, "orders") == 8
@@ -59,4 +60,4 @@ def test_a_topic_that_duckdb_cannot_read_is_left_out_with_a_reason(
 
 def test_a_store_in_memory_has_no_views_to_emit(memory_store_url: str) -> None:
     with create(memory_store_url) as store, pytest.raises(InvalidConfigError, match="local folders and s3"):
-        emit_views(store)
+        emit_views(connection_of(store))

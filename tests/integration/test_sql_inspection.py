@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from tests.helpers.sqlstore import abort, fill, rows, values
 from txnstore.chain.entries import newest
@@ -115,7 +116,10 @@ def test_transactions_producers_groups_and_aborted_follow_the_state(store: Store
             assert (txn["transactional_id"], txn["timeout_ms"]) == ("etl", 30_000)
             assert txn["partitions"] == [{"topic": "orders", "partition": 0}]
             assert txn["started_at"] is not None
-            assert (txn["prepared"], txn["chain"]) == (False, chain_of_transactional_id("etl", len(store.chains)))
+            assert (txn["prepared"], txn["chain"]) == (
+                False,
+                chain_of_transactional_id("etl", len(connection_of(store).chains)),
+            )
             (aborted,) = rows(con, "SELECT first_offset, last_offset, last_stable_offset FROM txn.aborted")
             assert aborted == {"first_offset": 0, "last_offset": 2, "last_stable_offset": 3}
             found = rows(con, "SELECT transactional_id, current_txn_start_offset FROM txn.producers ORDER BY 1")
@@ -176,7 +180,7 @@ def test_entries_are_those_of_the_chain_up_to_the_snapshot(store: Store) -> None
 def test_no_more_than_the_newest_entries_are_read(store: Store) -> None:
     for number in range(6):
         store.create_topic(f"t{number}")
-    past = history.History(store.objects, lambda: store.pool, [6], entries=4)
+    past = history.History(connection_of(store).objects, lambda: connection_of(store).pool, [6], entries=4)
     assert past.table("entries")["sequence"].to_pylist() == [3, 4, 5, 6]
 
 
@@ -197,7 +201,7 @@ def test_entries_and_compactions_say_their_chain(memory_store_url: str) -> None:
         fill(store, "orders", transactions=3, records=12)
         store.compact()
         snapshot = store.snapshot()
-        heads = [state.sequence for state in snapshot.state.states]
+        heads = [state.sequence for state in snapshot.view.states]
         fill(store, "orders", transactions=1, first=3)
         with store.duckdb(snapshot=snapshot) as con:
             assert values(con, "SELECT heads FROM txn.snapshot") == [heads]
@@ -211,7 +215,7 @@ def test_entries_and_compactions_say_their_chain(memory_store_url: str) -> None:
             tps = [TopicPartition("orders", partition) for partition in range(3)]
             assert [tuple(row.values()) for row in found] == [(chain_of_partition(tp, 3), *tp) for tp in tps]
             later = store.refresh(con)
-            assert values(con, "SELECT heads FROM txn.snapshot") == [[state.sequence for state in later.state.states]]
+            assert values(con, "SELECT heads FROM txn.snapshot") == [[state.sequence for state in later.view.states]]
             assert values(con, "SELECT count(*) FROM txn.entries") == [later.sequence]
 
 
@@ -222,5 +226,5 @@ def test_storage_that_is_away_is_an_error_of_ours() -> None:
         fill(store, "orders", transactions=1)
         objects.plan = on(Fault.ERROR_BEFORE, "get", key_contains="topics/", times=None)
         with pytest.raises(StorageError):
-            read_table(store, "SELECT max(value) FROM orders")
+            read_table(connection_of(store), "SELECT max(value) FROM orders")
         assert store.sql("SELECT count(*) FROM txn.topics").fetchall() == [(1,)]

@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import abort, fill
 from txnstore.errors import CorruptionError
 from txnstore.sql import kept, read_table
@@ -46,7 +47,7 @@ def number(store: Store, query: str = COUNT, **options: Any) -> int:
 
 def work(store: Store) -> tuple[int, int, int]:
     """The databases begun, the topics planned, the views created."""
-    done = kept_of(store).work
+    done = kept_of(connection_of(store)).work
     return done.databases, done.planned, done.created
 
 
@@ -276,8 +277,8 @@ def test_a_database_that_is_mostly_outdated_is_replaced(store: Store, monkeypatc
 
 def test_close_releases_the_database_and_relations_stay_valid(store: Store) -> None:
     relation = store.sql(COUNT)
-    database = weakref.ref(kept_of(store))
-    files = weakref.ref(kept_of(store)._database._files)  # type: ignore[union-attr]
+    database = weakref.ref(kept_of(connection_of(store)))
+    files = weakref.ref(kept_of(connection_of(store))._database._files)  # type: ignore[union-attr]
     store.close()
     assert database() is None
     assert relation.fetchall() == [(8,)]
@@ -307,10 +308,12 @@ def test_a_copy_of_a_store_has_a_database_of_its_own(tmp_path: Path) -> None:
         assert number(store) == 8
         with pickle.loads(pickle.dumps(store)) as copy:  # noqa: S301 - our own
             assert number(copy) == 8
-            assert kept_of(copy) is not kept_of(store)
+            assert kept_of(connection_of(copy)) is not kept_of(connection_of(store))
         with open_store(tmp_path / "store", read_only=True) as reader:
             assert number(reader) == 8
-            assert store.objects.list("", limit=1000) == reader.objects.list("", limit=1000)
+            assert connection_of(store).objects.list("", limit=1000) == connection_of(reader).objects.list(
+                "", limit=1000
+            )
 
 
 def test_both_sides_of_a_fork_query(tmp_path: Path) -> None:
@@ -342,9 +345,9 @@ def test_a_segment_that_vanishes_is_named_and_other_topics_are_read(tmp_path: Pa
             fill(store, name, transactions=1)
         assert number(store) == 8
         key = store.scan("orders").plan()[0].batch.segment.key
-        store.objects.delete([key])
+        connection_of(store).objects.delete([key])
         with pytest.raises(CorruptionError, match=key):
-            read_table(store, "SELECT max(value) FROM orders")
+            read_table(connection_of(store), "SELECT max(value) FROM orders")
         assert number(store, "SELECT count(*) FROM payments") == 8
     with open_on(LocalStore(tmp_path)) as store, pytest.raises(duckdb.Error, match=key):
         store.sql("SELECT max(value) FROM orders").fetchall()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import abort, assert_equals_scan, fill, values
 from txnstore.core.model import TopicPartition
 from txnstore.sql import emit_views, read_table
@@ -57,7 +58,7 @@ def test_the_view_equals_a_scan(store: Store) -> None:
 
 
 def test_a_filter_on_the_partition_leaves_the_other_partitions_alone(store: Store, request_log: RequestLog) -> None:
-    wanted = store.snapshot().state.partitions[TopicPartition("orders", 1)]
+    wanted = store.snapshot().view.partitions[TopicPartition("orders", 1)]
     with store.duckdb() as con:
         request_log.clear()
         values(con, "SELECT sum(_offset) FROM orders WHERE _partition = 1 AND value IS NOT NULL")
@@ -97,12 +98,14 @@ def test_a_request_that_fails_in_passing_is_repeated(store: Store, request_log: 
         return None
 
     request_log.plan = once
-    assert read_table(store, "SELECT count(*) AS n FROM orders WHERE key IS NOT NULL").to_pylist() == [{"n": 48}]
+    assert read_table(connection_of(store), "SELECT count(*) AS n FROM orders WHERE key IS NOT NULL").to_pylist() == [
+        {"n": 48}
+    ]
     assert segments(request_log).count(broken[0].removeprefix("root/")) == 2
 
 
 def test_emitted_views_name_s3_urls(store: Store, s3_bucket_url: str) -> None:
-    sql = emit_views(store)
+    sql = emit_views(connection_of(store))
     plan = store.scan("orders").plan()
     assert all(f"'{s3_bucket_url}/root/{part.batch.segment.key}'" in sql for part in plan)
     assert sql.count(f"'{s3_bucket_url}/root/topics/") == len(plan)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import in_threads
 from txnstore.admin.transactions import HangingTransaction
 from txnstore.chain import keys
@@ -50,12 +51,12 @@ def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]
     store = process(MemoryStore(clock=clock), clock, chains=request.param)
     store.create_topic("t", partitions=PARTITIONS)
     yield store
-    assert check_view(store.state()) == []
+    assert check_view(connection_of(store).view()) == []
 
 
 def name_of(store: Store) -> str:
     """A transactional id of the last chain."""
-    return ids_of(store, len(store.chains) - 1)
+    return ids_of(store, len(connection_of(store).chains) - 1)
 
 
 def open_everywhere(store: Store, name: str, **options: Any) -> Producer:
@@ -69,12 +70,12 @@ def open_everywhere(store: Store, name: str, **options: Any) -> Producer:
 
 def decided(store: Store, clock: ManualClock, outcome: Outcome = Outcome.COMMIT) -> None:
     """A transaction that is decided by a process that dies before it has told the other chains."""
-    dying = process(store.objects.inner, clock, background=DeferredExecutor)
+    dying = process(connection_of(store).objects.inner, clock, background=DeferredExecutor)
     producer = open_everywhere(dying, name_of(store))
     producer.send_offsets({T0: 5}, groups_of(store, 0))
     producer.flush()
     identity = ProducerIdentity(producer.producer_id, producer.epoch, producer.transactional_id)
-    dying.submit(EndTxn(identity, outcome))
+    connection_of(dying).submit(EndTxn(identity, outcome))
 
 
 # List and describe ----------------------------------------------------------------------------------------------------
@@ -99,7 +100,11 @@ def test_adm_02_a_transaction_is_described_in_each_state(store: Store, clock: Ma
     """ADM-02: its chain, identity, time-out, start, partitions, and what it holds open."""
     name, producer = name_of(store), store.producer(name_of(store), transaction_timeout=30.0)
     found = store.transaction(name)
-    assert (found.state, found.chain, found.timeout_ms) == (TxnState.EMPTY, len(store.chains) - 1, 30_000)
+    assert (found.state, found.chain, found.timeout_ms) == (
+        TxnState.EMPTY,
+        len(connection_of(store).chains) - 1,
+        30_000,
+    )
     clock.advance(7)
     started = clock()
     producer.begin_transaction()
@@ -170,9 +175,9 @@ def test_adm_03_producers_of_a_partition_are_described(store: Store, clock: Manu
 
 def forge(store: Store, tp: TopicPartition, producer_id: int) -> None:
     """An entry with open data of a transaction that its coordinator does not know: damage that no command makes."""
-    number = chain_of_partition(tp, len(store.chains))
-    state = store.chains[number].refresh()
-    at, now = state.partitions[tp].high_watermark, store.runtime.clock()
+    number = chain_of_partition(tp, len(connection_of(store).chains))
+    state = connection_of(store).chains[number].refresh()
+    at, now = state.partitions[tp].high_watermark, connection_of(store).runtime.clock()
     segment = Segment("topics/forged.parquet", "parquet", 1, "0" * 64, 1)
     batch = Batch(at, at + 1, 1, segment, 7, 8, 0, producer_id, 0, 0, transactional=True, appended_at=now)
     write(store, number, state, BatchAppended(topic=tp.topic, partition=tp.partition, batch=batch))
@@ -184,11 +189,11 @@ def write(store: Store, number: int, state: State, event: Event) -> None:
         sequence=state.sequence + 1,
         entry_id="forged",
         writer_id="forged",
-        timestamp=store.runtime.clock(),
+        timestamp=connection_of(store).runtime.clock(),
         previous=state.entry_hash,
         events=[event],
     )
-    assert store.objects.put_if_absent(keys.entry(number, forged.sequence), encode(forged))
+    assert connection_of(store).objects.put_if_absent(keys.entry(number, forged.sequence), encode(forged))
 
 
 @pytest.mark.parametrize("expired", [False, True])
@@ -220,7 +225,7 @@ def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
     assert store.abort_hanging("t", 0, gone.producer_id)
     assert not store.abort_hanging("t", 0, gone.producer_id)
     assert (store.find_hanging(), store.offsets("t", 0).last_stable) == ([], 6)
-    log = store.state().log(T0)
+    log = connection_of(store).view().log(T0)
     assert log is not None
     assert [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in log.aborted] == [
         (gone.producer_id, 4, 5)
@@ -242,7 +247,7 @@ def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *,
     forge(store, T0, owner.producer_id)
     assert [item.reason for item in store.find_hanging()] == ["unknown"]
     assert store.abort_hanging("t", 0, owner.producer_id)
-    assert check_view(store.state()) == []
+    assert check_view(connection_of(store).view()) == []
     assert (store.find_hanging(late=0), store.offsets("t", 0).last_stable) == ([], 2)
     with pytest.raises(ProducerFencedError):
         owner.send("t", b"lost", partition=0).result()
@@ -270,7 +275,7 @@ def test_adm_04_a_group_that_a_transaction_blocks_is_found(store: Store, clock: 
     producer, group, other = (
         store.producer(name_of(store)),
         groups_of(store, 0),
-        groups_of(store, len(store.chains) - 1),
+        groups_of(store, len(connection_of(store).chains) - 1),
     )
     producer.begin_transaction()
     producer.send_offsets({T0: 5, ALL[1]: 6}, group)
@@ -295,7 +300,7 @@ def test_adm_04_offsets_that_no_coordinator_knows_are_found(store: Store, clock:
     group, name = groups_of(store, 0), name_of(store)
     store.producer(name).close()
     gone = store.transaction(name)
-    state = store.chains[0].refresh()
+    state = connection_of(store).chains[0].refresh()
     pending = OffsetsCommitted(
         group=group,
         offsets=[GroupOffset(topic="t", partition=0, offset=1)],
@@ -336,7 +341,7 @@ def test_adm_05_an_open_transaction_is_aborted_and_its_owner_fenced(store: Store
     assert store.abort_transaction(name)
     assert not store.abort_transaction(name)
     assert (seen(store), seen(store, isolation="read_uncommitted")) == ({}, {b"value": PARTITIONS})
-    assert committed(store.state(), "g", T0) is None
+    assert committed(connection_of(store).view(), "g", T0) is None
     with pytest.raises(ProducerFencedError):
         producer.commit_transaction()
 
@@ -348,7 +353,7 @@ def test_adm_05_what_is_prepared_for_an_outside_coordinator_is_aborted(store: St
     clock.advance(30 * DAY_MS)
     assert store.transaction(name_of(store)).prepared
     assert (store.find_hanging(late=0), store.recover().aborted) == ([], ())
-    other = process(store.objects.inner, clock)
+    other = process(connection_of(store).objects.inner, clock)
     assert other.abort_transaction(name_of(store))
     assert not other.transaction(name_of(store)).prepared
     with pytest.raises(ProducerFencedError):
@@ -369,7 +374,7 @@ def test_adm_05_by_partition_and_producer_the_whole_transaction_is_aborted(store
 def test_end_01_what_is_decided_is_carried_out_as_decided(store: Store, clock: ManualClock, outcome: Outcome) -> None:
     """END-01: an operator cannot abort it any more."""
     decided(store, clock, outcome)
-    several = len(store.chains) > 1  # In one chain the decision is the end.
+    several = len(connection_of(store).chains) > 1  # In one chain the decision is the end.
     assert store.abort_transaction(name_of(store)) is several
     committing = outcome is Outcome.COMMIT
     assert seen(store) == ({b"value": PARTITIONS} if committing else {})
@@ -382,11 +387,11 @@ def test_adm_07_two_operators_abort_it_once(clock: ManualClock) -> None:
     store.create_topic("t", partitions=PARTITIONS)
     name = name_of(store)
     producer = open_everywhere(store, name)
-    others = [process(store.objects.inner, clock) for _ in range(4)]
+    others = [process(connection_of(store).objects.inner, clock) for _ in range(4)]
     assert all(result in (True, False) for result in in_threads(4, lambda n: others[n].abort_transaction(name)))
     assert store.transaction(name).epoch == producer.epoch + 1
     assert [step.step for step in store.transaction_history(name).steps].count("PREPARE_ABORT") == 1
-    assert check_view(store.state()) == []
+    assert check_view(connection_of(store).view()) == []
 
 
 def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
@@ -394,7 +399,7 @@ def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
 
     An id that is given twice is fenced once.
     """
-    names = [ids_of(store, chain) for chain in range(len(store.chains))]
+    names = [ids_of(store, chain) for chain in range(len(connection_of(store).chains))]
     producers = [open_everywhere(store, name, transaction_timeout=17.0) for name in names]
     found = store.fence_producers([*names, "unknown", "unknown"])
     assert list(found) == [*names, "unknown"]
@@ -412,7 +417,7 @@ def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
 def test_a_store_that_is_only_read_can_be_looked_at_alone(store: Store) -> None:
     name = name_of(store)
     open_everywhere(store, name)
-    reader = open_on(store.objects, read_only=True, runtime=store.runtime)
+    reader = open_on(connection_of(store).objects, read_only=True, runtime=connection_of(store).runtime)
     assert reader.transaction(name).state is TxnState.ONGOING
     assert reader.find_hanging() == []
     assert len(reader.transaction_history(name).steps) >= 3
@@ -440,8 +445,8 @@ def test_history_tells_the_steps_in_their_names(store: Store, clock: ManualClock
     assert found.complete
     assert [step.timestamp for step in found.steps] == [started] * len(found.steps)
     numbers = sorted({step.chain for step in found.steps})
-    assert numbers == list(range(len(store.chains)))
-    markers = len(store.chains)
+    assert numbers == list(range(len(connection_of(store).chains)))
+    markers = len(connection_of(store).chains)
     names = [step.step for step in found.steps if step.step != "ADD_PARTITIONS"]
     commit = ["PREPARE_COMMIT", *["COMMIT(PID)"] * markers, "COMMITTED"]
     abort = ["PREPARE_ABORT", *["ABORT(PID)"] * markers, "ABORTED"]
@@ -462,7 +467,7 @@ def test_history_tells_the_entries_of_each_step(store: Store) -> None:
     open_everywhere(store, name).commit_transaction()
     types = {"INIT": "ProducerInitialized", "PREPARE_COMMIT": "TxnPrepared", "COMMIT(PID)": "MarkerWritten"}
     for step in store.transaction_history(name).steps:
-        data = store.objects.get(keys.entry(step.chain, step.entry))
+        data = connection_of(store).objects.get(keys.entry(step.chain, step.entry))
         assert types.get(step.step, "").encode() in data
         assert step.writer_id.encode() in data
 
@@ -475,7 +480,7 @@ def test_history_tells_of_a_prepared_transaction_that_was_taken_over(store: Stor
     name = open_everywhere(store, name_of(store)).prepare_transaction()
     store.producer(name_of(store), keep_prepared=True).complete_transaction(name)
     steps = [step for step in store.transaction_history(name_of(store)).steps if step.step != "ADD_PARTITIONS"]
-    others = len(store.chains) - 1
+    others = len(connection_of(store).chains) - 1
     assert [(step.step, step.epoch) for step in steps] == [
         ("INIT", 0),
         ("BEGIN", 0),
@@ -532,10 +537,10 @@ def test_history_is_bounded_by_entries_and_by_time(store: Store, clock: ManualCl
     assert not late.complete
     assert not {"INIT", "BEGIN"} & {step.step for step in late.steps}
     assert late.steps[0].step == "PREPARE_COMMIT"
-    short = store.transaction_history(name, limit=len(store.chains))
+    short = store.transaction_history(name, limit=len(connection_of(store).chains))
     assert not short.complete
     assert {(step.chain, step.entry) for step in short.steps} <= {
-        (state.chain, state.sequence) for state in store.state().states
+        (state.chain, state.sequence) for state in connection_of(store).view().states
     }
     for limit in (0, True):
         with pytest.raises(InvalidConfigError):
@@ -545,8 +550,8 @@ def test_history_is_bounded_by_entries_and_by_time(store: Store, clock: ManualCl
 def test_history_orders_what_clocks_do_not(store: Store, clock: ManualClock) -> None:
     """A chain whose clock is behind: its markers still come after the decision that they carry out."""
     decided(store, clock)
-    behind = process(store.objects.inner, lambda: clock() - 3_600_000)
+    behind = process(connection_of(store).objects.inner, lambda: clock() - 3_600_000)
     assert behind.recover().failed == ()
     steps: tuple[TransactionStep, ...] = store.transaction_history(name_of(store)).steps
     names = [step.step for step in steps if step.step not in ("INIT", "BEGIN", "ADD_PARTITIONS", "ADD_OFFSETS")]
-    assert names == ["PREPARE_COMMIT", *["COMMIT(PID)"] * len(store.chains), "COMMITTED"]
+    assert names == ["PREPARE_COMMIT", *["COMMIT(PID)"] * len(connection_of(store).chains), "COMMITTED"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -59,7 +59,7 @@ OTHERS: dict[str, Call] = {
     "history limit": lambda store, value: store.transaction_history("a", limit=value),
     "history since": lambda store, value: store.transaction_history("a", since=value),
     "reset_offsets topics": lambda store, value: store.reset_offsets(
-        "g", "earliest", topics=value if value != "a" else 1
+        "g", "earliest", topics=value if value != "a" else cast("list[str]", 1)
     ),
     "reset_offsets key": lambda store, value: store.reset_offsets("g", {value: 0}),
     "reset_offsets value": lambda store, value: store.reset_offsets("g", {TopicPartition("t", 0): value}),

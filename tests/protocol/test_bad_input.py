@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import T0, another_process, new_store, runtime, sound, values
 from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
@@ -255,7 +256,7 @@ def test_a_damaged_segment(bucket: MemoryStore, store: Store, reader: str, damag
     """The object is named by whoever reads it; a compaction never merges it."""
     with store.producer("writer") as producer, producer.transaction() as txn:
         txn.send("t", b"second", partition=0)  # A compaction needs two.
-    key = next(iter(store.state().partitions[T0].batches)).segment.key
+    key = next(iter(connection_of(store).view().partitions[T0].batches)).segment.key
     if damage == "missing":
         bucket.delete([key])
     else:
@@ -316,7 +317,7 @@ def test_an_unknown_topic(bucket: MemoryStore, store: Store, call: str) -> None:
         CALLS_WITH_A_TOPIC[call](store, "nowhere")
     assert type(raised.value) is UnknownTopicOrPartitionError
     assert len(bucket.list(keys.entries(0))) == chain + call.startswith("send")
-    assert "nowhere" not in store.state().topics
+    assert "nowhere" not in connection_of(store).view().topics
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.log import CHECKPOINT_EVERY
 from txnstore.core.commands import Added, Append, EndTxn, InitProducer, ProducerIdentity
@@ -40,13 +41,13 @@ def bucket(clock: ManualClock) -> MemoryStore:
 
 def ahead(bucket: MemoryStore, clock: ManualClock, chain: int, ms: int) -> None:
     """Another process, whose clock is so far ahead, writes one entry of a chain."""
-    process(bucket, ManualClock(clock() + ms)).chains[chain].submit(InitProducer())
+    connection_of(process(bucket, ManualClock(clock() + ms))).chains[chain].submit(InitProducer())
 
 
 def batch(store: Store, chain: int) -> NewBatch:
     """The first batch of a producer in a partition of a chain."""
     place = partitions_of(store, chain)[0]
-    segment = Segment(f"topics/t/{place}/{store.runtime.new_id()}.parquet", "parquet", 10, "0" * 64, 1)
+    segment = Segment(f"topics/t/{place}/{connection_of(store).runtime.new_id()}.parquet", "parquet", 10, "0" * 64, 1)
     return NewBatch("t", place, segment, 7, 8, 0)
 
 
@@ -67,7 +68,7 @@ def test_obj_05_a_chain_that_is_far_ahead_stops_nobody(
     with producer.transaction() as txn:
         write_everywhere(txn, b"second")
     assert seen(process(bucket, clock))[b"second"] == PARTITIONS
-    assert check_view(store.state()) == []
+    assert check_view(connection_of(store).view()) == []
 
 
 @pytest.mark.parametrize("far", [0, 48 * HOUR_MS, 10_000 * HOUR_MS], ids=["right", "two-days", "a-year"])
@@ -79,19 +80,19 @@ def test_add_07_a_late_batch_is_refused_however_far_its_coordinator_is_ahead(
     if far:
         ahead(bucket, clock, 1, far)
     tp = TopicPartition("t", partitions_of(store, 2)[0])
-    zombie: ProducerIdentity = store.submit(InitProducer(ids_of(store, 1)))
-    store.chains[1].submit(Append(zombie, partitions=(tp,)))
-    added = Added(1, store.chains[1].state.sequence, store.chains[1].state.timestamp)
-    store.submit(EndTxn(zombie, Outcome.ABORT))
-    assert store.state().states[2].partitions[tp].producers.get(zombie.producer_id) is not None
+    zombie: ProducerIdentity = connection_of(store).submit(InitProducer(ids_of(store, 1)))
+    connection_of(store).chains[1].submit(Append(zombie, partitions=(tp,)))
+    added = Added(1, connection_of(store).chains[1].state.sequence, connection_of(store).chains[1].state.timestamp)
+    connection_of(store).submit(EndTxn(zombie, Outcome.ABORT))
+    assert connection_of(store).view().states[2].partitions[tp].producers.get(zombie.producer_id) is not None
     for _ in range(3):
         clock.advance(25 * HOUR_MS)
         later = process(bucket, clock)
         later.expire()
         late = Append(zombie, (batch(later, 2),), added=added)
         with pytest.raises((ProducerFencedError, UploadExpiredError)):
-            later.chains[2].submit(late)
-        assert check_view(later.state()) == []
+            connection_of(later).chains[2].submit(late)
+        assert check_view(connection_of(later).view()) == []
 
 
 class Sleepy(CountingStore):
@@ -116,8 +117,8 @@ def test_add_07_the_word_of_the_coordinator_is_not_newer_than_the_end_of_the_tra
     """
     sleepy = Sleepy(bucket)
     store = process(sleepy, clock)
-    name, home = ids_of(store, 1), store.chains[1]
-    producer = store.submit(InitProducer(name))
+    name, home = ids_of(store, 1), connection_of(store).chains[1]
+    producer = connection_of(store).submit(InitProducer(name))
     append = Append(producer, (batch(store, 2),))
     while home.state.sequence % CHECKPOINT_EVERY != CHECKPOINT_EVERY - 1:
         home.submit(InitProducer())
@@ -128,12 +129,12 @@ def test_add_07_the_word_of_the_coordinator_is_not_newer_than_the_end_of_the_tra
         clock.advance(25 * HOUR_MS)
         process(bucket, clock).expire()
         ahead(bucket, clock, 1, 0)
-        store.state()
+        connection_of(store).view()
 
     sleepy.meanwhile = meanwhile
     with pytest.raises(ProducerFencedError):
-        store.submit(append)
+        connection_of(store).submit(append)
     assert "meanwhile" in vars(sleepy)
-    view = process(bucket, clock).state()
+    view = connection_of(process(bucket, clock)).view()
     assert view.transactions[name].state is TxnState.COMPLETE_ABORT
     assert check_view(view) == []

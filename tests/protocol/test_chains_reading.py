@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.core.invariants import check_view
 from txnstore.core.model import TopicPartition
@@ -61,10 +62,10 @@ class Scene:
         faults = FaultStore(self.bucket, plan if fresh else no_faults)
         reader = process(faults, self.clock)
         if not fresh:
-            reader.state()
+            connection_of(reader).view()
             faults.plan = plan
         found = seen(reader)
-        assert check_view(reader.state()) == []
+        assert check_view(connection_of(reader).view()) == []
         return None if left > 0 else found
 
 
@@ -103,7 +104,7 @@ class BusyScene:
         faults = FaultStore(bucket)
         self.reader = process(faults, clock)
         self.commit()
-        self.reader.state()
+        connection_of(self.reader).view()
         self.heads: set[int] = set()
         self.commits = self.requests = 0
         faults.plan = self.plan
@@ -115,7 +116,7 @@ class BusyScene:
     def plan(self, n: int, operation: str, key: str) -> Fault | None:
         self.requests += 1
         chain, entry = int(key.split("/")[1]), int(key.rsplit("/", maxsplit=1)[-1].partition(".")[0])
-        known = self.writer.chains[chain].state.sequence
+        known = connection_of(self.writer).chains[chain].state.sequence
         last_one = self.commits == 0 and chain == CHAINS - 1
         if last_one or (len(self.heads) == CHAINS and entry <= known and self.commits < self.LIMIT):
             self.commits += 1
@@ -128,12 +129,12 @@ class BusyScene:
 def test_a_snapshot_ends_while_others_commit_all_the_time() -> None:
     """A chain that others rest on is read to the entry that is needed, not to its head, which rests on newer ones."""
     scene = BusyScene()
-    view = scene.reader.state()
+    view = connection_of(scene.reader).view()
     assert check_view(view) == []
     assert len(scene.heads) == CHAINS
     assert 1 < scene.commits < scene.LIMIT
     requests = scene.requests
-    scene.reader.chains.view([])
+    connection_of(scene.reader).chains.view([])
     assert scene.requests == requests  # What is known needs no request.
 
 
@@ -174,7 +175,7 @@ def takes_over(home: int, number: int, *, join: bool) -> tuple[list[object], int
 
     faults = FaultStore(bucket, no_faults)
     reader = process(faults, clock)
-    reader.state()
+    connection_of(reader).view()
     faults.plan = plan
     after = reader.consumer(["t"] if join else None, group)
     if not join:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from txnstore.coordinating.recovery import FINISH_AFTER_MS
 from txnstore.core.commands import DropObjects, Ended, EndTxn, InitProducer, ProducerIdentity
 from txnstore.core.groups import committed
@@ -67,14 +68,14 @@ def outcome(store: Store) -> bool:
     """Whether the transaction of :func:`run` is committed; it is seen whole or not at all, offsets included."""
     found = seen(store)
     _, group = name_and_group(store)
-    offset = committed(store.state(), group, T0, require_stable=False)
+    offset = committed(connection_of(store).view(), group, T0, require_stable=False)
     assert (found, offset and offset.offset) in [({}, None), ({b"first": PARTITIONS, b"second": PARTITIONS}, 7)]
     return bool(found)
 
 
 def ended(store: Store) -> bool:
     """The outcome, when nothing is left open anywhere."""
-    view = store.state()
+    view = connection_of(store).view()
     assert check_view(view) == []
     for tp in view.partitions:
         log = view.log(tp)
@@ -199,7 +200,7 @@ def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> No
     assert seen(store) == {}
     assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
     name, _ = name_and_group(store)
-    assert store.state().transactions[name].state is TxnState.ONGOING
+    assert connection_of(store).view().transactions[name].state is TxnState.ONGOING
     store.producer(name)
     assert (seen(store), ended(store)) == ({}, False)
 
@@ -210,7 +211,7 @@ def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, 
     """
     store = at_commit(bucket, clock, "chains/", skip=2)
     name, _ = name_and_group(store)
-    view = store.state()
+    view = connection_of(store).view()
     logs = [view.log(TopicPartition("t", number)) for number in range(PARTITIONS)]
     assert {bool(log.open_txns) for log in logs if log is not None} == {False, True}
     assert view.transactions[name].state is TxnState.PREPARE_COMMIT
@@ -218,7 +219,7 @@ def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, 
     assert store.recover().finished == (name,)
     assert seen(store) == {b"value": PARTITIONS}
     assert store.recover().finished == ()
-    assert check_view(store.state()) == []
+    assert check_view(connection_of(store).view()) == []
 
 
 def test_a_failure_after_complete_before_the_answer(bucket: MemoryStore, clock: ManualClock) -> None:
@@ -255,7 +256,7 @@ def _is_prepare(bucket: MemoryStore, key: str, operation: str) -> bool:
 
 
 def ended_with(store: Store, value: bytes) -> bool:
-    view = store.state()
+    view = connection_of(store).view()
     assert check_view(view) == []
     assert all(txn.outcome is None for txn in view.transactions.values())
     return seen(store) == {value: PARTITIONS}
@@ -297,7 +298,7 @@ def test_coord_08_a_chain_that_cannot_be_written_delays_only_its_own_partitions(
     producer.flush()
     faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="chains/0002/", times=None)
     producer.commit_transaction()
-    view = process(bucket, clock).state()
+    view = connection_of(process(bucket, clock)).view()
     for chain, blocked in ((0, False), (1, False), (2, True)):
         for number in partitions_of(store, chain):
             log = view.log(TopicPartition("t", number))
@@ -318,7 +319,7 @@ def test_coord_08_a_chain_that_cannot_be_written_delays_only_its_own_partitions(
 
 def ended_clean(store: Store) -> bool:
     store.recover()
-    return check_view(store.state()) == [] and store.verify(deep=True).ok
+    return check_view(connection_of(store).view()) == [] and store.verify(deep=True).ok
 
 
 def test_the_next_transaction_finishes_the_one_before_it(bucket: MemoryStore, clock: ManualClock) -> None:
@@ -330,9 +331,9 @@ def test_the_next_transaction_finishes_the_one_before_it(bucket: MemoryStore, cl
         with producer.transaction() as txn:
             write_everywhere(txn, value)
         assert seen(process(bucket, clock)).get(value) == PARTITIONS
-    assert store.state().transactions[ids_of(store, 1)].state is TxnState.PREPARE_COMMIT
+    assert connection_of(store).view().transactions[ids_of(store, 1)].state is TxnState.PREPARE_COMMIT
     background.run_all()
-    assert store.state().transactions[ids_of(store, 1)].state is TxnState.COMPLETE_COMMIT
+    assert connection_of(store).view().transactions[ids_of(store, 1)].state is TxnState.COMPLETE_COMMIT
     assert ended_clean(process(bucket, clock))
 
 
@@ -367,10 +368,10 @@ def test_a_refused_batch_in_one_chain_aborts_all_of_its_transaction(bucket: Memo
     uploads.seal()
     for upload in uploads.wait():
         if upload.batch.tp.partition == gone:
-            process(bucket, clock).submit(DropObjects((upload.new_batch.segment.key,)))
+            connection_of(process(bucket, clock)).submit(DropObjects((upload.new_batch.segment.key,)))
     with pytest.raises(UploadExpiredError):
         producer.commit_transaction()
-    assert process(bucket, clock).state().transactions[ids_of(store, 1)].state is TxnState.ONGOING
+    assert connection_of(process(bucket, clock)).view().transactions[ids_of(store, 1)].state is TxnState.ONGOING
     producer.abort_transaction()
     with producer.transaction() as txn:
         write_everywhere(txn, b"again")
@@ -389,10 +390,10 @@ def test_a_reader_leaves_the_markers_to_the_producer_for_a_while(bucket: MemoryS
     reader.assign([("t", number) for number in range(PARTITIONS)])
     assert len(reader.poll(max_records=100)) + len(reader.poll(max_records=100)) == PARTITIONS
     assert reader.poll() == []
-    assert process(bucket, clock).state().transactions[name].state is TxnState.PREPARE_COMMIT
+    assert connection_of(process(bucket, clock)).view().transactions[name].state is TxnState.PREPARE_COMMIT
     clock.advance(FINISH_AFTER_MS + 1)
     assert reader.poll() == []
-    assert process(bucket, clock).state().transactions[name].state is TxnState.COMPLETE_COMMIT
+    assert connection_of(process(bucket, clock)).view().transactions[name].state is TxnState.COMPLETE_COMMIT
     assert background.run_all() == 1
     assert ended_clean(process(bucket, clock))
 
@@ -403,14 +404,21 @@ def test_a_repeated_version_of_a_job_is_told_again(bucket: MemoryStore, clock: M
     name = ids_of(store, 1)
 
     def end(identity: ProducerIdentity) -> EndTxn:
-        keys = [(number, f"topics/t/{number}/{store.runtime.new_id()}.parquet") for number in range(PARTITIONS)]
+        keys = [
+            (number, f"topics/t/{number}/{connection_of(store).runtime.new_id()}.parquet")
+            for number in range(PARTITIONS)
+        ]
         batches = [NewBatch("t", number, Segment(key, "parquet", 10, "0" * 64, 1), 7, 8, 0) for number, key in keys]
         return EndTxn(identity, Outcome.COMMIT, tuple(batches), versions=(("s", 1),))
 
-    first: Ended = store.submit(end(store.submit(InitProducer(name))))
+    first: Ended = connection_of(store).submit(end(connection_of(store).submit(InitProducer(name))))
     again = end(first.producer)
-    answer = store.submit(again)
+    answer = connection_of(store).submit(again)
     assert answer.repeated
-    assert process(bucket, clock).submit(again) == store.submit(again) == replace(answer, unfinished=None)
-    assert store.state().transactions[name].state is TxnState.COMPLETE_ABORT
-    assert check_view(store.state()) == []
+    assert (
+        connection_of(process(bucket, clock)).submit(again)
+        == connection_of(store).submit(again)
+        == replace(answer, unfinished=None)
+    )
+    assert connection_of(store).view().transactions[name].state is TxnState.COMPLETE_ABORT
+    assert check_view(connection_of(store).view()) == []

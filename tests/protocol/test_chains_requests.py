@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore
 from txnstore.core.model import TopicPartition, TxnState
 from txnstore.errors import StorageError
@@ -43,11 +44,11 @@ class Bench:
     def costs(self) -> list[str]:
         """The requests since the last call, in order: ``segment``, or the number of the chain whose entry was put."""
         found = []
-        for operation, key in self.store.objects.log:
+        for operation, key in connection_of(self.store).objects.log:
             parts = key.split("/")
             written = operation in {"put", "put_if_absent"}
             found.append(("segment" if parts[0] == "topics" else str(int(parts[1]))) if written else operation)
-        self.store.objects.reset()
+        connection_of(self.store).objects.reset()
         return found
 
 
@@ -117,7 +118,7 @@ def test_init_is_one_entry(bench: Bench) -> None:
 
 def test_an_idle_look_is_one_get_a_chain(bench: Bench) -> None:
     """A poll looks at the chains of its partitions only."""
-    bench.store.state()
+    connection_of(bench.store).view()
     assert bench.costs() == ["get"] * CHAINS
     consumer = bench.store.consumer()
     consumer.assign([("t", number) for number in partitions_of(bench.store, 3)])
@@ -160,7 +161,7 @@ def _commit(producer: Producer) -> None:
 
 def _completed(store: Store, name: str) -> bool:
     store.producer(name)
-    return store.state().transactions[name].outcome is None
+    return connection_of(store).view().transactions[name].outcome is None
 
 
 def test_partitions_are_added_while_their_segments_are_on_their_way() -> None:
@@ -196,9 +197,9 @@ def test_what_was_added_for_an_upload_that_failed_is_aborted() -> None:
     faults.plan = on(Fault.UNAVAILABLE_503, "put", key_contains="topics/")
     with pytest.raises(StorageError):
         producer.commit_transaction()
-    assert store.state().transactions[ids_of(store, HOME)].state is TxnState.ONGOING
+    assert connection_of(store).view().transactions[ids_of(store, HOME)].state is TxnState.ONGOING
     producer.abort_transaction()
-    assert store.state().transactions[ids_of(store, HOME)].state is TxnState.COMPLETE_ABORT
+    assert connection_of(store).view().transactions[ids_of(store, HOME)].state is TxnState.COMPLETE_ABORT
     assert store.verify(deep=True).ok
 
 

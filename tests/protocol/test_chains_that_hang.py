@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from txnstore.core.model import TxnState
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.producer import Producer
@@ -36,7 +37,11 @@ def _wait_until_begun(store: Store) -> None:
     """All of them have added their partitions; then they come to the slow chain."""
     pause = threading.Event()
     for _ in range(3_000):
-        ongoing = [txn for txn in store.state(refresh=False).transactions.values() if txn.state is TxnState.ONGOING]
+        ongoing = [
+            txn
+            for txn in connection_of(store).view(refresh=False).transactions.values()
+            if txn.state is TxnState.ONGOING
+        ]
         if len(ongoing) == STUCK:
             break
         pause.wait(0.01)

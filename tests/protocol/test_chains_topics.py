@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.chains import Cluster, groups_of, ids_of, process
+from tests.helpers.connections import connection_of
 from txnstore.core.commands import CopyTopic, CreateTopic, DeleteTopic, Ended, EndTxn, InitProducer, TxnOffsets
 from txnstore.core.events import GroupOffset
 from txnstore.core.model import Isolation, Outcome, Topic, TxnState
@@ -85,11 +86,11 @@ def test_a_repeated_end_is_answered_though_a_topic_of_its_offsets_is_gone(home: 
     bucket = MemoryStore(clock=clock)
     store = process(bucket, clock, chains=3)
     store.create_topic("read")
-    identity = store.submit(InitProducer(ids_of(store, home)))
+    identity = connection_of(store).submit(InitProducer(ids_of(store, home)))
     groups = [groups_of(store, chain) for chain in range(3)]
     offsets = tuple(TxnOffsets(group, (GroupOffset(topic="read", partition=0, offset=1),)) for group in groups)
     end = EndTxn(identity, Outcome.COMMIT, offsets=offsets)
-    first: Ended = store.submit(end)
+    first: Ended = connection_of(store).submit(end)
     store.delete_topic("read")
     for again in (store, process(bucket, clock)):
-        assert again.submit(end).producer == first.producer
+        assert connection_of(again).submit(end).producer == first.producer

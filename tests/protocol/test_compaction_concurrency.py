@@ -20,6 +20,7 @@ from tests.helpers.compaction import (
     segment_keys,
     values,
 )
+from tests.helpers.connections import connection_of
 from txnstore.core.commands import Append, ProducerIdentity
 from txnstore.core.model import NewBatch
 from txnstore.errors import CompactionConflictError, CorruptionError, StorageError
@@ -138,7 +139,7 @@ def test_reader_in_another_process_is_not_interrupted(store: Store, clock: Manua
     before = rows(other)
     store.compact()
     assert rows(other) == before
-    assert other.state() == store.state()
+    assert connection_of(other).view() == connection_of(store).view()
 
 
 # Writers --------------------------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def test_missing_referenced_source_is_corruption(store: Store) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
     victim = batches(store)[0].segment.key
-    store.objects.delete([victim])
+    connection_of(store).objects.delete([victim])
     with pytest.raises(CorruptionError, match=victim):
         store.compact()
 
@@ -262,10 +263,10 @@ def test_duplicate_batch_after_a_compaction_is_detected(store: Store) -> None:
             producer.flush()
         identity = ProducerIdentity(producer.producer_id, producer.epoch)
         retry = Append(identity, (_new_batch(store, 1, 1),))
-        window = store.state().partitions[T0].producers
+        window = connection_of(store).view().partitions[T0].producers
         store.compact()
-        assert store.state().partitions[T0].producers == window
-        (answer,) = store.submit(retry)
+        assert connection_of(store).view().partitions[T0].producers == window
+        (answer,) = connection_of(store).submit(retry)
         assert (answer.base_offset, answer.limit, answer.duplicate) == (1, 2, True)
         producer.send("t", b"3", partition=0)
         producer.flush()
@@ -293,11 +294,11 @@ def test_a_failed_request_leaves_everything_as_it_was(clock: ManualClock, operat
     store.create_topic("t")
     for number in range(3):
         commit(store, [b"%d" % number])
-    before, state = rows(store), store.state()
+    before, state = rows(store), connection_of(store).view()
     faults.plan = on(Fault.ERROR_BEFORE, operation, key_contains="topics/")
     with pytest.raises(StorageError):
         store.compact()
-    assert store.state() == state
+    assert connection_of(store).view() == state
     assert rows(store) == before
     assert store.compact().merges == 1
     assert rows(store) == before

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import T0, abort, batches, commit, new_store, rows, values
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError, UnknownTopicOrPartitionError
 from txnstore.segment.codec import decode
@@ -53,9 +54,9 @@ def test_second_compaction_does_nothing(store: Store) -> None:
     for number in range(3):
         commit(store, [b"%d" % number])
     store.compact()
-    sequence = store.state().sequence
+    sequence = connection_of(store).view().sequence
     assert store.compact().partitions == ()
-    assert store.state().sequence == sequence
+    assert connection_of(store).view().sequence == sequence
 
 
 def test_merged_segments_merge_with_newer_ones(store: Store) -> None:
@@ -91,9 +92,9 @@ def test_a_log_of_aborted_data_only_becomes_empty_and_keeps_its_offsets(store: S
     """CMP-06; offsets are never used again (CMP-01)."""
     abort(store, [b"x"])
     abort(store, [b"y"])
-    counts = store.objects.snapshot()
+    counts = connection_of(store).objects.snapshot()
     store.compact()
-    spent = store.objects.snapshot() - counts
+    spent = connection_of(store).objects.snapshot() - counts
     assert batches(store) == []
     assert (spent.put, spent.put_if_absent) == (0, 1)
     commit(store, [b"z"])
@@ -107,9 +108,9 @@ def test_merge_costs_one_get_per_source_one_upload_and_one_entry(store: Store) -
     for number in range(7):
         commit(store, [b"%d" % number])
     abort(store, [b"never read"])
-    counts = store.objects.snapshot()
+    counts = connection_of(store).objects.snapshot()
     store.compact()
-    spent = store.objects.snapshot() - counts
+    spent = connection_of(store).objects.snapshot() - counts
     assert (spent.get, spent.put, spent.put_if_absent, spent.list, spent.stat, spent.delete) == (7 + 1, 1, 1, 0, 0, 0)
 
 
@@ -128,10 +129,10 @@ def test_dry_run_reports_without_changes(store: Store) -> None:
     commit(store, [b"a"])
     abort(store, [b"b"])
     commit(store, [b"c"])
-    before, counts = store.state(), store.objects.snapshot()
+    before, counts = connection_of(store).view(), connection_of(store).objects.snapshot()
     report = store.compact(dry_run=True)
-    assert (store.objects.snapshot() - counts).puts == 0
-    assert store.state() == before
+    assert (connection_of(store).objects.snapshot() - counts).puts == 0
+    assert connection_of(store).view() == before
     assert report.dry_run
     assert (report.segments_before, report.segments_after, report.aborted, report.records) == (3, 1, 1, 2)
 
@@ -157,7 +158,7 @@ def test_bad_options_are_refused_by_name(store: Store, options: dict[str, Any]) 
 def test_read_only_store_is_not_compacted(store: Store) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
-    reader = open_on(store.objects.inner, read_only=True)
+    reader = open_on(connection_of(store).objects.inner, read_only=True)
     with pytest.raises(ReadOnlyError):
         reader.compact()
     assert reader.compact(dry_run=True).merges == 1
@@ -183,7 +184,7 @@ def test_arrow_segments_merge_into_an_arrow_segment(clock: ManualClock) -> None:
     assert rows(store) == before
     (merged,) = batches(store)
     assert merged.segment.key.endswith(".arrow")
-    table = decode(store.objects.get(merged.segment.key), "arrow")
+    table = decode(connection_of(store).objects.get(merged.segment.key), "arrow")
     assert table.column_names == ["_offset", "_timestamp", "key", "value", "headers", "timestamp"]
     assert table["_offset"].to_pylist() == [0, 1, 2, 4, 5, 6, 8, 9, 10]
 
@@ -215,8 +216,8 @@ def test_segments_of_older_schemas_merge_into_the_current_schema(clock: ManualCl
         (2, None, 1),
         (2**40, "later", 3),
     ]
-    (merged,) = store.state().partitions[T0._replace(topic="m")].batches
-    stored = decode(store.objects.get(merged.segment.key), "parquet").schema
+    (merged,) = connection_of(store).view().partitions[T0._replace(topic="m")].batches
+    stored = decode(connection_of(store).objects.get(merged.segment.key), "parquet").schema
     assert stored.field("id").type == pa.int64()
 
 
@@ -245,13 +246,13 @@ def test_a_damaged_source_stops_the_merge_and_is_named(store: Store) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
     victim = batches(store)[1].segment
-    store.objects.put(victim.key, store.objects.get(victim.key)[:-1] + b"?")
-    before = store.state()
-    counts = store.objects.snapshot()
+    connection_of(store).objects.put(victim.key, connection_of(store).objects.get(victim.key)[:-1] + b"?")
+    before = connection_of(store).view()
+    counts = connection_of(store).objects.snapshot()
     with pytest.raises(CorruptionError, match=victim.key):
         store.compact()
-    assert (store.objects.snapshot() - counts).puts == 0
-    assert store.state() == before
+    assert (connection_of(store).objects.snapshot() - counts).puts == 0
+    assert connection_of(store).view() == before
 
 
 def test_a_large_merge_writes_row_group_by_row_group(clock: ManualClock) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.chains import Cluster
+from tests.helpers.connections import connection_of
 from tests.helpers.core import World, with_txn
 from tests.helpers.shell import another_process, backend, new_store
 from txnstore.chain.codec import _sealed
@@ -39,7 +40,7 @@ def test_stm_03_a_checkpoint_with_such_a_state_is_not_believed(name: str) -> Non
     (head,) = [item.key for item in objects.list("chains/") if item.key.endswith("head.json")]
     body = objects.get(head).rpartition(b',"checksum":"')[0] + b"}"
     objects.put(head, _sealed(body.replace(b'"EMPTY"', b'"%s"' % name.encode())))
-    assert another_process(store).state().transactions["a"].state is TxnState.EMPTY
+    assert connection_of(another_process(store)).view().transactions["a"].state is TxnState.EMPTY
 
 
 def test_rec_09_data_that_a_restore_has_lost_is_noticed() -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import (
     GatedStore,
@@ -45,8 +46,8 @@ def test_coord_03_all_that_is_known_of_an_id_is_stored_before_the_answer() -> No
     tp = TopicPartition("t", 0)
 
     def record() -> tuple[TxnState, int, frozenset[TopicPartition], frozenset[str], bool]:
-        txn = another_process(store).state().transactions["id"]
-        assert txn == store.state().transactions["id"]
+        txn = connection_of(another_process(store)).view().transactions["id"]
+        assert txn == connection_of(store).view().transactions["id"]
         assert (txn.producer_id, txn.timeout_ms) == (producer.producer_id, 7_000)
         return txn.state, txn.epoch, txn.partitions, txn.groups, txn.started_at is not None
 

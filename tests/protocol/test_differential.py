@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from tests.helpers.connections import connection_of
 from txnstore.testing.differential import Comparison, MismatchError, ModelDriver, StoreDriver
 from txnstore.testing.differential.compare import Difference
 from txnstore.testing.kafka import BrokerDriver
@@ -84,7 +85,7 @@ class Histories(RuleBasedStateMachine):
         for store, comparison in zip(self.stores, self.comparisons, strict=True):
             actual = store.apply(op)
             differences = comparison.step(op, expected, {**actual, "state": store.observe()})
-            self.check(f"a store of {len(store.store.chains)} chains", differences)
+            self.check(f"a store of {len(connection_of(store.store).chains)} chains", differences)
         if self.broker is not None:
             told = {"error": None, **self.broker.apply(op), "state": self.broker.observe()}
             self.check("the model beside a broker", self.beside_the_broker.step(op, told, expected))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, process, write_everywhere
+from tests.helpers.connections import connection_of
 from txnstore.consumer import Consumer
 from txnstore.coordinating.expiring import ExpiryReport
 from txnstore.core.groups import committed
@@ -35,7 +36,7 @@ def store(request: pytest.FixtureRequest, clock: ManualClock) -> Store:
 
 def names(store: Store) -> tuple[str, str]:
     """A transactional id of the last chain, and a group of the first one."""
-    return ids_of(store, len(store.chains) - 1), groups_of(store, 0)
+    return ids_of(store, len(connection_of(store).chains) - 1), groups_of(store, 0)
 
 
 def transact(store: Store) -> None:
@@ -49,7 +50,7 @@ def transact(store: Store) -> None:
 
 
 def entries(store: Store) -> int:
-    return store.state().sequence
+    return connection_of(store).view().sequence
 
 
 def test_ret_13_each_clock_forgets_in_all_chains(store: Store, clock: ManualClock) -> None:
@@ -60,12 +61,14 @@ def test_ret_13_each_clock_forgets_in_all_chains(store: Store, clock: ManualCloc
     assert store.expire() == ExpiryReport()
     assert entries(store) == before, "no entry if nothing expired"
     clock.advance(DAY_MS)
-    fences = 1 if len(store.chains) > 1 else 0  # A group of another chain than its producer's remembers the epoch.
+    fences = (
+        1 if len(connection_of(store).chains) > 1 else 0
+    )  # A group of another chain than its producer's remembers the epoch.
     assert store.expire() == ExpiryReport(producers=PARTITIONS + fences)
-    assert committed(store.state(), group, T0) is not None
+    assert committed(connection_of(store).view(), group, T0) is not None
     clock.advance(6 * DAY_MS)
     assert store.expire() == ExpiryReport(transactional_ids=(name,), offsets=1, groups=(group,))
-    view = store.state()
+    view = connection_of(store).view()
     assert not any(log.producers for log in view.partitions.values())
     assert (len(view.transactions), len(view.transactional_ids), len(view.groups)) == (0, 0, 0)
     assert check_view(view) == []
@@ -86,7 +89,7 @@ def test_tmo_08_the_owner_of_an_expired_id_stops(store: Store, clock: ManualCloc
     assert raised.value.fatal
     successor = store.producer(name)
     assert (successor.epoch, successor.producer_id) == (0, producer.producer_id + 1)
-    assert check_view(store.state()) == []
+    assert check_view(connection_of(store).view()) == []
 
 
 def test_seq_08_an_idempotent_producer_goes_on(store: Store, clock: ManualClock) -> None:
@@ -109,9 +112,9 @@ def test_tmo_07_the_routine_expires_too(store: Store, clock: ManualClock, routin
     run = getattr(store, routine)
     run(dry_run=True)
     run(expire=False)
-    assert len(store.state().transactions) == 1
+    assert len(connection_of(store).view().transactions) == 1
     run()
-    view = store.state()
+    view = connection_of(store).view()
     assert (len(view.transactions), len(view.groups)) == (0, 0)
     before = entries(store)
     run()
@@ -122,15 +125,15 @@ def test_off_16_a_live_member_keeps_the_offsets(store: Store, clock: ManualClock
     """OFF-16: a consumer that polls, however seldom something comes, finds its position."""
     _, group = names(store)
     transact(store)
-    with Consumer(store, ["t"], group, session_timeout=1_800.0) as consumer:
+    with Consumer(connection_of(store), ["t"], group, session_timeout=1_800.0) as consumer:
         clock.advance(8 * DAY_MS)
         consumer.poll()
         assert store.expire(offsets=60.0).offsets == 0
-        assert committed(store.state(), group, T0) is not None
+        assert committed(connection_of(store).view(), group, T0) is not None
 
 
 def test_a_store_that_is_only_read_expires_nothing(store: Store) -> None:
-    reader = open_on(store.objects, read_only=True)
+    reader = open_on(connection_of(store).objects, read_only=True)
     with pytest.raises(ReadOnlyError):
         reader.expire()
 

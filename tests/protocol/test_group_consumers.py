@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.reading import another_process, append, kinds, new_store, read_all, texts
 from txnstore.consumer import Consumer
 from txnstore.core.model import Group, TopicPartition
@@ -49,7 +50,7 @@ def _numbers(consumer: Consumer) -> list[int]:
 
 
 def _group(store: Store) -> Group:
-    return store.state().groups["g"]
+    return connection_of(store).view().groups["g"]
 
 
 def _settle(*consumers: Consumer) -> list[list[int]]:
@@ -65,14 +66,14 @@ def _settle(*consumers: Consumer) -> list[list[int]]:
 
 def test_the_first_poll_joins_and_the_next_ones_cost_nothing_more(store: Store) -> None:
     """One PUT to join; an idle poll is one GET as ever; subscribing costs what it did."""
-    store.objects.reset()
+    connection_of(store).objects.reset()
     consumer = _member(store)
     assert kinds(store) == ["get"]
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert consumer.poll() == []
     assert kinds(store) == ["put_if_absent", "get"]
     for _ in range(3):
-        store.objects.reset()
+        connection_of(store).objects.reset()
         consumer.poll()
         assert kinds(store) == ["get"]
 
@@ -82,11 +83,11 @@ def test_a_consumer_without_membership_costs_what_it_did(store: Store) -> None:
     consumers = [store.consumer(["t"]), store.consumer(group="g")]
     consumers[1].assign(PARTS)
     for consumer in consumers:
-        store.objects.reset()
+        connection_of(store).objects.reset()
         consumer.poll()
         assert kinds(store) == ["get"]
         assert _numbers(consumer) == [0, 1, 2, 3]
-    assert "g" not in store.state().groups
+    assert "g" not in connection_of(store).view().groups
     assert consumers[1].group_metadata().generation == -1
 
 
@@ -98,7 +99,7 @@ def test_heartbeats_come_with_polls_three_in_a_session(store: Store, clock: Manu
     puts = []
     for _ in range(10):
         clock.advance(SESSION // 9)
-        store.objects.reset()
+        connection_of(store).objects.reset()
         consumer.poll()
         puts.append(kinds(store).count("put_if_absent"))
     assert puts == [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]
@@ -109,7 +110,7 @@ def test_who_commits_often_sends_no_heartbeats(store: Store, clock: ManualClock)
     consumer, producer = _member(store), store.producer("p")
     for number in range(12):
         clock.advance(SESSION // 4)
-        store.objects.reset()
+        connection_of(store).objects.reset()
         consumer.poll()
         assert kinds(store).count("put_if_absent") == (1 if number == 0 else 0), number
         if number % 2:
@@ -232,7 +233,7 @@ def test_two_assignors(store: Store, clock: ManualClock) -> None:
 
 def test_a_group_over_several_chains(clock: ManualClock) -> None:
     """The group's chain says who reads what; partitions are elsewhere."""
-    store = create_on(MemoryStore(clock=clock), chains=4, runtime=new_store(clock).runtime)
+    store = create_on(MemoryStore(clock=clock), chains=4, runtime=connection_of(new_store(clock)).runtime)
     store.create_topic("t", partitions=4)
     _fill(store, "a", "b")
     first, second = _member(store), _member(store)
@@ -551,7 +552,7 @@ def test_off_24_there_are_no_share_groups(store: Store) -> None:
     """KIP-1289 is out of scope: a group shares partitions, not records, so there is nothing to acknowledge."""
     assert not hasattr(_member(store), "acknowledge")
     with pytest.raises(TypeError):
-        store.consumer(["t"], share_group="g")
+        store.consumer(["t"], share_group="g")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from itertools import pairwise
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.reading import texts
 from txnstore.consumer import Consumer
+from txnstore.consumer.membership import AssignorName
 from txnstore.core.invariants import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError, UnstableOffsetCommitError
@@ -37,7 +39,8 @@ class Copier:
         self.steps = self._work()
 
     def _consumer(self) -> Consumer:
-        assignor = self.rng.choice(["range", "cooperative-sticky"])
+        names: list[AssignorName] = ["range", "cooperative-sticky"]
+        assignor = self.rng.choice(names)
         return self.store.consumer(["in"], group="copiers", session_timeout=SESSION, assignor=assignor)
 
     def _work(self) -> Iterator[str]:
@@ -138,7 +141,7 @@ def test_tst_21_copiers_of_a_group_copy_every_record_once(chains: int, seed: int
         copier.close()
     clock.advance(int(1_000 * TIMEOUT) + 1)
     assert store.recover().failed == ()
-    state = store.state()
+    state = connection_of(store).view()
     assert check_view(state) == []
     assert _lag(store) == 0
     with store.consumer(["out"], auto_offset_reset="earliest") as consumer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere
 from txnstore.chain.log import _Waiter
 from txnstore.core.commands import InitProducer
@@ -76,7 +77,7 @@ def test_a_commit_that_was_interrupted_anywhere_can_be_repeated_and_tells_the_tr
             committed = repeat(producer.commit_transaction, producer) if interrupted else True
             goes_on(store, producer)
             assert values(store) == ([b"a", b"b", b"c", b"z"] if committed else [b"z"])
-            group = store.state().groups.get("g")
+            group = connection_of(store).view().groups.get("g")
             assert (group is not None and TopicPartition("t", 0) in group.offsets) == committed
             return interrupted
 
@@ -174,14 +175,14 @@ def test_a_commit_whose_committing_thread_was_interrupted_is_not_acknowledged() 
     def attempt(interrupter: Interrupter) -> bool:
         with new_store() as store:
             follower = _Waiter(InitProducer("follower", 1000))
-            store.chain._waiting.append(follower)
-            interrupted = interrupter.run(lambda: store.chain.submit(InitProducer("leader", 1000)))
+            connection_of(store).chain._waiting.append(follower)
+            interrupted = interrupter.run(lambda: connection_of(store).chain.submit(InitProducer("leader", 1000)))
             try:
                 follower.answer()
             except UnknownOutcomeError:
                 assert interrupted
             else:
-                assert "follower" in store.state().transactions
+                assert "follower" in connection_of(store).view().transactions
             return interrupted
 
     assert len(list(everywhere({"Chain._commit_round", "Chain._commit"}, attempt))) > 10
@@ -214,7 +215,7 @@ def test_offsets_sent_after_an_interrupted_flush_are_not_taken_for_sent() -> Non
             interrupted = interrupter.run(producer.flush)
             producer.send_offsets({TopicPartition("t", 1): 9}, "g")
             producer.commit_transaction()
-            offsets = store.state().groups["g"].offsets
+            offsets = connection_of(store).view().groups["g"].offsets
             assert {tp: found.value for tp, found in offsets.items()} == {
                 TopicPartition("t", 0): OffsetAndMetadata(7),
                 TopicPartition("t", 1): OffsetAndMetadata(9),

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.compaction import DAY_MS, HOUR_MS, abort, batches, begin, commit, new_store, reopen, rows, values
+from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
+from txnstore.connection import Connection
 from txnstore.coordinating.recovery import FINISH_AFTER_MS
 from txnstore.core.commands import DeleteTopic, EndTxn, ProducerIdentity
 from txnstore.core.events import MarkerWritten, TxnPrepared
@@ -49,10 +51,12 @@ def _everywhere(store: Store, value: bytes, name: str = "everywhere") -> Produce
 
 def _decide(store: Store, producer: Producer, outcome: Outcome = Outcome.COMMIT) -> None:
     """Decide the transaction of a producer as a process that dies before it has written a marker of another chain."""
-    clock = store.runtime.clock
-    dying = open_on(store.objects.inner, runtime=Runtime(clock, lambda _: None, background=DeferredExecutor))
+    clock = connection_of(store).runtime.clock
+    dying = open_on(
+        connection_of(store).objects.inner, runtime=Runtime(clock, lambda _: None, background=DeferredExecutor)
+    )
     identity = ProducerIdentity(producer.producer_id, producer.epoch, producer.transactional_id)
-    dying.submit(EndTxn(identity, outcome))
+    connection_of(dying).submit(EndTxn(identity, outcome))
 
 
 def _found(report: VerifyReport) -> list[tuple[str, str]]:
@@ -71,12 +75,12 @@ def test_a_compaction_writes_the_markers_that_are_missing_first(
         commit(store, [b"%d" % number], partition=0)
     _decide(store, _everywhere(store, b"x"), outcome)
     tps = [TopicPartition("t", partition) for partition in range(CHAINS)]
-    assert any(log.open_txns for tp in tps if (log := store.state().log(tp)) is not None)
+    assert any(log.open_txns for tp in tps if (log := connection_of(store).view().log(tp)) is not None)
     clock.advance(FINISH_AFTER_MS + 1)
     before = rows(store)
     report = reopen(store, clock).compact()
     assert report.conflicts == 0
-    assert not any(log.open_txns for tp in tps if (log := store.state().log(tp)) is not None)
+    assert not any(log.open_txns for tp in tps if (log := connection_of(store).view().log(tp)) is not None)
     assert rows(store) == before
     assert [row["value"] for row in before].count(b"x") == (CHAINS if outcome is Outcome.COMMIT else 0)
     assert report.aborted == (0 if outcome is Outcome.COMMIT else CHAINS)
@@ -93,22 +97,22 @@ def test_a_compaction_ends_what_is_open_past_its_timeout(store: Store, clock: Ma
     report = reopen(store, clock).compact()
     assert (report.conflicts, report.aborted) == (0, CHAINS)
     assert values(store) == [b"0", b"1", b"2"]
-    assert store.state().transactions[producer.transactional_id or ""].started_at is None
+    assert connection_of(store).view().transactions[producer.transactional_id or ""].started_at is None
     assert store.verify(deep=True).ok
 
 
 def test_a_dry_run_ends_nothing(store: Store) -> None:
     _decide(store, _everywhere(store, b"x"))
-    sequence = store.state().sequence
+    sequence = connection_of(store).view().sequence
     store.compact(dry_run=True)
-    assert store.state().sequence == sequence
+    assert connection_of(store).view().sequence == sequence
 
 
 def test_a_compaction_with_nothing_to_do_asks_each_chain_once(store: Store) -> None:
     commit(store, [b"a"])
-    before = store.objects.snapshot()
+    before = connection_of(store).objects.snapshot()
     assert store.compact().partitions == ()
-    spent = store.objects.snapshot() - before
+    spent = connection_of(store).objects.snapshot() - before
     assert (spent.get, spent.puts, spent.list) == (CHAINS, 0, 0)
 
 
@@ -118,10 +122,10 @@ def test_each_partition_is_replaced_in_its_own_chain(store: Store) -> None:
         with store.producer("w") as producer, producer.transaction():
             for partition in range(CHAINS):
                 producer.send("t", b"%d" % number, partition=partition, timestamp=1_000)
-    before, sequences = rows(store), [state.sequence for state in store.state().states]
+    before, sequences = rows(store), [state.sequence for state in connection_of(store).view().states]
     report = store.compact()
     assert (report.merges, report.conflicts, report.records) == (CHAINS, 0, 4 * CHAINS)
-    assert [state.sequence for state in store.state().states] == [number + 1 for number in sequences]
+    assert [state.sequence for state in connection_of(store).view().states] == [number + 1 for number in sequences]
     assert rows(store) == before
     assert store.verify(deep=True).ok
 
@@ -140,20 +144,20 @@ def test_a_vacuum_takes_the_garbage_of_all_chains(store: Store, clock: ManualClo
     store.delete_topic("gone")
     orphans = [keys.segment("t", partition, f"{partition:08}", "parquet") for partition in range(CHAINS)]
     for key in orphans:
-        store.objects.put(key, b"x")
+        connection_of(store).objects.put(key, b"x")
     assert store.vacuum().deleted == ()
     clock.advance(DAY_MS)
-    expected = {item.key for item in store.objects.list(keys.TOPICS)} - {
+    expected = {item.key for item in connection_of(store).objects.list(keys.TOPICS)} - {
         batch.segment.key for partition in range(CHAINS) for batch in batches(store, TopicPartition("t", partition))
     }
     assert len(expected) == 2 * 3 * CHAINS + CHAINS
     assert set(store.vacuum().deleted) == expected
-    assert store.state().dropped.keys() >= set(orphans)
+    assert connection_of(store).view().dropped.keys() >= set(orphans)
     assert [row["value"] for row in rows(store)] == [b"0", b"1", b"2"] * CHAINS
     assert store.verify(deep=True).ok
     clock.advance(8 * DAY_MS)
     store.vacuum()
-    assert dict(store.state().dropped) == {}, "forgotten, in all chains"
+    assert dict(connection_of(store).view().dropped) == {}, "forgotten, in all chains"
 
 
 def test_a_vacuum_tells_the_chains_of_a_topic_that_is_gone(store: Store, clock: ManualClock) -> None:
@@ -161,15 +165,15 @@ def test_a_vacuum_tells_the_chains_of_a_topic_that_is_gone(store: Store, clock: 
     store.create_topic("gone", partitions=CHAINS)
     for partition in range(CHAINS):
         commit(store, [b"x"], "gone", partition)
-    held = {item.key for item in store.objects.list(f"{keys.TOPICS}gone/")}
+    held = {item.key for item in connection_of(store).objects.list(f"{keys.TOPICS}gone/")}
     own = {key for key in held if chain_of_partition(TopicPartition("gone", int(key.split("/")[2])), CHAINS) == 0}
     # Only the catalog's chain hears of it: the process died there.
-    store.chain.submit(DeleteTopic("gone"))
+    connection_of(store).chain.submit(DeleteTopic("gone"))
     clock.advance(DAY_MS)
     assert set(reopen(store, clock).vacuum(dry_run=True).deleted) == own, "the others do not know it yet"
-    assert any("gone" in state.topics for state in store.state().states[1:])
+    assert any("gone" in state.topics for state in connection_of(store).view().states[1:])
     assert set(reopen(store, clock).vacuum().deleted) == own
-    assert not any("gone" in state.topics for state in store.state().states)
+    assert not any("gone" in state.topics for state in connection_of(store).view().states)
     clock.advance(DAY_MS)
     assert set(reopen(store, clock).vacuum().deleted) == held - own
     assert store.verify(deep=True).ok
@@ -187,11 +191,13 @@ def test_old_checkpoints_of_every_chain_go(store: Store, clock: ManualClock) -> 
     assert len(store.vacuum().deleted) == CHAINS * 2 * 2
     for number in range(CHAINS):
         heads = [
-            key for item in store.objects.list(keys.checkpoints(number)) if keys.checkpoint_sequence(key := item.key)
+            key
+            for item in connection_of(store).objects.list(keys.checkpoints(number))
+            if keys.checkpoint_sequence(key := item.key)
         ]
         assert len(heads) == 2
     reopened = reopen(store, clock)
-    assert reopened.state() == store.state()
+    assert connection_of(reopened).view() == connection_of(store).view()
     assert reopened.verify().ok
 
 
@@ -203,9 +209,11 @@ def test_a_checkpoint_saves_every_chain_and_the_next_open_reads_no_older_entry(
 ) -> None:
     _decide(store, _everywhere(store, b"x"))
     begin(store, [b"open"], partition=1)
-    assert store.checkpoint() == store.state().sequence
-    store.objects.delete([item.key for number in range(CHAINS) for item in store.objects.list(keys.entries(number))])
-    assert reopen(store, clock).state() == store.state()
+    assert store.checkpoint() == connection_of(store).view().sequence
+    connection_of(store).objects.delete(
+        [item.key for number in range(CHAINS) for item in connection_of(store).objects.list(keys.entries(number))]
+    )
+    assert connection_of(reopen(store, clock)).view() == connection_of(store).view()
 
 
 # Verification ---------------------------------------------------------------------------------------------------------
@@ -228,22 +236,22 @@ def full(store: Store) -> Store:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_sound_store_of_several_chains_has_no_violations(full: Store, clock: ManualClock, *, deep: bool) -> None:
-    for store in (full, reopen(full, clock), Store(full.objects.inner, read_only=True)):
+    for store in (full, reopen(full, clock), Store(Connection(connection_of(full).objects.inner, read_only=True))):
         report = store.verify(deep=deep)
         assert report.violations == ()
-        assert report.sequence == report.entries == full.state().sequence
+        assert report.sequence == report.entries == connection_of(full).view().sequence
         assert (report.checkpoints, report.segments) == (CHAINS, 2 * CHAINS + 1)
 
 
 @pytest.mark.parametrize("damaged", range(CHAINS))
 def test_a_damaged_chain_does_not_hide_the_others(full: Store, damaged: int) -> None:
     """OBJ-13: its entry is named, and so is what is wrong in the other chains: here a segment of each."""
-    last = full.state().states[damaged].sequence
-    full.objects.put(keys.entry(damaged, last), b"{}")
+    last = connection_of(full).view().states[damaged].sequence
+    connection_of(full).objects.put(keys.entry(damaged, last), b"{}")
     victims = [next(iter(batches(full, _led_by(number)))).segment for number in range(CHAINS)]
     for victim in victims:
-        full.objects.put(victim.key, b"?" * victim.size)
-    report = Store(full.objects.inner, read_only=True).verify(deep=True)
+        connection_of(full).objects.put(victim.key, b"?" * victim.size)
+    report = Store(Connection(connection_of(full).objects.inner, read_only=True)).verify(deep=True)
     assert _found(report) == [
         ("entry_intact", keys.entry(damaged, last)),
         ("state_at_head", keys.entries(damaged)),
@@ -257,7 +265,7 @@ def test_a_rule_that_is_broken_in_a_chain_says_which(full: Store) -> None:
     entry = _entry(full, 2, sequence)
     events = [replace(item, offset=0) if isinstance(item, MarkerWritten) else item for item in entry.events]
     _rewrite(full, 2, sequence, entry.model_copy(update={"events": events}))
-    report = Store(full.objects.inner, read_only=True).verify()
+    report = Store(Connection(connection_of(full).objects.inner, read_only=True)).verify()
     assert any(item.name == "batches_in_order" and item.subject.startswith("chain 2, ") for item in report.violations)
     assert not any(word in str(item) for item in report.violations for word in ("chain 0", "chain 1", "chains/0001"))
 
@@ -267,17 +275,19 @@ def test_an_entry_that_another_chain_rests_on_and_that_is_gone_is_found(full: St
     home = chain_of_transactional_id("everywhere", CHAINS)
     full.recover()
     decision = _last(full, home, TxnPrepared, transactional_id="everywhere")
-    last = full.state().states[home].sequence
-    full.objects.delete([keys.entry(home, number) for number in range(decision, last + 1)])
-    report = Store(full.objects.inner, read_only=True).verify()
+    last = connection_of(full).view().states[home].sequence
+    connection_of(full).objects.delete([keys.entry(home, number) for number in range(decision, last + 1)])
+    report = Store(Connection(connection_of(full).objects.inner, read_only=True)).verify()
     assert _found(report) == [("cut_is_consistent", keys.CHAINS)]
     assert keys.entry(home, decision) in report.violations[0].message
 
 
 def test_a_damaged_identity_does_not_change_the_number_of_chains(full: Store) -> None:
     """OBJ-13: a checkpoint tells it; with a wrong one every partition would be looked for in a wrong chain."""
-    full.objects.put(keys.STORE, b'{"version":1}')
-    assert _found(Store(full.objects.inner, read_only=True).verify()) == [("identity_intact", keys.STORE)]
+    connection_of(full).objects.put(keys.STORE, b'{"version":1}')
+    assert _found(Store(Connection(connection_of(full).objects.inner, read_only=True)).verify()) == [
+        ("identity_intact", keys.STORE)
+    ]
 
 
 # Shared ---------------------------------------------------------------------------------------------------------------
@@ -285,12 +295,12 @@ def test_a_damaged_identity_does_not_change_the_number_of_chains(full: Store) ->
 
 def _entry(store: Store, chain: int, sequence: int) -> Entry:
     key = keys.entry(chain, sequence)
-    return decode(Entry, key, store.objects.get(key))
+    return decode(Entry, key, connection_of(store).objects.get(key))
 
 
 def _last(store: Store, chain: int, kind: type, **fields: object) -> int:
     """The last entry of a chain that holds such an event."""
-    last = store.state().states[chain].sequence
+    last = connection_of(store).view().states[chain].sequence
     return next(
         number
         for number in range(last, 0, -1)
@@ -304,10 +314,10 @@ def _last(store: Store, chain: int, kind: type, **fields: object) -> int:
 def _rewrite(store: Store, chain: int, sequence: int, entry: Entry) -> None:
     """Replace an entry by another well-formed one, and everything after it so that the hashes fit again."""
     previous = None
-    for number in range(sequence, store.state(refresh=False).states[chain].sequence + 1):
+    for number in range(sequence, connection_of(store).view(refresh=False).states[chain].sequence + 1):
         found = entry if number == sequence else _entry(store, chain, number)
         if previous is not None:
             found = found.model_copy(update={"previous": previous})
         data = encode(found)
-        store.objects.put(keys.entry(chain, number), data)
+        connection_of(store).objects.put(keys.entry(chain, number), data)
         previous = content_hash(data)

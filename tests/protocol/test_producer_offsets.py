@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, sound, values
 from txnstore.core.groups import committed
@@ -184,7 +185,7 @@ def test_no_offsets_are_ignored(bench: Bench) -> None:
     """API-20."""
     producer = begun(bench)
     producer.send_offsets({}, "g")
-    bench.store.objects.reset()
+    connection_of(bench.store).objects.reset()
     producer.commit_transaction()
     assert bench.log() == []
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, rows, sound, values
 from txnstore.chain import keys
@@ -110,7 +111,7 @@ def test_a_commit_of_many_partitions_is_one_entry(bench: Bench) -> None:
         producer.send("t", b"x", partition=number)
     producer.send_offsets({T0: 1}, "group")
     before = len(entries(bench.inner))
-    bench.store.objects.reset()
+    connection_of(bench.store).objects.reset()
     producer.commit_transaction()
     assert sorted(bench.kinds()) == ["put"] * 3 + ["put_if_absent"]
     assert len(entries(bench.inner)) == before + 1
@@ -234,7 +235,7 @@ def test_a_commit_at_the_last_epoch_whose_answer_is_lost_finds_its_successor(ben
 
 def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
     """The chain and the producer as they are after so many transactions: by an entry that grants that epoch."""
-    chain = bench.store.chains[chain_of_transactional_id("id", len(bench.store.chains))]
+    chain = connection_of(bench.store).chains[chain_of_transactional_id("id", len(connection_of(bench.store).chains))]
     state = chain.refresh()
     granted = ProducerInitialized(
         producer_id=producer.producer_id, epoch=epoch, transactional_id="id", timeout_ms=60_000
@@ -435,7 +436,7 @@ def test_a_clock_that_is_far_ahead_stops_nobody_else(bench: Bench) -> None:
     with another_process(bench.store, bench.inner) as wrong:
         wrong.runtime.clock.advance(30 * 86_400_000)  # type: ignore[attr-defined]
         wrong.create_topic("by the wrong clock".replace(" ", "-"))
-    bench.store.state()
+    connection_of(bench.store).view()
     with bench.store.producer("id") as producer, producer.transaction() as txn:
         txn.send("t", b"x", partition=0)
     assert values(bench.store) == [b"x"]

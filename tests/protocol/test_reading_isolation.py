@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.reading import (
     T0,
     T1,
@@ -26,10 +27,13 @@ from txnstore.consumer import Consumer
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
+from txnstore.read.plan import IsolationLevel
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
-RC, RU = "read_committed", "read_uncommitted"
+RC: IsolationLevel = "read_committed"
+RU: IsolationLevel = "read_uncommitted"
+LEVELS: tuple[IsolationLevel, ...] = (RC, RU)
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ def store(clock: ManualClock, chains: int) -> Store:
     return store
 
 
-def _consumed(store: Store, isolation: str) -> list[str]:
+def _consumed(store: Store, isolation: IsolationLevel) -> list[str]:
     records = read_all(store.consumer(["t"], isolation=isolation))
     return texts(sorted(records, key=lambda record: record.partition))
 
@@ -175,11 +179,11 @@ def test_an_abort_without_data_hides_nothing(store: Store) -> None:
     append(store, "a")
     abort(store, "x")
     commit(store, "b")
-    aborted = next(batch for batch in store.state().partitions[T0].batches if batch.base_offset == 1)
+    aborted = next(batch for batch in connection_of(store).view().partitions[T0].batches if batch.base_offset == 1)
     producer = begin(store, "p")
     producer.send_offsets({T0: 1}, "g")
     producer.abort_transaction()
-    store.submit(ReplaceSegments(T0, (aborted,), ()))
+    connection_of(store).submit(ReplaceSegments(T0, (aborted,), ()))
     assert scanned(store) == scanned(store, RU) == ["a", "b"]
     assert texts(read_all(store.consumer(["t"], isolation=RU))) == ["a", "b"]
 
@@ -195,9 +199,9 @@ def test_a_hundred_thousand_aborted_records_are_passed_at_once(store: Store) -> 
         producer.abort_transaction()
     commit(store, "at last")
     consumer = store.consumer(["t"])
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert texts(consumer.poll()) == ["at last"]
-    assert len([key for _, key in store.objects.log if key.startswith("topics/")]) == 1
+    assert len([key for _, key in connection_of(store).objects.log if key.startswith("topics/")]) == 1
     assert consumer.poll() == []
     assert consumer.position(T0) == consumer.end_offsets()[T0] == 100_003
 
@@ -207,9 +211,9 @@ def test_an_open_transaction_costs_a_reader_no_byte(store: Store) -> None:
     commit(store, "decided")
     big = begin(store, "big", *("y" * 100_000 for _ in range(10)))
     consumer = store.consumer(["t"])
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert texts(read_all(consumer)) == ["decided"]
-    assert store.objects.snapshot().bytes_in < 10_000
+    assert connection_of(store).objects.snapshot().bytes_in < 10_000
     big.commit_transaction()
     assert len(read_all(consumer)) == 10
 
@@ -240,8 +244,8 @@ class _History:
         self.store = new_store(clock)
         self.store.create_topic("t")
         self.reader = another_process(self.store, clock)
-        self.consumers = {level: self.reader.consumer(["t"], isolation=level) for level in (RC, RU)}
-        self.consumed: dict[str, list[tuple[int, str]]] = {RC: [], RU: []}
+        self.consumers = {level: self.reader.consumer(["t"], isolation=level) for level in LEVELS}
+        self.consumed: dict[IsolationLevel, list[tuple[int, str]]] = {RC: [], RU: []}
         self.producers: dict[str, Producer] = {}
         self.log: list[tuple[int, str, tuple[str, int] | None]] = []
         self.outcomes: dict[tuple[str, int], bool] = {}
@@ -282,7 +286,7 @@ class _History:
         self.outcomes[name, self.turns[name]] = commit
         self.end += 1
 
-    def _visible(self, isolation: str) -> list[tuple[int, str]]:
+    def _visible(self, isolation: IsolationLevel) -> list[tuple[int, str]]:
         if isolation == RU:
             return [(offset, value) for offset, value, _ in self.log]
         undecided = [offset for offset, _, owner in self.log if owner is not None and owner not in self.outcomes]
@@ -305,7 +309,7 @@ class _History:
                 assert self.consumed[level] == expected
                 assert consumer.position(T0) == self.end
 
-    def _consume(self, level: str, consumer: Consumer, *, drained: bool) -> None:
+    def _consume(self, level: IsolationLevel, consumer: Consumer, *, drained: bool) -> None:
         if drained:
             self.consumed[level] += [(record.offset, _text(record.value)) for record in read_all(consumer)]
         elif self.rng.random() < 0.5:
@@ -345,7 +349,9 @@ def test_readers_touch_only_the_next_entry(store: Store) -> None:
     append(store, "a")
     consumer = store.consumer(["t"])
     consumer.poll()
-    store.objects.reset()
+    connection_of(store).objects.reset()
     consumer.poll()
-    assert list(store.objects.log) == [("get", keys.entry(0, store.chain.state.sequence + 1))]
+    assert list(connection_of(store).objects.log) == [
+        ("get", keys.entry(0, connection_of(store).chain.state.sequence + 1))
+    ]
     assert TopicPartition("t", 0) in consumer.assignment()

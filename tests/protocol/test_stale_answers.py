@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import another_process, new_store
 from txnstore.core.commands import AbortTxn, InitProducer
 from txnstore.errors import ProducerFencedError
@@ -17,7 +18,7 @@ def test_fen_01_an_abort_that_somebody_else_did_is_not_told_to_who_was_replaced_
     producer.send("t", b"1", partition=0)
     producer.flush()
     other = another_process(store)
-    other.submit(AbortTxn("id"))
+    connection_of(other).submit(AbortTxn("id"))
     other.producer("id")
     with pytest.raises(ProducerFencedError):
         producer.abort_transaction()
@@ -26,12 +27,12 @@ def test_fen_01_an_abort_that_somebody_else_did_is_not_told_to_who_was_replaced_
 def test_init_10_a_repeated_init_is_not_served_from_what_was_true_before_another_instance_came() -> None:
     """INIT-10: the grant that it would be told again belongs to nobody any more."""
     store = new_store()
-    first = store.submit(InitProducer("id"))
+    first = connection_of(store).submit(InitProducer("id"))
     again = InitProducer("id", expected=(first.producer_id, first.epoch))
-    assert store.submit(again) == store.submit(again)
+    assert connection_of(store).submit(again) == connection_of(store).submit(again)
     another_process(store).producer("id")
     with pytest.raises(ProducerFencedError):
-        store.submit(again)
+        connection_of(store).submit(again)
 
 
 def test_init_08_a_bump_in_a_transaction_ends_it_and_is_told_the_same_when_repeated() -> None:
@@ -39,14 +40,14 @@ def test_init_08_a_bump_in_a_transaction_ends_it_and_is_told_the_same_when_repea
     answers = set()
     for chains in (1, 3):
         store = new_store(chains=chains)
-        held = store.submit(InitProducer("id"))
+        held = connection_of(store).submit(InitProducer("id"))
         producer = store.producer("id")
         producer.begin_transaction()
         for partition in range(3):
             producer.send("t", b"1", partition=partition)
         producer.flush()
         bump = InitProducer("id", expected=(producer.producer_id, producer.epoch))
-        granted = store.submit(bump)
-        assert granted == store.submit(bump)
+        granted = connection_of(store).submit(bump)
+        assert granted == connection_of(store).submit(bump)
         answers.add(granted.epoch - held.epoch)
     assert answers == {2}

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, in_threads
 from txnstore.chain import keys
 from txnstore.core.commands import EndTxn, InitProducer, ProducerIdentity
@@ -38,12 +39,12 @@ def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]
     store = process(MemoryStore(clock=clock), clock, chains=request.param)
     store.create_topic("t", partitions=PARTITIONS)
     yield store
-    assert check_view(store.state()) == []
+    assert check_view(connection_of(store).view()) == []
 
 
 def name_of(store: Store) -> str:
     """A transactional id of the last chain."""
-    return ids_of(store, len(store.chains) - 1)
+    return ids_of(store, len(connection_of(store).chains) - 1)
 
 
 def opened(store: Store) -> Producer:
@@ -57,7 +58,7 @@ def opened(store: Store) -> Producer:
 
 
 def offset(store: Store) -> int | None:
-    found = committed(store.state(), groups_of(store, 0), T0)
+    found = committed(connection_of(store).view(), groups_of(store, 0), T0)
     return found.offset if found is not None else None
 
 
@@ -76,7 +77,9 @@ def test_tmo_01_the_chain_is_later_than_who_looks(store: Store, clock: ManualClo
     """TMO-01: by the time of its chain; a process whose clock is slow aborts it, too."""
     opened(store)
     clock.advance(TIMEOUT_MS + 1)
-    store.chains[chain_of_transactional_id(name_of(store), len(store.chains))].submit(InitProducer())
+    connection_of(store).chains[chain_of_transactional_id(name_of(store), len(connection_of(store).chains))].submit(
+        InitProducer()
+    )
     clock.advance(-3_600_000)
     assert store.recover().aborted == (name_of(store),)
 
@@ -132,9 +135,9 @@ def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnSt
 
     What the commit raises, and what the sweep says that it has aborted.
     """
-    gated = GatedStore(store.objects.inner)
-    producer = opened(process(gated if commit_first else store.objects.inner, clock))
-    sweeper = process(store.objects.inner if commit_first else gated, clock)
+    gated = GatedStore(connection_of(store).objects.inner)
+    producer = opened(process(gated if commit_first else connection_of(store).objects.inner, clock))
+    sweeper = process(connection_of(store).objects.inner if commit_first else gated, clock)
     clock.advance(TIMEOUT_MS + 1)
 
     def commit() -> TxnStoreError | None:
@@ -147,7 +150,7 @@ def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnSt
     def sweep() -> tuple[str, ...]:
         return sweeper.recover().aborted
 
-    gate = gated.hold("put_if_absent", keys.entries(len(store.chains) - 1), times=1)
+    gate = gated.hold("put_if_absent", keys.entries(len(connection_of(store).chains) - 1), times=1)
     with ThreadPoolExecutor(1) as pool:
         if commit_first:
             waiting = pool.submit(commit)
@@ -184,12 +187,12 @@ def test_tmo_05_what_is_decided_is_completed_at_any_time(
     store: Store, clock: ManualClock, outcome: Outcome, wait_ms: int
 ) -> None:
     """TMO-05: before its time-out and after it, as it was decided."""
-    dying = process(store.objects.inner, clock, background=DeferredExecutor)
+    dying = process(connection_of(store).objects.inner, clock, background=DeferredExecutor)
     producer = opened(dying)
-    dying.submit(EndTxn(ProducerIdentity(producer.producer_id, producer.epoch, name_of(store)), outcome))
+    connection_of(dying).submit(EndTxn(ProducerIdentity(producer.producer_id, producer.epoch, name_of(store)), outcome))
     clock.advance(wait_ms)
     report = store.recover()
-    assert (report.finished, report.aborted) == ((name_of(store),) if len(store.chains) > 1 else (), ())
+    assert (report.finished, report.aborted) == ((name_of(store),) if len(connection_of(store).chains) > 1 else (), ())
     assert store.transaction(name_of(store)).state.name == f"COMPLETE_{outcome.value}"
     committing = outcome is Outcome.COMMIT
     assert (seen(store), offset(store)) == (({b"value": PARTITIONS}, 5) if committing else ({}, None))
@@ -199,7 +202,7 @@ def test_tmo_06_many_sweep_at_once_and_it_is_aborted_once(store: Store, clock: M
     """TMO-03, TMO-06: one bump, one marker in each partition."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
-    sweepers = [process(store.objects.inner, clock) for _ in range(8)]
+    sweepers = [process(connection_of(store).objects.inner, clock) for _ in range(8)]
     reports = in_threads(8, lambda number: sweepers[number].recover().failed)
     assert reports == [()] * 8
     assert store.transaction(name_of(store)).epoch == producer.epoch + 1

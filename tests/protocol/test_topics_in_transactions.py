@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from txnstore.core.invariants import check_view
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
@@ -27,7 +28,7 @@ class Scene:
 
     def recreate(self) -> None:
         """Delete the topic and make another one of its name; the chain of the coordinator does not hear of it."""
-        self.operator.state()
+        connection_of(self.operator).view()
 
         def plan(n: int, operation: str, key: str) -> Fault | None:
             unreachable = self.home != 0 and key.startswith(f"chains/{self.home:04}/entries/")
@@ -37,7 +38,7 @@ class Scene:
         self.operator.delete_topic("t")
         self.operator.create_topic("t", partitions=PARTITIONS)
         self.faults.plan = no_faults
-        self.store.state()
+        connection_of(self.store).view()
 
     def others(self) -> list[int]:
         return [n for n in range(PARTITIONS) if n not in partitions_of(self.store, self.home)]
@@ -46,7 +47,7 @@ class Scene:
         """Another process, after everything was finished."""
         reader = process(self.bucket, self.clock)
         reader.recover()
-        assert check_view(reader.state()) == []
+        assert check_view(connection_of(reader).view()) == []
         assert reader.find_hanging() == []
         assert reader.verify().violations == ()
         return reader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
 from txnstore import PreparedTxn
 from txnstore.core.commands import AbortTxn
 from txnstore.core.groups import committed
@@ -33,7 +34,7 @@ def bucket(request: pytest.FixtureRequest, clock: ManualClock) -> MemoryStore:
 
 
 def name_of(store: Store) -> str:
-    return ids_of(store, len(store.chains) - 1)
+    return ids_of(store, len(connection_of(store).chains) - 1)
 
 
 def prepared(store: Store) -> tuple[Producer, PreparedTxn]:
@@ -45,7 +46,7 @@ def prepared(store: Store) -> tuple[Producer, PreparedTxn]:
 
 
 def clean(store: Store) -> bool:
-    return check_view(store.state()) == [] and store.verify(deep=True).ok
+    return check_view(connection_of(store).view()) == [] and store.verify(deep=True).ok
 
 
 def test_tpc_03_a_prepared_transaction_takes_nothing_more(bucket: MemoryStore, clock: ManualClock) -> None:
@@ -89,8 +90,8 @@ def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, cloc
     other = process(bucket, clock)
     assert other.recover().aborted == ()
     other.consumer(["t"]).poll()
-    assert other.state().transactions[name_of(store)].state is TxnState.ONGOING
-    other.submit(AbortTxn(name_of(store)))
+    assert connection_of(other).view().transactions[name_of(store)].state is TxnState.ONGOING
+    connection_of(other).submit(AbortTxn(name_of(store)))
     with pytest.raises(ProducerFencedError):
         producer.commit_transaction()
     assert seen(process(bucket, clock)) == {}
@@ -119,7 +120,7 @@ def test_tpc_04_another_process_completes_what_was_decided(
             call()
     assert seen(process(bucket, clock)) == {}
     assert successor.complete_transaction(recorded) is decided
-    group = committed(process(bucket, clock).state(), groups_of(store, 0), T0)
+    group = committed(connection_of(process(bucket, clock)).view(), groups_of(store, 0), T0)
     assert seen(process(bucket, clock)) == ({b"value": PARTITIONS} if decided else {})
     assert (group is not None and group.offset == 5) is decided
     with successor.transaction() as txn:
@@ -134,7 +135,7 @@ def test_tpc_04_it_may_be_taken_over_again_and_again(bucket: MemoryStore, clock:
     _, name = prepared(store)
     for _ in range(3):
         successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
-        assert check_view(process(bucket, clock).state()) == []
+        assert check_view(connection_of(process(bucket, clock)).view()) == []
     assert successor.complete_transaction(PreparedTxn.parse(str(name)))
     assert seen(process(bucket, clock)) == {b"value": PARTITIONS}
     assert clean(process(bucket, clock))

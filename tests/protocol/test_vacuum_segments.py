@@ -23,6 +23,7 @@ from tests.helpers.compaction import (
     segment_keys,
     values,
 )
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain import keys
 from txnstore.core.commands import DropObjects, ReplaceSegments
@@ -75,7 +76,7 @@ def store(clock: ManualClock, objects: HookStore, chains: int) -> Store:
 
 def test_unreferenced_upload_is_deleted_after_a_day(store: Store, clock: ManualClock) -> None:
     """OBJ-16: a millisecond before, it stays."""
-    store.objects.put(ORPHAN, b"abandoned")
+    connection_of(store).objects.put(ORPHAN, b"abandoned")
     clock.advance(DAY_MS - 1)
     early = store.vacuum()
     assert (early.deleted, early.kept_young, early.bytes) == ((), 1, 0)
@@ -90,7 +91,7 @@ def test_age_is_measured_by_the_clock_of_the_storage(clock: ManualClock) -> None
     storage_clock = ManualClock(clock() - 40 * DAY_MS)
     store = create_on(MemoryStore(clock=storage_clock), runtime=runtime(clock))
     store.create_topic("t")
-    store.objects.put(ORPHAN, b"young")
+    connection_of(store).objects.put(ORPHAN, b"young")
     clock.advance(30 * DAY_MS)
     assert store.vacuum().deleted == ()
     storage_clock.advance(DAY_MS)
@@ -177,10 +178,10 @@ def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
     other = reopen(store, clock)
     commit(store, [b"a"])
     (key,) = named_keys(store)
-    batch = store.state().partitions[T0].batches
+    batch = connection_of(store).view().partitions[T0].batches
     # The segment is in the listing, old, and named only by an entry that comes after the listing.
     uploaded = "topics/t/0/018bcfe5-6800-7259-8652-000000000000.parquet"
-    store.objects.put(uploaded, store.objects.get(key))
+    connection_of(store).objects.put(uploaded, connection_of(store).objects.get(key))
     clock.advance(2 * DAY_MS)
 
     def register() -> None:
@@ -193,7 +194,7 @@ def test_a_segment_that_is_registered_while_the_vacuum_runs_is_safe(
             epoch=-1,
             base_sequence=-1,
         )
-        other.submit(ReplaceSegments(T0, (old,), (new,)))
+        connection_of(other).submit(ReplaceSegments(T0, (old,), (new,)))
 
     objects.after_list = register
     assert store.vacuum().deleted == ()
@@ -204,41 +205,43 @@ def test_deletion_of_referenced_segments_is_refused(store: Store) -> None:
     """RET-10: a segment that was registered after the vacuum has looked at the state stays, whatever it asks for."""
     commit(store, [b"a"])
     (key,) = named_keys(store)
-    assert store.submit(DropObjects((key, "topics/t/0/nobody.parquet"))) == ("topics/t/0/nobody.parquet",)
-    assert key not in store.state().dropped
+    assert connection_of(store).submit(DropObjects((key, "topics/t/0/nobody.parquet"))) == (
+        "topics/t/0/nobody.parquet",
+    )
+    assert key not in connection_of(store).view().dropped
     assert store.verify(deep=True).ok
 
 
 def test_entries_and_foreign_objects_are_left_alone(store: Store, clock: ManualClock) -> None:
     foreign = ["topics/t/0/notes.txt", "topics/readme.parquet", "topics/t/x/a.parquet", "elsewhere/data.parquet"]
     for key in foreign:
-        store.objects.put(key, b"mine")
-    chain = [item.key for item in store.objects.list("chains/")]
+        connection_of(store).objects.put(key, b"mine")
+    chain = [item.key for item in connection_of(store).objects.list("chains/")]
     clock.advance(100 * DAY_MS)
     assert store.vacuum(0).deleted == ()
-    assert [item.key for item in store.objects.list("chains/")] == chain
-    assert all(store.objects.get(key) == b"mine" for key in foreign)
+    assert [item.key for item in connection_of(store).objects.list("chains/")] == chain
+    assert all(connection_of(store).objects.get(key) == b"mine" for key in foreign)
 
 
 def test_dry_run_reports_and_deletes_nothing(store: Store, clock: ManualClock) -> None:
     """OBJ-16."""
-    store.objects.put(ORPHAN, b"abandoned")
+    connection_of(store).objects.put(ORPHAN, b"abandoned")
     commit(store, [b"a"])
     commit(store, [b"b"])
     store.compact()
     clock.advance(DAY_MS)
-    before, sequence = segment_keys(store), store.state().sequence
+    before, sequence = segment_keys(store), connection_of(store).view().sequence
     dry = store.vacuum(dry_run=True)
     assert dry.dry_run
     assert len(dry.deleted) == 3
-    assert (segment_keys(store), store.state().sequence) == (before, sequence)
+    assert (segment_keys(store), connection_of(store).view().sequence) == (before, sequence)
     assert store.vacuum().deleted == dry.deleted
 
 
-def test_read_only_store_is_not_vacuumed(store: Store, clock: ManualClock) -> None:
-    store.objects.put(ORPHAN, b"abandoned")
+def test_a_store_that_is_read_only_is_not_vacuumed(store: Store, clock: ManualClock) -> None:
+    connection_of(store).objects.put(ORPHAN, b"abandoned")
     clock.advance(DAY_MS)
-    reader = open_on(store.objects.inner, read_only=True)
+    reader = open_on(connection_of(store).objects.inner, read_only=True)
     with pytest.raises(ReadOnlyError):
         reader.vacuum()
     assert reader.vacuum(dry_run=True).deleted == (ORPHAN,)
@@ -251,14 +254,14 @@ def test_read_only_store_is_not_vacuumed(store: Store, clock: ManualClock) -> No
 def test_deletion_is_announced_in_the_chain_first(clock: ManualClock) -> None:
     """OBJ-06: the entry decides whether a late writer or the vacuum was first."""
     store = create_on(CountingStore(MemoryStore(clock=clock), log=True), runtime=runtime(clock))
-    assert isinstance(store.objects, CountingStore)
+    assert isinstance(connection_of(store).objects, CountingStore)
     store.create_topic("t")
-    store.objects.put(ORPHAN, b"abandoned")
-    store.objects.reset()
+    connection_of(store).objects.put(ORPHAN, b"abandoned")
+    connection_of(store).objects.reset()
     store.vacuum(0)
-    kinds = [kind for kind, _ in store.objects.log if kind in ("list", "put_if_absent", "delete")]
+    kinds = [kind for kind, _ in connection_of(store).objects.log if kind in ("list", "put_if_absent", "delete")]
     assert kinds == ["list", "list", "list", "put_if_absent", "delete"]
-    assert list(store.state().dropped) == [ORPHAN]
+    assert list(connection_of(store).view().dropped) == [ORPHAN]
 
 
 def test_keys_deleted_long_ago_leave_the_state(store: Store, clock: ManualClock) -> None:
@@ -269,13 +272,13 @@ def test_keys_deleted_long_ago_leave_the_state(store: Store, clock: ManualClock)
     store.vacuum(0)
     clock.advance(FORGET_AFTER_MS - 1)
     store.vacuum()
-    assert len(store.state().dropped) == 3
+    assert len(connection_of(store).view().dropped) == 3
     clock.advance(1)
     store.vacuum()
-    assert len(store.state().dropped) == 0
-    sequence = store.state().sequence
+    assert len(connection_of(store).view().dropped) == 0
+    sequence = connection_of(store).view().sequence
     store.vacuum()
-    assert store.state().sequence == sequence
+    assert connection_of(store).view().sequence == sequence
     assert store.verify(deep=True).ok
 
 
@@ -285,7 +288,7 @@ def test_dropped_keys_stay_in_the_state_until_deleted(store: Store, clock: Manua
     store.compact()
     clock.advance(FORGET_AFTER_MS)
     assert len(store.vacuum(FORGET_AFTER_MS / 1000 + 1).deleted) == 0
-    assert len(store.state().dropped) == 2
+    assert len(connection_of(store).view().dropped) == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
@@ -296,11 +299,11 @@ def test_later_vacuum_completes_an_announced_deletion(clock: ManualClock, fault:
     for number in range(3):
         commit(store, [b"%d" % number])
     store.compact()
-    store.objects.put(ORPHAN, b"abandoned")
+    connection_of(store).objects.put(ORPHAN, b"abandoned")
     dying = open_on(FaultStore(inner, on(fault, "delete", key_contains="topics/")), runtime=runtime(clock))
     with pytest.raises(SimulatedCrash):
         dying.vacuum(0)
-    assert set(store.state().dropped) > {ORPHAN}
+    assert set(connection_of(store).view().dropped) > {ORPHAN}
     clock.advance(DAY_MS)
     store.vacuum()
     assert segment_keys(store) == named_keys(store)
@@ -357,7 +360,7 @@ def test_compaction_paused_for_days_replaces_nothing(store: Store, objects: Hook
         other.vacuum()
         clock.advance(FORGET_AFTER_MS)
         other.vacuum()
-        assert len(other.state().dropped) == 0
+        assert len(connection_of(other).view().dropped) == 0
 
     objects.after_put = sleep
     assert store.compact().conflicts == 1
@@ -366,12 +369,12 @@ def test_compaction_paused_for_days_replaces_nothing(store: Store, objects: Hook
 
 def test_more_objects_than_one_request_deletes(store: Store, clock: ManualClock) -> None:
     for number in range(2_500):
-        store.objects.put(f"topics/t/0/{number:08d}.parquet", b"x")
+        connection_of(store).objects.put(f"topics/t/0/{number:08d}.parquet", b"x")
     clock.advance(DAY_MS)
-    counts = store.objects.snapshot()
+    counts = connection_of(store).objects.snapshot()
     report = store.vacuum()
     assert (len(report.deleted), report.bytes) == (2_500, 2_500)
-    assert (store.objects.snapshot() - counts).delete == 3
+    assert (connection_of(store).objects.snapshot() - counts).delete == 3
     assert segment_keys(store) == set()
 
 
@@ -385,7 +388,7 @@ def _checkpoint(store: Store, clock: ManualClock) -> int:
 
 
 def _checkpoints(store: Store) -> list[int]:
-    found = (keys.checkpoint_sequence(item.key) for item in store.objects.list(keys.checkpoints(0)))
+    found = (keys.checkpoint_sequence(item.key) for item in connection_of(store).objects.list(keys.checkpoints(0)))
     return sorted(sequence for sequence in found if sequence is not None)
 
 
@@ -404,24 +407,24 @@ def test_old_checkpoints_are_deleted_except_the_newest_two(store: Store, clock: 
 def test_old_incomplete_checkpoint_is_deleted(store: Store, clock: ManualClock) -> None:
     """Only a head makes a checkpoint; one that is being written now is above the newest ones."""
     half = keys.checkpoint_batches(0, 1)
-    store.objects.put(half, b"half")
+    connection_of(store).objects.put(half, b"half")
     being_written = keys.checkpoint_batches(0, 10_000)
-    store.objects.put(being_written, b"half")
+    connection_of(store).objects.put(being_written, b"half")
     clock.advance(DAY_MS)
     assert store.vacuum().deleted == ()
     made = [_checkpoint(store, clock) for _ in range(2)]
     assert store.vacuum().deleted == (half,)
     assert _checkpoints(store) == made
-    assert store.objects.get(being_written) == b"half"
+    assert connection_of(store).objects.get(being_written) == b"half"
 
 
 @ONE_CHAIN
 def test_hinted_checkpoint_is_kept(store: Store, clock: ManualClock) -> None:
     """The hint may be older than the newest checkpoints; what it names keeps an open cheap."""
     first = _checkpoint(store, clock)
-    hint = store.objects.get(keys.latest(0))
+    hint = connection_of(store).objects.get(keys.latest(0))
     made = [_checkpoint(store, clock) for _ in range(3)]
-    store.objects.put(keys.latest(0), hint)
+    connection_of(store).objects.put(keys.latest(0), hint)
     clock.advance(DAY_MS)
     store.vacuum()
     assert _checkpoints(store) == [first, *made[-2:]]
@@ -431,9 +434,9 @@ def test_hinted_checkpoint_is_kept(store: Store, clock: ManualClock) -> None:
 def test_checkpoint_is_deleted_as_a_whole(store: Store, clock: ManualClock) -> None:
     """Its writer slept between its two objects: the grace period of both begins with the head."""
     made = [_checkpoint(store, clock) for _ in range(3)]
-    head = store.objects.get(keys.checkpoint_head(0, made[0]))
+    head = connection_of(store).objects.get(keys.checkpoint_head(0, made[0]))
     clock.advance(DAY_MS)
-    store.objects.put(keys.checkpoint_head(0, made[0]), head)
+    connection_of(store).objects.put(keys.checkpoint_head(0, made[0]), head)
     assert store.vacuum().deleted == ()
     assert store.verify(deep=True).ok
     clock.advance(DAY_MS)
@@ -445,18 +448,18 @@ def test_late_checkpoint_head_is_no_violation_and_is_deleted_next(store: Store, 
     """Its writer slept for longer than the grace period; by then there are newer checkpoints."""
     made = [_checkpoint(store, clock) for _ in range(3)]
     key = keys.checkpoint_head(0, made[0])
-    head = store.objects.get(key)
+    head = connection_of(store).objects.get(key)
     clock.advance(DAY_MS)
     store.vacuum()
-    store.objects.put(key, head)
+    connection_of(store).objects.put(key, head)
     assert store.verify(deep=True).ok
     assert rows(reopen(store, clock)) == rows(store)
     clock.advance(DAY_MS)
     assert store.vacuum().deleted == (key,)
 
 
-def test_leftover_probe_objects_are_deleted(store: Store, clock: ManualClock) -> None:
-    store.objects.put("_probe/left", b"x")
+def test_leftovers_of_probes_go(store: Store, clock: ManualClock) -> None:
+    connection_of(store).objects.put("_probe/left", b"x")
     assert store.vacuum().deleted == ()
     clock.advance(DAY_MS)
     assert store.vacuum().deleted == ("_probe/left",)

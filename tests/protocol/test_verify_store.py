@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import T0, abort, batches, begin, commit, new_store, runtime
+from tests.helpers.connections import connection_of
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
+from txnstore.connection import Connection
 from txnstore.core.commands import ReplaceSegments
 from txnstore.core.events import BatchAppended, MarkerWritten, SegmentsReplaced
 from txnstore.core.model import Batch
@@ -47,31 +49,31 @@ def _found(report: VerifyReport) -> list[tuple[str, str]]:
 
 def _entry(store: Store, sequence: int) -> Entry:
     key = keys.entry(0, sequence)
-    return decode(Entry, key, store.objects.get(key))
+    return decode(Entry, key, connection_of(store).objects.get(key))
 
 
 def _rewrite(store: Store, sequence: int, entry: Entry) -> None:
     """Replace an entry by another well-formed one, and everything after it so that the hashes fit again."""
-    last = store.state(refresh=False).sequence
+    last = connection_of(store).view(refresh=False).sequence
     previous = None
     for number in range(sequence, last + 1):
         found = entry if number == sequence else _entry(store, number)
         if previous is not None:
             found = found.model_copy(update={"previous": previous})
         data = encode(found)
-        store.objects.put(keys.entry(0, number), data)
+        connection_of(store).objects.put(keys.entry(0, number), data)
         previous = content_hash(data)
 
 
 def _find(store: Store, kind: type) -> int:
     """The first entry that holds an event of a kind."""
-    last = store.state().sequence
+    last = connection_of(store).view().sequence
     return next(n for n in range(1, last + 1) if any(isinstance(item, kind) for item in _entry(store, n).events))
 
 
 def _fresh(store: Store) -> Store:
     """The store as a process sees it that has read nothing of it yet, damaged or not."""
-    return Store(store.objects.inner, read_only=True)
+    return Store(Connection(connection_of(store).objects.inner, read_only=True))
 
 
 # Sound ----------------------------------------------------------------------------------------------------------------
@@ -81,20 +83,20 @@ def _fresh(store: Store) -> Store:
 def test_a_sound_store_has_no_violations(store: Store, *, deep: bool) -> None:
     report = store.verify(deep=deep)
     assert (report.ok, report.violations) == (True, ())
-    assert report.sequence == report.entries == store.state().sequence
+    assert report.sequence == report.entries == connection_of(store).view().sequence
     assert (report.checkpoints, report.segments, report.deep) == (1, 3, deep)
     assert report.objects_checked == 1 + report.entries + 2 + 3
-    chain = sum(item.size for item in store.objects.list(keys.entries(0)))
-    data = sum(batch.segment.size for tp in store.state().partitions for batch in batches(store, tp))
+    chain = sum(item.size for item in connection_of(store).objects.list(keys.entries(0)))
+    data = sum(batch.segment.size for tp in connection_of(store).view().partitions for batch in batches(store, tp))
     assert report.bytes_read == chain + (data if deep else 0)
 
 
 def test_verification_writes_nothing_and_reads_segments_only_if_deep(store: Store) -> None:
-    counts = store.objects.snapshot()
+    counts = connection_of(store).objects.snapshot()
     store.verify()
-    spent = store.objects.snapshot() - counts
+    spent = connection_of(store).objects.snapshot() - counts
     assert (spent.puts, spent.delete) == (0, 0)
-    assert spent.get == 1 + store.state().sequence + 2
+    assert spent.get == 1 + connection_of(store).view().sequence + 2
     assert spent.list == 4
 
 
@@ -116,13 +118,15 @@ def test_a_long_chain_is_read_in_windows(clock: ManualClock) -> None:
 
 def test_missing_store_is_an_error_not_a_violation() -> None:
     with pytest.raises(StoreNotFoundError):
-        Store(MemoryStore()).verify()
+        Store(Connection(MemoryStore())).verify()
 
 
-def test_unreachable_storage_is_an_error_not_a_violation(store: Store) -> None:
-    faults = FaultStore(store.objects.inner, on(Fault.ERROR_BEFORE, "get", key_contains="entries/", times=None))
+def test_a_storage_that_does_not_answer_is_an_error_not_a_violation(store: Store) -> None:
+    faults = FaultStore(
+        connection_of(store).objects.inner, on(Fault.ERROR_BEFORE, "get", key_contains="entries/", times=None)
+    )
     with pytest.raises(StorageError):
-        Store(faults).verify()
+        Store(Connection(faults)).verify()
 
 
 # Segments -------------------------------------------------------------------------------------------------------------
@@ -131,7 +135,7 @@ def test_unreachable_storage_is_an_error_not_a_violation(store: Store) -> None:
 def test_a_missing_segment_is_named(store: Store) -> None:
     """OBJ-13, invariant 8."""
     (victim,) = {batch.segment.key for batch in batches(store) if batch.segment.explicit_offsets}
-    store.objects.delete([victim])
+    connection_of(store).objects.delete([victim])
     assert _found(store.verify()) == _found(store.verify(deep=True)) == [("segment_present", victim)]
 
 
@@ -139,7 +143,9 @@ def test_a_missing_segment_is_named(store: Store) -> None:
 def test_segment_of_wrong_size_is_found_by_listing(store: Store, change: int, word: str) -> None:
     """OBJ-13."""
     victim = batches(store)[0].segment
-    store.objects.put(victim.key, (store.objects.get(victim.key) + b"?")[: victim.size + change])
+    connection_of(store).objects.put(
+        victim.key, (connection_of(store).objects.get(victim.key) + b"?")[: victim.size + change]
+    )
     report = store.verify()
     assert _found(report) == [("segment_size", victim.key)]
     assert word in report.violations[0].message
@@ -148,9 +154,9 @@ def test_segment_of_wrong_size_is_found_by_listing(store: Store, change: int, wo
 def test_an_altered_segment_of_the_same_size_is_found_by_a_deep_verification(store: Store) -> None:
     """OBJ-13."""
     victim = batches(store)[0].segment
-    data = bytearray(store.objects.get(victim.key))
+    data = bytearray(connection_of(store).objects.get(victim.key))
     data[victim.size // 2] ^= 1
-    store.objects.put(victim.key, bytes(data))
+    connection_of(store).objects.put(victim.key, bytes(data))
     assert store.verify().ok
     assert _found(store.verify(deep=True)) == [("segment_content", victim.key)]
 
@@ -171,10 +177,10 @@ def _replace_first(store: Store, offsets: list[int], timestamps: list[int], clai
     )
     key = keys.segment("t", 0, "wrong", "parquet")
     encoded = encode_segment(table)
-    store.objects.put(key, encoded.data)
+    connection_of(store).objects.put(key, encoded.data)
     segment = replace(encoded.segment(key, explicit_offsets=True), rows=claimed if claimed is not None else count)
     new = Batch(old.base_offset, old.limit, old.records, segment, 1_000, 1_001)
-    store.submit(ReplaceSegments(T0, (old,), (new,)))
+    connection_of(store).submit(ReplaceSegments(T0, (old,), (new,)))
     return key
 
 
@@ -204,23 +210,23 @@ def test_segment_with_unexpected_rows_is_found(
 def test_an_altered_entry_is_named(store: Store) -> None:
     """OBJ-13: the store stays open, the report says which object; what follows the checkpoint is still checked."""
     key = keys.entry(0, 3)
-    data = store.objects.get(key)
-    store.objects.put(key, data.replace(b'"sequence":3', b'"sequence":4'))
+    data = connection_of(store).objects.get(key)
+    connection_of(store).objects.put(key, data.replace(b'"sequence":3', b'"sequence":4'))
     report = store.verify()
     assert _found(report) == [("entry_intact", key)]
-    assert report.sequence == store.state().sequence
+    assert report.sequence == connection_of(store).view().sequence
     assert report.segments == 3
 
 
 def test_a_truncated_entry_is_named(store: Store) -> None:
     key = keys.entry(0, 2)
-    store.objects.put(key, store.objects.get(key)[:40])
+    connection_of(store).objects.put(key, connection_of(store).objects.get(key)[:40])
     assert _found(store.verify()) == [("entry_intact", key)]
 
 
 def test_an_entry_of_a_newer_format_is_named(store: Store) -> None:
     key = keys.entry(0, 2)
-    store.objects.put(key, encode(_entry(store, 2).model_copy(update={"version": 999})))
+    connection_of(store).objects.put(key, encode(_entry(store, 2).model_copy(update={"version": 999})))
     report = store.verify()
     assert _found(report) == [("entry_intact", key)]
     assert "999" in report.violations[0].message
@@ -228,12 +234,12 @@ def test_an_entry_of_a_newer_format_is_named(store: Store) -> None:
 
 def test_a_missing_entry_is_named(store: Store) -> None:
     """OBJ-13: no silent gap."""
-    store.objects.delete([keys.entry(0, 3)])
+    connection_of(store).objects.delete([keys.entry(0, 3)])
     assert _found(store.verify()) == [("entry_present", keys.entry(0, 3))]
 
 
-def test_gap_of_several_entries_is_one_violation(store: Store) -> None:
-    store.objects.delete([keys.entry(0, number) for number in (3, 4, 5)])
+def test_a_gap_of_several_entries_is_one_finding(store: Store) -> None:
+    connection_of(store).objects.delete([keys.entry(0, number) for number in (3, 4, 5)])
     report = store.verify()
     assert _found(report) == [("entry_present", keys.entry(0, 3))]
     assert "up to entry 5" in report.violations[0].message
@@ -241,8 +247,8 @@ def test_gap_of_several_entries_is_one_violation(store: Store) -> None:
 
 def test_missing_last_entry_is_found_by_a_process_that_knows_it(store: Store) -> None:
     """OBJ-13: a bucket that was rolled back."""
-    last = store.state().sequence
-    store.objects.delete([keys.entry(0, last)])
+    last = connection_of(store).view().sequence
+    connection_of(store).objects.delete([keys.entry(0, last)])
     found = _found(store.verify())
     assert found == [("entry_present", keys.entry(0, last)), ("state_at_head", keys.entries(0))]
 
@@ -250,32 +256,35 @@ def test_missing_last_entry_is_found_by_a_process_that_knows_it(store: Store) ->
 def test_missing_entries_below_a_checkpoint_are_found(store: Store) -> None:
     """OBJ-13: the checkpoint proves that there were more."""
     saved = store.checkpoint()
-    store.objects.delete([keys.entry(0, saved)])
+    connection_of(store).objects.delete([keys.entry(0, saved)])
     assert _found(_fresh(store).verify()) == [("entry_present", keys.entry(0, saved))]
 
 
 def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -> None:
     """What cannot be told is not guessed: no segment is called missing because of an entry that is not readable."""
-    last = store.state().sequence
+    last = connection_of(store).view().sequence
     key = keys.entry(0, last - 1)
-    store.objects.put(key, b"{}")
+    connection_of(store).objects.put(key, b"{}")
     report = _fresh(store).verify(deep=True)
     assert _found(report) == [("entry_intact", key), ("state_at_head", keys.entries(0))]
     assert (report.sequence, report.segments) == (0, 0)
     with pytest.raises(CorruptionError, match=key):
-        open_on(store.objects.inner)
+        open_on(connection_of(store).objects.inner)
 
 
 def test_replaced_entry_breaks_the_hash_chain(store: Store) -> None:
     """Invariant 8: each entry's hash names its predecessor."""
     entry = _entry(store, 3)
-    store.objects.put(keys.entry(0, 3), encode(entry.model_copy(update={"writer_id": "somebody-else"})))
+    connection_of(store).objects.put(keys.entry(0, 3), encode(entry.model_copy(update={"writer_id": "somebody-else"})))
     assert _found(store.verify()) == [("hash_chain", keys.entry(0, 3))]
 
 
 def test_rewritten_history_is_found_by_a_process_that_knows_it(store: Store) -> None:
     """OBJ-13: all hashes fit again, but this process has read other bytes, and the checkpoint was of other ones."""
-    last, saved = store.state().sequence, checkpoint.hinted(0, store.objects.get(keys.latest(0)))
+    last, saved = (
+        connection_of(store).view().sequence,
+        checkpoint.hinted(0, connection_of(store).objects.get(keys.latest(0))),
+    )
     _rewrite(store, 3, _entry(store, 3).model_copy(update={"writer_id": "somebody-else"}))
     assert _found(store.verify()) == [
         ("checkpoint_equals_fold", keys.checkpoint_head(0, saved)),
@@ -330,7 +339,7 @@ def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> Non
     """Invariant 9."""
     (opened,) = batches(store)[-1:]
     merged = replace(opened, producer_id=-1, epoch=-1, base_sequence=-1, transactional=False)
-    state = store.chain.refresh()
+    state = connection_of(store).chain.refresh()
     entry = _entry(store, state.sequence).model_copy(
         update={
             "sequence": state.sequence + 1,
@@ -338,7 +347,7 @@ def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> Non
             "events": [SegmentsReplaced(topic="t", partition=0, removed=[opened.base_offset], added=[merged])],
         }
     )
-    store.objects.put(keys.entry(0, state.sequence + 1), encode(entry))
+    connection_of(store).objects.put(keys.entry(0, state.sequence + 1), encode(entry))
     assert ("compaction_below_lso", "t-0") in _found(_fresh(store).verify())
 
 
@@ -350,31 +359,31 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     """OBJ-13; readers go round it."""
     sequence = store.checkpoint()
     key = part(0, sequence)  # type: ignore[operator]
-    data = bytearray(store.objects.get(key))
+    data = bytearray(connection_of(store).objects.get(key))
     data[len(data) // 2] ^= 1
-    store.objects.put(key, bytes(data))
+    connection_of(store).objects.put(key, bytes(data))
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
-    assert open_on(store.objects.inner).state() == store.state()
+    assert connection_of(open_on(connection_of(store).objects.inner)).view() == connection_of(store).view()
 
 
 def test_a_checkpoint_without_its_batches_is_named(store: Store) -> None:
     sequence = store.checkpoint()
-    store.objects.delete([keys.checkpoint_batches(0, sequence)])
+    connection_of(store).objects.delete([keys.checkpoint_batches(0, sequence)])
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
 
 
 def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> None:
     """Invariant 10."""
-    state = store.chain.refresh()
-    checkpoint.write(store.objects, 0, replace(state, next_producer_id=state.next_producer_id + 1))
+    state = connection_of(store).chain.refresh()
+    checkpoint.write(connection_of(store).objects, 0, replace(state, next_producer_id=state.next_producer_id + 1))
     report = store.verify()
     assert _found(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]
     assert "next_producer_id" in report.violations[0].message
 
 
 def test_an_altered_identity_is_named(store: Store) -> None:
-    document = json.loads(store.objects.get(keys.STORE))
-    store.objects.put(keys.STORE, json.dumps({**document, "chains": 7}).encode())
+    document = json.loads(connection_of(store).objects.get(keys.STORE))
+    connection_of(store).objects.put(keys.STORE, json.dumps({**document, "chains": 7}).encode())
     assert _found(store.verify()) == [("identity_intact", keys.STORE)]
 
 
@@ -410,4 +419,6 @@ def test_incomplete_listings_are_named_as_the_cause(clock: ManualClock) -> None:
 
 
 def test_the_store_of_another_runtime_agrees(store: Store, clock: ManualClock) -> None:
-    assert open_on(store.objects.inner, runtime=runtime(clock)).verify(deep=True) == store.verify(deep=True)
+    assert open_on(connection_of(store).objects.inner, runtime=runtime(clock)).verify(deep=True) == store.verify(
+        deep=True
+    )

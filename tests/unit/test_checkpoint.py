@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.shell import T0, a_chain, another_process, backend, names_in_bucket, new_store, runtime, topic
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import LatestDocument, encode
@@ -271,7 +272,7 @@ def full_store() -> Store:
 def test_checkpoint_round_trips_every_field_of_the_state() -> None:
     """PST-02."""
     store = full_store()
-    state = store.chain.state
+    state = connection_of(store).chain.state
     objects = MemoryStore()
     checkpoint.write(objects, 0, state)
     with ThreadPoolExecutor(2) as pool:
@@ -288,16 +289,16 @@ def test_store_continues_from_a_checkpoint() -> None:
     store.checkpoint()
     with another_process(store) as again, again.producer("open") as producer:
         assert producer.epoch > 0
-        assert not again.state().partitions[T0].open_txns
+        assert not connection_of(again).view().partitions[T0].open_txns
     assert store.verify(deep=True).ok
 
 
 def test_checkpoint_of_an_idle_store_writes_only_the_checkpoint() -> None:
     store = new_store()
-    before = store.state()
+    before = connection_of(store).view()
     assert store.checkpoint() == before.sequence
     assert store.checkpoint() == before.sequence
-    assert another_process(store).state() == before
+    assert connection_of(another_process(store)).view() == before
     assert store.metrics().checkpoints == 2
     heads = [item for item in backend(store).list(keys.checkpoints(0)) if item.key.endswith("head.json")]
     assert len(heads) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.helpers.connections import connection_of
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create, create_on
 
@@ -39,7 +40,7 @@ def test_store_works_for_callers_during_close() -> None:
                     producer.send("t", b"%d" % partition, key=b"%d" % partition)
             found.append(store.scan("t").to_table()["value"].to_pylist())
 
-    store._pools["requests"] = Ending(1)
+    connection_of(store)._pools["requests"] = Ending(1)
     store.close()
     assert found == [[b"0", b"1"]]
     store.close()

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.reading import (
     T0,
     T1,
@@ -25,6 +26,7 @@ from tests.helpers.reading import (
 )
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.consumer import Consumer, OffsetAndTimestamp
+from txnstore.consumer.subscription import ResetPolicy
 from txnstore.core.model import OffsetAndMetadata
 from txnstore.errors import (
     ConsumerClosedError,
@@ -36,6 +38,7 @@ from txnstore.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create
@@ -78,9 +81,9 @@ def test_polls_are_cut_and_nothing_is_downloaded_twice(store: Store) -> None:
     """CON-10, CON-18: a transaction of three comes in three polls of one."""
     commit(store, "a", "b", "c")
     consumer = store.consumer(["t"])
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert [texts(consumer.poll(max_records=1)) for _ in range(4)] == [["a"], ["b"], ["c"], []]
-    assert len([key for _, key in store.objects.log if key.startswith("topics/")]) == 1
+    assert len([key for _, key in connection_of(store).objects.log if key.startswith("topics/")]) == 1
 
 
 def test_max_poll_records_is_the_default(store: Store) -> None:
@@ -141,7 +144,7 @@ def test_an_idle_poll_is_one_get(store: Store) -> None:
     consumer.poll()
     consumer.poll()
     for _ in range(3):
-        store.objects.reset()
+        connection_of(store).objects.reset()
         assert consumer.poll() == []
         assert kinds(store) == ["get"]
 
@@ -151,12 +154,12 @@ def test_a_poll_of_known_data_does_not_look_at_the_chain(store: Store) -> None:
     append(store, "c")
     consumer = store.consumer(["t"])
     consumer.poll(max_records=1)
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert texts(consumer.poll()) == ["b", "c"]
     append(store, "d")  # this process commits it, so its chain knows
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert texts(consumer.poll()) == ["d"]
-    assert [key.partition("/")[0] for _, key in store.objects.log] == ["topics"]
+    assert [key.partition("/")[0] for _, key in connection_of(store).objects.log] == ["topics"]
 
 
 def test_waiting_ends_when_something_comes(store: Store, clock: ManualClock) -> None:
@@ -171,7 +174,7 @@ def test_waiting_ends_when_something_comes(store: Store, clock: ManualClock) -> 
             append(other, "late")
         clock.sleep(seconds)
 
-    object.__setattr__(store.runtime, "sleep", sleep)
+    object.__setattr__(connection_of(store).runtime, "sleep", sleep)
     began = clock()
     assert texts(consumer.poll(timeout=60.0)) == ["late"]
     assert pauses == [0.01, 0.02, 0.04]
@@ -183,7 +186,7 @@ def test_waiting_backs_off_and_keeps_to_the_timeout(store: Store, clock: ManualC
     consumer = store.consumer(["t"], poll_interval=0.1)
     consumer.poll()
     began = clock()
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert consumer.poll(timeout=1.0) == []
     assert clock() - began == 1_000
     assert kinds(store) == ["get"] * len(kinds(store))
@@ -208,7 +211,7 @@ def test_the_timeout_bounds_the_wait_and_not_the_fetch(clock: ManualClock) -> No
 
 def test_a_clock_that_stands_still_does_not_hang_a_poll(store: Store) -> None:
     consumer = store.consumer(["t"])
-    object.__setattr__(store.runtime, "sleep", lambda _: None)
+    object.__setattr__(connection_of(store).runtime, "sleep", lambda _: None)
     assert consumer.poll(timeout=2.0) == []
 
 
@@ -244,9 +247,9 @@ def test_seeking_inside_the_known_log_asks_nobody(store: Store) -> None:
     consumer = store.consumer(["t"])
     consumer.poll()
     consumer.seek(T0, 2)
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert texts(consumer.poll()) == ["c", "d"]
-    assert [key.partition("/")[0] for _, key in store.objects.log] == ["topics"]
+    assert [key.partition("/")[0] for _, key in connection_of(store).objects.log] == ["topics"]
 
 
 def test_an_offset_that_is_new_to_this_process_can_be_sought(store: Store, clock: ManualClock) -> None:
@@ -259,14 +262,15 @@ def test_an_offset_that_is_new_to_this_process_can_be_sought(store: Store, clock
 
 @pytest.mark.parametrize("offset", [-1, "2", True, 1.0])
 def test_an_offset_is_a_number(store: Store, offset: int) -> None:
-    with pytest.raises(InvalidConfigError, match="cannot seek"):
+    with pytest.raises(InvalidConfigError, match="offset to seek to"):
         store.consumer(["t"]).seek(T0, offset)
 
 
 def test_out_of_range_goes_where_the_policy_says(store: Store) -> None:
     """CON-13, LSO-12."""
     append(store, "a", "b")
-    for policy, found in [("earliest", ["a", "b"]), ("latest", [])]:
+    policies: list[tuple[ResetPolicy, list[str]]] = [("earliest", ["a", "b"]), ("latest", [])]
+    for policy, found in policies:
         consumer = store.consumer(["t"], auto_offset_reset=policy)
         consumer.seek(T0, 3)
         assert texts(consumer.poll()) == found
@@ -285,11 +289,12 @@ def test_where_to_begin(store: Store) -> None:
     """CON-13."""
     append(store, "a")
     begin(store, "open", "b")
-    for policy, isolation, position in [
+    cases: list[tuple[ResetPolicy, IsolationLevel, int]] = [
         ("earliest", "read_committed", 0),
         ("latest", "read_committed", 1),
         ("latest", "read_uncommitted", 2),
-    ]:
+    ]
+    for policy, isolation, position in cases:
         consumer = store.consumer(["t"], isolation=isolation, auto_offset_reset=policy)
         assert consumer.position(T0) == position, (policy, isolation)
     with pytest.raises(OffsetOutOfRangeError, match="seek first"):
@@ -354,7 +359,7 @@ def test_paused_partitions_keep_what_they_have(store: Store) -> None:
     assert consumer.paused() == {T0}
     assert texts(read_all(consumer)) == ["c"]
     consumer.resume()
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert texts(consumer.poll()) == ["b"]
     assert kinds(store) == [], "it was here all the time"
 
@@ -394,7 +399,7 @@ def test_a_group_goes_on_where_it_committed(store: Store, clock: ManualClock) ->
     append(store, *"abcd")
     consumer = store.consumer(["t"], group="g")
     consumer.poll(max_records=3)
-    store.objects.reset()
+    connection_of(store).objects.reset()
     consumer.commit()
     assert kinds(store) == ["put_if_absent"]
     assert consumer.committed(T0) == 3
@@ -519,15 +524,15 @@ def test_a_damaged_segment_stops_the_poll_before_it_and_skips_nothing(store: Sto
     append(store, "b")
     append(store, "c")
     key = store.scan("t").plan()[1].batch.segment.key
-    good = store.objects.get(key)
-    store.objects.put(key, good[:-1])
+    good = connection_of(store).objects.get(key)
+    connection_of(store).objects.put(key, good[:-1])
     consumer = store.consumer(["t"])
     assert texts(consumer.poll()) == ["a"]
     for _ in range(2):
         with pytest.raises(CorruptionError, match=key):
             consumer.poll()
         assert consumer.position(T0) == 1
-    store.objects.put(key, good)
+    connection_of(store).objects.put(key, good)
     assert texts(read_all(consumer)) == ["b", "c"]
 
 
@@ -549,12 +554,12 @@ def test_records_that_cannot_be_handed_out_are_not_skipped(store: Store, monkeyp
     append(store, "a", "b")
     consumer = store.consumer(["t"])
     with monkeypatch.context() as patch:
-        patch.setattr("txnstore.consumer.consumer.records_of", _interrupted)
+        patch.setattr("txnstore.consumer.fetcher.Taken.records", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(max_records=1)
     assert texts(consumer.poll(max_records=1)) == ["a"]
     with monkeypatch.context() as patch:
-        patch.setattr("txnstore.consumer.consumer.records_of", _interrupted)
+        patch.setattr("txnstore.consumer.fetcher.Taken.records", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.poll()
     assert texts(consumer.poll()) == ["b"]
@@ -573,7 +578,9 @@ def test_a_compaction_does_not_disturb_a_reader(store: Store, clock: ManualClock
     _forget_prefetched(consumer)
     store.compact("t")
     old = {part.batch.segment.key for part in store.scan("t").plan()}
-    store.objects.delete([item.key for item in store.objects.list("topics/") if item.key not in old])
+    connection_of(store).objects.delete(
+        [item.key for item in connection_of(store).objects.list("topics/") if item.key not in old]
+    )
     assert texts(read_all(consumer)) == [*"bcdef"]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txnstore.core.names import check_id, check_topic_name
 from txnstore.errors import InvalidConfigError, InvalidTopicError
+from txnstore.validation import check_id, check_topic_name
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "Orders.v2_final-1", "...", "-", "x" * 249, "__consumer_offsets"])

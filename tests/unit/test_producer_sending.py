@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, another_process, entries, new_store, rows, sound, values
 from txnstore.core.model import TopicPartition
@@ -48,7 +49,7 @@ def read(bench: Bench, topic: str = "t", **options: Any) -> list[dict[str, Any]]
 
 
 def clock(bench: Bench) -> ManualClock:
-    found = bench.store.runtime.clock
+    found = connection_of(bench.store).runtime.clock
     assert isinstance(found, ManualClock)
     return found
 
@@ -441,7 +442,7 @@ def test_a_table_without_rows_is_sent_at_once(bench: Bench, producer: Producer) 
     future = producer.send_table("t", RECORDS.slice(0, 0))
     assert future.done()
     assert future.result() == []
-    assert bench.store.state().partitions[T0].high_watermark == 0
+    assert connection_of(bench.store).view().partitions[T0].high_watermark == 0
 
 
 RECORDS = pa.table({"key": pa.array([b"k"]), "value": pa.array([b"v"])})
@@ -479,4 +480,4 @@ def test_a_bad_setting_is_named_and_no_id_is_granted(bench: Bench, options: dict
 
 def test_an_unknown_option_is_a_type_error(bench: Bench) -> None:
     with pytest.raises(TypeError, match="compression"):
-        bench.store.producer(compression="zstd")
+        bench.store.producer(compression="zstd")  # type: ignore[call-arg]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, entries, sound, values
 from txnstore.errors import (
@@ -169,7 +170,7 @@ def test_begin_writes_nothing() -> None:
     """API-02: for the coordinator a transaction starts with its first partition or offset."""
     bench = Bench()
     producer = ready(bench)
-    bench.store.objects.reset()
+    connection_of(bench.store).objects.reset()
     producer.begin_transaction()
     assert bench.log() == []
 
@@ -180,7 +181,7 @@ def test_an_empty_transaction_ends_without_a_request(end: str) -> None:
     bench = Bench()
     producer = empty(bench)
     epoch = producer.epoch
-    bench.store.objects.reset()
+    connection_of(bench.store).objects.reset()
     CALLS[end](producer)
     assert bench.log() == []
     assert producer.epoch == epoch
@@ -190,7 +191,7 @@ def test_a_transaction_of_offsets_alone_is_not_empty() -> None:
     bench = Bench()
     producer = empty(bench)
     producer.send_offsets({T0: 3}, "group")
-    bench.store.objects.reset()
+    connection_of(bench.store).objects.reset()
     producer.commit_transaction()
     assert bench.kinds() == ["put_if_absent"]
     assert sound(bench.store).groups["group"].offsets[T0].value.offset == 3
@@ -210,7 +211,7 @@ def test_a_send_outside_a_transaction_uploads_nothing() -> None:
     """API-04."""
     bench = Bench()
     producer = ready(bench)
-    bench.store.objects.reset()
+    connection_of(bench.store).objects.reset()
     with pytest.raises(InvalidTxnStateError, match=r"call begin_transaction\(\) first"):
         producer.send("t", b"x")
     assert bench.log() == []

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.reading import T0, append, new_store
 from txnstore.core.visibility import Slice
 from txnstore.errors import CorruptionError, UnsupportedFormatError
@@ -59,7 +60,7 @@ def test_the_window_bounds_what_is_on_its_way(store: Store, monkeypatch: pytest.
     for window, largest in [(readahead.MAX_FETCH_BYTES, readahead.MAX_FETCHES + 10), (1, 10)]:
         monkeypatch.setattr(readahead, "MAX_FETCH_BYTES", window)
         pool = _Inline()
-        tables = read_ahead(store.objects, pool, slices, projection)
+        tables = read_ahead(connection_of(store).objects, pool, slices, projection)
         assert pool.submitted == 0, "nothing is fetched before it is asked for"
         next(tables)
         assert 1 <= pool.submitted <= largest
@@ -96,7 +97,7 @@ def test_an_unknown_format_is_refused() -> None:
 def _with(store: Store, data: bytes, part: Slice, **changes: Any) -> Slice:
     """The slice with a segment whose bytes are these, rightly described but for the changes."""
     segment = replace(part.batch.segment, size=len(data), sha256=hashlib.sha256(data).hexdigest(), **changes)
-    store.objects.put(segment.key, data)
+    connection_of(store).objects.put(segment.key, data)
     return replace(part, batch=replace(part.batch, segment=segment))
 
 
@@ -105,11 +106,13 @@ def test_a_segment_that_breaks_its_promise_is_named(store: Store) -> None:
     projection = Projection(store.topic("t"))
     two_rows = encode(pa.table({"key": [b"a", b"b"], "value": [b"a", b"b"]})).data
     with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} holds 2 rows; the chain says 1"):
-        open_slice(store.objects, _with(store, two_rows, part), projection)
+        open_slice(connection_of(store).objects, _with(store, two_rows, part), projection)
     with pytest.raises(CorruptionError, match="no column _offset"):
-        open_slice(store.objects, _with(store, two_rows, part, rows=2, explicit_offsets=True), projection)
+        open_slice(
+            connection_of(store).objects, _with(store, two_rows, part, rows=2, explicit_offsets=True), projection
+        )
     with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} cannot be decoded as parquet"):
-        open_slice(store.objects, _with(store, b"not parquet", part), projection)
+        open_slice(connection_of(store).objects, _with(store, b"not parquet", part), projection)
 
 
 def test_two_batches_may_share_a_segment(store: Store) -> None:
@@ -119,11 +122,11 @@ def test_two_batches_may_share_a_segment(store: Store) -> None:
     shared = _with(store, encode(table, row_group_rows=2).data, part, rows=6)
     batch = replace(shared.batch, base_offset=100, limit=103, records=3, first_row=2)
     projection = Projection(store.topic("t"), ["_offset", "value"])
-    assert read_slice(store.objects, Slice(T0, batch, 100, 103), projection).to_pydict() == {
+    assert read_slice(connection_of(store).objects, Slice(T0, batch, 100, 103), projection).to_pydict() == {
         "_offset": [100, 101, 102],
         "value": [b"2", b"3", b"4"],
     }
-    assert read_slice(store.objects, Slice(T0, batch, 102, 103), projection).to_pydict() == {
+    assert read_slice(connection_of(store).objects, Slice(T0, batch, 102, 103), projection).to_pydict() == {
         "_offset": [102],
         "value": [b"4"],
     }
@@ -140,8 +143,8 @@ def test_a_merged_segment_is_cut_by_its_offsets(store: Store) -> None:
     for start in range(0, 51, 3):
         for limit in range(start, 51, 5):
             cut = Slice(T0, batch, start, limit)
-            found = read_slice(store.objects, cut, projection)
+            found = read_slice(connection_of(store).objects, cut, projection)
             assert found["_offset"].to_pylist() == [offset for offset in offsets if start <= offset < limit]
             assert found.schema == projection.schema
-    assert len(open_slice(store.objects, Slice(T0, batch, 20, 30), projection)) == 2
-    assert len(open_slice(store.objects, Slice(T0, batch, 41, 50), projection)) == 0
+    assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 20, 30), projection)) == 2
+    assert len(open_slice(connection_of(store).objects, Slice(T0, batch, 41, 50), projection)) == 0

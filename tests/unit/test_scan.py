@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.helpers.connections import connection_of
 from tests.helpers.reading import T0, T1, abort, another_process, append, begin, commit, new_store, scanned
 from txnstore.errors import (
     CorruptionError,
@@ -163,9 +164,9 @@ def test_unknown_things_are_named(store: Store) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
         store.scan("t", start={7: 0})
     with pytest.raises(InvalidConfigError, match="'serializable'"):
-        store.scan("t", isolation="serializable")
+        store.scan("t", isolation="serializable")  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match="'first'"):
-        store.scan("t", start={0: "first"})
+        store.scan("t", start={0: "first"})  # type: ignore[dict-item]
 
 
 # Filters --------------------------------------------------------------------------------------------------------------
@@ -265,9 +266,9 @@ def test_an_aborted_segment_is_never_downloaded(store: Store) -> None:
     planned = [part.batch.segment.key for part in store.scan("t").plan()]
     assert len(everything) == 3
     assert len(planned) == 1
-    store.objects.reset()
+    connection_of(store).objects.reset()
     assert scanned(store) == ["kept"]
-    assert [key for kind, key in store.objects.log if key.startswith("topics/")] == planned
+    assert [key for kind, key in connection_of(store).objects.log if key.startswith("topics/")] == planned
 
 
 # Many segments --------------------------------------------------------------------------------------------------------
@@ -280,11 +281,11 @@ def test_hundreds_of_segments_come_in_order_with_one_get_each(clock: ManualClock
         for number in range(100):
             producer.send("t", b"%d" % number, partition=0)
             producer.flush()
-    store.objects.reset()
+    connection_of(store).objects.reset()
     table = store.scan("t", columns=["_offset", "value"]).to_table()
     assert table["_offset"].to_pylist() == list(range(100))
     assert table["value"].to_pylist() == [b"%d" % number for number in range(100)]
-    counts = store.objects.snapshot()
+    counts = connection_of(store).objects.snapshot()
     assert (counts.get, counts.list) == (101, 0), "one for the head of the chain, one for each segment"
 
 
@@ -309,12 +310,12 @@ def test_a_stream_that_is_given_up_stops_fetching(clock: ManualClock) -> None:
             producer.send("t", b"%d" % number, partition=0)
             producer.flush()
     scan = store.scan("t")
-    store.objects.reset()
+    connection_of(store).objects.reset()
     tables = scan.to_tables()
     next(tables)
     tables.close()
-    store.pool.shutdown(wait=True)
-    assert 1 <= store.objects.snapshot().get <= 40
+    connection_of(store).pool.shutdown(wait=True)
+    assert 1 <= connection_of(store).objects.snapshot().get <= 40
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------
@@ -335,7 +336,7 @@ def test_a_damaged_segment_is_named(store: Store, damage: object, words: str) ->
     append(store, "b")
     key = store.scan("t").plan()[1].batch.segment.key
     assert callable(damage)
-    store.objects.put(key, damage(store.objects.get(key)))
+    connection_of(store).objects.put(key, damage(connection_of(store).objects.get(key)))
     with pytest.raises(CorruptionError, match=f"{key}.*{words}"):
         store.scan("t").to_table()
     with pytest.raises(CorruptionError, match=key):
@@ -349,7 +350,7 @@ def test_a_damaged_segment_is_named(store: Store, damage: object, words: str) ->
 def test_a_missing_segment_is_named(store: Store) -> None:
     append(store, "a")
     key = store.scan("t").plan()[0].batch.segment.key
-    store.objects.delete([key])
+    connection_of(store).objects.delete([key])
     with pytest.raises(CorruptionError, match=f"{key}.*missing"):
         store.scan("t").to_table()
 

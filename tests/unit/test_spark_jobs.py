@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.connections import connection_of
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.core.model import NewBatch, TopicPartition, TxnState
@@ -42,12 +43,14 @@ def uploaded(store: Store, *values: str, partition: int = 0) -> NewBatch:
     """A segment that a task uploaded."""
     rows = normalize([{"value": value.encode()} for value in values], None)
     writer = topic_writer(store.topic("t"))
-    return upload(store.objects, store.runtime, writer, TopicPartition("t", partition), rows)
+    return upload(
+        connection_of(store).objects, connection_of(store).runtime, writer, TopicPartition("t", partition), rows
+    )
 
 
 def begin(store: Store, name: str | None = None, version: int | None = None) -> jobs.Job:
     versions = () if version is None else (("", version),)
-    return jobs.begin(store, name, versions, {topic.name: topic.topic_id for topic in store.topics()})
+    return jobs.begin(connection_of(store), name, versions, {topic.name: topic.topic_id for topic in store.topics()})
 
 
 def values(store: Store) -> list[bytes]:
@@ -59,8 +62,8 @@ def test_sequences_are_contiguous_in_each_partition_in_the_order_of_the_messages
     """SEQ-01: from 0, without a gap, whatever the number of segments: far more than a producer's window of five."""
     job = begin(store)
     batches = [uploaded(store, f"a{n}", f"b{n}", partition=n % 2) for n in range(20)]
-    jobs.commit(store, job, batches)
-    partition = store.state().partitions[TopicPartition("t", 1)]
+    jobs.commit(connection_of(store), job, batches)
+    partition = connection_of(store).view().partitions[TopicPartition("t", 1)]
     assert [batch.base_sequence for batch in partition.batches] == list(range(0, 20, 2))
     assert values(store)[:4] == [b"a0", b"b0", b"a2", b"b2"]
     assert partition.high_watermark == 21  # Twenty records and one marker.
@@ -71,10 +74,10 @@ def test_sequences_are_contiguous_in_each_partition_in_the_order_of_the_messages
 def test_a_second_commit_of_the_same_job_does_nothing(store: Store, name: str | None, version: int | None) -> None:
     job = begin(store, name, version if name else None)
     batch = uploaded(store, "a")
-    jobs.commit(store, job, [batch])
-    sequence = store.state().sequence
-    jobs.commit(store, job, [batch])
-    assert store.state().sequence == sequence
+    jobs.commit(connection_of(store), job, [batch])
+    sequence = connection_of(store).view().sequence
+    jobs.commit(connection_of(store), job, [batch])
+    assert connection_of(store).view().sequence == sequence
     assert values(store) == [b"a"]
 
 
@@ -87,10 +90,10 @@ def test_unknown_outcome_of_a_commit_is_resolved(
     job = begin(store, name)
     batch = uploaded(store, "a")
     faults.plan = on(fault, "put_if_absent", times=2)
-    jobs.commit(store, job, [batch])
+    jobs.commit(connection_of(store), job, [batch])
     faults.plan = on(fault, "put_if_absent", times=0)
     assert values(store) == [b"a"]
-    assert store.state().partitions[TopicPartition("t", 0)].high_watermark == 2
+    assert connection_of(store).view().partitions[TopicPartition("t", 0)].high_watermark == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.UNAVAILABLE_503])
@@ -98,12 +101,12 @@ def test_commit_resumes_after_a_failure_of_one_chain(store: Store, faults: Fault
     """SEQ-03, REC-01: what the other chains have registered already is recognised, though it is far more than five."""
     job = begin(store, "loader", 1)
     batches = [uploaded(store, f"{n:02}", partition=n % 2) for n in range(24)]
-    number = max(chain_of_partition(TopicPartition("t", p), len(store.chains)) for p in range(2))
+    number = max(chain_of_partition(TopicPartition("t", p), len(connection_of(store).chains)) for p in range(2))
     faults.plan = on(fault, "put_if_absent", key_contains=keys.entries(number), times=8)
-    jobs.commit(store, job, batches)
+    jobs.commit(connection_of(store), job, batches)
     faults.plan = on(fault, times=0)
     assert sorted(values(store)) == [b"%02d" % n for n in range(24)]
-    assert [store.state().partitions[TopicPartition("t", p)].high_watermark for p in range(2)] == [13, 13]
+    assert [connection_of(store).view().partitions[TopicPartition("t", p)].high_watermark for p in range(2)] == [13, 13]
     assert begin(store, "loader", 1).repeated
     assert store.verify(deep=True).ok
 
@@ -113,17 +116,17 @@ def test_commit_raises_after_repeated_storage_errors(store: Store, faults: Fault
     batch = uploaded(store, "a")
     faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", times=None)
     with pytest.raises(StorageError):
-        jobs.commit(store, job, [batch])
+        jobs.commit(connection_of(store), job, [batch])
     faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", times=0)
     assert values(store) == []
 
 
-def test_committed_version_is_recognized_when_the_job_begins(store: Store) -> None:
-    jobs.commit(store, begin(store, "loader", 4), [uploaded(store, "a")])
-    sequence = store.state().sequence
+def test_a_version_that_is_committed_is_known_before_anything_is_computed(store: Store) -> None:
+    jobs.commit(connection_of(store), begin(store, "loader", 4), [uploaded(store, "a")])
+    sequence = connection_of(store).view().sequence
     for version in (4, 3, 0):
         assert begin(store, "loader", version).repeated
-    assert store.state().sequence == sequence  # Nobody was fenced by a job that does nothing.
+    assert connection_of(store).view().sequence == sequence  # Nobody was fenced by a job that does nothing.
     assert not begin(store, "loader", 5).repeated
     assert not begin(store, "other", 4).repeated
 
@@ -132,21 +135,21 @@ def test_two_jobs_of_one_version_race_and_one_commits(store: Store) -> None:
     """Both computed; the later one fences the earlier (INIT-01)."""
     first, second = begin(store, "loader", 1), begin(store, "loader", 1)
     with pytest.raises(ProducerFencedError):
-        jobs.commit(store, first, [uploaded(store, "a")])
-    jobs.commit(store, second, [uploaded(store, "b")])
-    jobs.commit(store, first, [uploaded(store, "a")])  # By now its version is there: nothing to do.
+        jobs.commit(connection_of(store), first, [uploaded(store, "a")])
+    jobs.commit(connection_of(store), second, [uploaded(store, "b")])
+    jobs.commit(connection_of(store), first, [uploaded(store, "a")])  # By now its version is there: nothing to do.
     assert values(store) == [b"b"]
 
 
 def test_job_without_rows(store: Store) -> None:
     """Without rows there is nothing to commit but a version."""
-    sequence = store.state().sequence
-    jobs.commit(store, begin(store), [])
-    assert store.state().sequence == sequence
+    sequence = connection_of(store).view().sequence
+    jobs.commit(connection_of(store), begin(store), [])
+    assert connection_of(store).view().sequence == sequence
     named = begin(store, "loader")
-    jobs.commit(store, named, [])
-    assert store.state().transactions["loader"].state is TxnState.EMPTY
-    jobs.commit(store, begin(store, "loader", 1), [])
+    jobs.commit(connection_of(store), named, [])
+    assert connection_of(store).view().transactions["loader"].state is TxnState.EMPTY
+    jobs.commit(connection_of(store), begin(store, "loader", 1), [])
     assert begin(store, "loader", 1).repeated
 
 
@@ -155,8 +158,8 @@ def test_recreated_topic_is_not_written(store: Store) -> None:
     batch = uploaded(store, "a")
     store.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted while the job ran"):
-        jobs.commit(store, job, [batch])
+        jobs.commit(connection_of(store), job, [batch])
     store.create_topic("t", partitions=2)
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted while the job ran"):
-        jobs.commit(store, job, [batch])
+        jobs.commit(connection_of(store), job, [batch])
     assert values(store) == []

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from txnstore.core.model import Batch, Segment, TopicPartition
 from txnstore.core.visibility import Slice
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
@@ -36,7 +37,7 @@ def store(memory_store_url: str) -> Iterator[Store]:
 def planned(store: Store, **options: str) -> list[tuple[int, int, int]]:
     """Partition, start and limit of each slice of a read."""
     chosen = read_options({"path": "p", "topic": "t", **options})
-    groups = plan(store, store.state(), chosen)
+    groups = plan(connection_of(store), connection_of(store).view(), chosen)
     return [(part.tp.partition, part.start, part.limit) for each in groups for part in each.slices]
 
 
@@ -79,7 +80,7 @@ def test_topics_are_never_mixed_in_a_group(store: Store) -> None:
     store.create_topic("u")
     with store.producer() as producer:
         producer.send("u", b"x")
-    groups = plan(store, store.state(), read_options({"path": "p", "topic": "u,t"}))
+    groups = plan(connection_of(store), connection_of(store).view(), read_options({"path": "p", "topic": "u,t"}))
     assert [each.topic.name for each in groups] == ["u", "t"]
     assert all({part.tp.topic for part in each.slices} == {each.topic.name} for each in groups)
     assert pickle.loads(pickle.dumps(groups)) == groups  # noqa: S301 - our own bytes; Spark does the same
@@ -88,11 +89,13 @@ def test_topics_are_never_mixed_in_a_group(store: Store) -> None:
 def test_topics_of_different_columns_are_not_read_together(store: Store) -> None:
     store.create_topic("typed", schema=pa.schema([("n", pa.int64())]))
     with pytest.raises(SchemaMismatchError, match="'t' and 'typed' have different columns"):
-        projection_schema(store.state(), read_options({"path": "p", "topic": "t,typed"}))
+        projection_schema(connection_of(store).view(), read_options({"path": "p", "topic": "t,typed"}))
     together = read_options({"path": "p", "topic": "t,typed", "columns": "_offset"})
     with pytest.raises(SchemaMismatchError, match="'typed' has no column 'value'"):
-        projection_schema(store.state(), read_options({"path": "p", "topic": "t,typed", "columns": "value"}))
-    assert projection_schema(store.state(), together).names == ["_offset"]
+        projection_schema(
+            connection_of(store).view(), read_options({"path": "p", "topic": "t,typed", "columns": "value"})
+        )
+    assert projection_schema(connection_of(store).view(), together).names == ["_offset"]
 
 
 def test_groups_are_filled_up_to_the_target() -> None:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, another_process, backend, in_threads, new_store, runtime, sound, values
 from txnstore.chain import keys
+from txnstore.connection import Connection
 from txnstore.errors import (
     InvalidConfigError,
     ReadOnlyError,
@@ -85,7 +87,7 @@ def test_a_create_that_nobody_answers_is_unknown() -> None:
 @pytest.mark.parametrize("chains", [0, 257, -1, "1", True, 1.5], ids=repr)
 def test_a_number_of_chains_that_cannot_be(chains: Any) -> None:
     objects = MemoryStore()
-    with pytest.raises(InvalidConfigError, match="chains must be a number from 1 to 256"):
+    with pytest.raises(InvalidConfigError, match="chains must be an integer from 1 to 256"):
         create_on(objects, chains, runtime=runtime())
     assert objects.list("") == []
 
@@ -93,12 +95,12 @@ def test_a_number_of_chains_that_cannot_be(chains: Any) -> None:
 def test_coord_02_the_number_of_chains_never_changes() -> None:
     """COORD-02: what hashes to one of four chains must be found there for ever."""
     objects = MemoryStore()
-    assert len(create_on(objects, 4, runtime=runtime()).chains) == 4
+    assert len(connection_of(create_on(objects, 4, runtime=runtime())).chains) == 4
     with pytest.raises(InvalidConfigError, match="has 4 chains, not 8"):
         create_on(objects, 8, exist_ok=True, runtime=runtime())
-    assert len(create_on(objects, 4, exist_ok=True, runtime=runtime()).chains) == 4
-    assert len(create_on(objects, exist_ok=True, runtime=runtime()).chains) == 4
-    assert len(open_on(objects, runtime=runtime()).chains) == 4
+    assert len(connection_of(create_on(objects, 4, exist_ok=True, runtime=runtime())).chains) == 4
+    assert len(connection_of(create_on(objects, exist_ok=True, runtime=runtime())).chains) == 4
+    assert len(connection_of(open_on(objects, runtime=runtime())).chains) == 4
 
 
 # Open -----------------------------------------------------------------------------------------------------------------
@@ -170,11 +172,11 @@ def test_a_folder_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
 
 def test_a_store_that_was_closed_connects_again() -> None:
     store = new_store()
-    pool = store.pool
+    pool = connection_of(store).pool
     store.close()
     store.close()
     assert [topic.name for topic in store.topics()] == ["t"]
-    assert store.pool is not pool
+    assert connection_of(store).pool is not pool
     with store.producer(linger=None) as producer:
         assert producer.send("t", b"x", partition=0).result().offset == 0
 
@@ -192,8 +194,8 @@ def test_a_producer_survives_that_its_store_is_closed() -> None:
 
 def test_leaving_the_block_closes_the_store() -> None:
     with new_store() as store:
-        assert store.pool is not None
-    assert store._pools == {}
+        assert connection_of(store).pool is not None
+    assert connection_of(store)._pools == {}
 
 
 def test_a_pickled_store_is_the_same_store(local_store_url: str) -> None:
@@ -219,7 +221,7 @@ def test_a_store_in_nameless_memory_cannot_be_pickled() -> None:
 def test_a_forked_child_reads_and_writes_on_its_own(local_store_url: str) -> None:
     with txnstore.create(local_store_url) as store:
         store.create_topic("t")
-        assert store.pool.submit(lambda: 1).result() == 1
+        assert connection_of(store).pool.submit(lambda: 1).result() == 1
         child = os.fork()
         if child == 0:
             code = 1
@@ -257,7 +259,7 @@ def test_the_metrics_count_requests_commits_and_bytes() -> None:
 
 def test_transactions_are_listed_by_state_and_age() -> None:
     bench = Bench()
-    clock: Any = bench.store.runtime.clock
+    clock: Any = connection_of(bench.store).runtime.clock
     for name in ("b", "a"):
         producer = bench.store.producer(name)
         producer.begin_transaction()
@@ -274,7 +276,7 @@ def test_transactions_are_listed_by_state_and_age() -> None:
 
 @pytest.mark.parametrize("state", ["OPEN", "", 5])
 def test_a_transaction_state_that_is_none_is_refused_with_those_that_are(state: Any) -> None:
-    with pytest.raises(InvalidConfigError, match="there are EMPTY, ONGOING"):
+    with pytest.raises(InvalidConfigError, match="one of 'EMPTY', 'ONGOING'"):
         new_store().transactions(state)
 
 
@@ -282,7 +284,7 @@ def test_a_snapshot_stays_where_it_is() -> None:
     store = new_store()
     snapshot = store.snapshot()
     store.create_topic("u")
-    assert "u" not in snapshot.state.topics
+    assert "u" not in snapshot.view.topics
     assert snapshot.sequence + 1 == store.snapshot().sequence
     assert repr(snapshot).startswith(f"Snapshot(sequence={snapshot.sequence}, timestamp=")
 
@@ -291,10 +293,10 @@ def test_a_state_as_last_known_costs_nothing() -> None:
     store = new_store()
     with another_process(store) as other:
         other.create_topic("u")
-    store.objects.reset()
-    assert "u" not in store.state(refresh=False).topics
-    assert store.objects.log == []
-    assert "u" in store.state().topics
+    connection_of(store).objects.reset()
+    assert "u" not in connection_of(store).view(refresh=False).topics
+    assert connection_of(store).objects.log == []
+    assert "u" in connection_of(store).view().topics
 
 
 def test_a_store_with_everything_is_sound() -> None:
@@ -302,7 +304,7 @@ def test_a_store_with_everything_is_sound() -> None:
     with store.producer("id") as producer, producer.transaction() as txn:
         txn.send("t", b"x")
     sound(store)
-    assert backend(store) is store.objects.inner
+    assert backend(store) is connection_of(store).objects.inner
 
 
 # Secrets --------------------------------------------------------------------------------------------------------------
@@ -316,8 +318,8 @@ def test_no_secret_is_shown_by_an_s3_store() -> None:
 
     options = {"key": "AKIA", "secret": SECRET, "token": SECRET + "2", "endpoint_url": "http://127.0.0.1:9"}
     objects = open_store("s3://bucket/prefix", options)
-    store = Store(objects)
-    shown = [repr(store), str(store), store.url, repr(store.objects), repr(objects), str(vars(store))]
+    store = Store(Connection(objects))
+    shown = [repr(store), str(store), store.url, repr(connection_of(store).objects), repr(objects), str(vars(store))]
     with pytest.raises(txnstore.StorageError) as raised:
         txnstore.open("s3://bucket/prefix", options)
     error: BaseException | None = raised.value

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from txnstore.catalog.topics import find_topic
+from txnstore.connection import Connection
 from txnstore.core.commands import DeleteGroup, ResetOffsets, TxnOffsets
 from txnstore.core.groups import committed, exists, group_offset
 from txnstore.core.membership import live_members
 from txnstore.core.model import Group, Isolation, Member, OffsetAndMetadata, TopicPartition
-from txnstore.core.names import check_id, check_names
 from txnstore.core.view import View
 from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
-from txnstore.read.lookup import offset_for_time
-from txnstore.read.plan import find_partition
-
-if TYPE_CHECKING:
-    from txnstore.store import Store
+from txnstore.read.plan import offset_for_time
+from txnstore.validation import as_integer, check_id, check_names
 
 #: Where to: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each partition.
 Target = str | int | datetime | Mapping[TopicPartition, int | OffsetAndMetadata]
@@ -78,26 +73,26 @@ class GroupDescription:
         return sum(position.lag for position in self.positions)
 
 
-def list_groups(store: Store) -> list[GroupDescription]:
+def list_groups(connection: Connection) -> list[GroupDescription]:
     """All groups by name."""
-    state = store.state()
-    now = max(state.timestamp, store.runtime.clock())
-    return [_described(state, name, group, now) for name, group in sorted(state.groups.items()) if exists(group)]
+    view = connection.view()
+    now = max(view.timestamp, connection.runtime.clock())
+    return [_described(view, name, group, now) for name, group in sorted(view.groups.items()) if exists(group)]
 
 
-def describe_group(store: Store, name: str) -> GroupDescription:
+def describe_group(connection: Connection, name: str) -> GroupDescription:
     """A group. Raises :class:`GroupNotFoundError`."""
-    state = store.state()
-    return _described(state, name, _find(state, check_id("group", name)), max(state.timestamp, store.runtime.clock()))
+    view = connection.view()
+    return _described(view, name, _find(view, check_id("group", name)), max(view.timestamp, connection.runtime.clock()))
 
 
-def delete_group(store: Store, name: str) -> None:
+def delete_group(connection: Connection, name: str) -> None:
     """Delete a group that has no live member, with its offsets, committed and pending (OFF-17)."""
-    store.submit(DeleteGroup(check_id("group", name)))
+    connection.submit(DeleteGroup(check_id("group", name)))
 
 
 def reset_offsets(
-    store: Store, name: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
+    connection: Connection, name: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
 ) -> dict[TopicPartition, int]:
     """Set the committed offsets of a group that has no live member; what they are then.
 
@@ -106,33 +101,33 @@ def reset_offsets(
     those in which the group has committed. ``dry_run``: only look. Raises :class:`GroupNotEmptyError`.
     """
     name = check_id("group", name)
-    state = store.state()
-    now = max(state.timestamp, store.runtime.clock())
-    group = state.groups.get(name)
+    view = connection.view()
+    now = max(view.timestamp, connection.runtime.clock())
+    group = view.groups.get(name)
     if group is not None and live_members(group, now):
         msg = f"group {name!r} has live members, so its offsets cannot be reset"
         raise GroupNotEmptyError(msg)
     if isinstance(to, Mapping):
         items = tuple(group_offset(tp, value) for tp, value in to.items())
     else:
-        items = tuple(group_offset(tp, _target(store, state, tp, to)) for tp in _partitions(state, name, topics))
+        items = tuple(group_offset(tp, _target(connection, view, tp, to)) for tp in _partitions(view, name, topics))
     for item in items:
-        check_offset(item.tp, find_partition(state, item.tp), Isolation.READ_UNCOMMITTED, item.offset)
+        check_offset(item.tp, view.find_partition(item.tp), Isolation.READ_UNCOMMITTED, item.offset)
     if items and not dry_run:
-        store.submit(ResetOffsets(TxnOffsets(name, items)))
+        connection.submit(ResetOffsets(TxnOffsets(name, items)))
     return {item.tp: item.offset for item in items}
 
 
-def _partitions(state: View, name: str, topics: Sequence[str] | None) -> list[TopicPartition]:
+def _partitions(view: View, name: str, topics: Sequence[str] | None) -> list[TopicPartition]:
     if topics is not None:
         names = [topics] if isinstance(topics, str) else check_names("topics", topics)
-        counts = {topic: find_topic(state, topic).partitions for topic in names}
+        counts = {topic: view.find_topic(topic).partitions for topic in names}
         return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
-    return sorted(tp for tp in _find(state, name).offsets if state.partition(tp) is not None)
+    return sorted(tp for tp in _find(view, name).offsets if view.partition(tp) is not None)
 
 
-def _target(store: Store, state: View, tp: TopicPartition, to: str | int | datetime) -> int:
-    partition = find_partition(state, tp)
+def _target(connection: Connection, view: View, tp: TopicPartition, to: str | int | datetime) -> int:
+    partition = view.find_partition(tp)
     latest = read_limit(partition, Isolation.READ_COMMITTED)
     if to == "earliest":
         return partition.log_start
@@ -140,31 +135,32 @@ def _target(store: Store, state: View, tp: TopicPartition, to: str | int | datet
         return latest
     if isinstance(to, datetime) and to.tzinfo is not None:
         to = int(to.timestamp() * 1000)
-    if isinstance(to, bool) or not isinstance(to, int):
+    moment = as_integer(to)
+    if moment is None:
         msg = f"to must be 'earliest', 'latest', a time in ms or with a zone, or offsets by partition, not {to!r}"
         raise InvalidConfigError(msg)
-    found = offset_for_time(store.objects, state, tp, Isolation.READ_COMMITTED, to)
+    found = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, moment)
     return found.offset if found is not None else latest
 
 
-def _find(state: View, name: str) -> Group:
-    group = state.groups.get(name)
+def _find(view: View, name: str) -> Group:
+    group = view.groups.get(name)
     if group is None or not exists(group):
         msg = f"there is no group {name!r}"
         raise GroupNotFoundError(msg)
     return group
 
 
-def _described(state: View, name: str, group: Group, now: int) -> GroupDescription:
+def _described(view: View, name: str, group: Group, now: int) -> GroupDescription:
     members = live_members(group, now)
     settled = all(member.assigned == member.target == member.held for member in members)
     return GroupDescription(
         group=name,
         state="Empty" if not members else "Stable" if settled else "Reconciling",
         generation=group.generation,
-        last_transactional_id=state.transactional_ids.get(group.last_producer[0]) if group.last_producer else None,
+        last_transactional_id=view.transactional_ids.get(group.last_producer[0]) if group.last_producer else None,
         members=tuple(_member(member) for member in members),
-        positions=tuple(_positions(state, name, group, members)),
+        positions=tuple(_positions(view, name, group, members)),
     )
 
 
@@ -179,16 +175,16 @@ def _member(member: Member) -> GroupMember:
     )
 
 
-def _positions(state: View, name: str, group: Group, members: list[Member]) -> list[GroupPosition]:
+def _positions(view: View, name: str, group: Group, members: list[Member]) -> list[GroupPosition]:
     """Where the group has committed or has members, as far as there is such a partition (still)."""
     owners = {tp: member.member_id for member in members for tp in member.assigned}
     pending = {tp for offsets in group.pending.values() for tp in offsets}
     found = []
     for tp in sorted({*group.offsets, *pending, *owners}):
-        partition = state.partition(tp)
+        partition = view.partition(tp)
         if partition is None:
             continue
-        value = committed(state, name, tp, require_stable=False)
+        value = committed(view, name, tp, require_stable=False)
         end = read_limit(partition, Isolation.READ_COMMITTED)
         found.append(
             GroupPosition(

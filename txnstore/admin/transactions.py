@@ -7,24 +7,14 @@ what is true there, so two operators who do the same at once do it once (ADM-07)
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from txnstore.admin.arguments import (
-    expression_from,
-    ids_from,
-    integer_from,
-    milliseconds_from,
-    partition_from,
-    state_from,
-)
-from txnstore.chain.chains import Chains
 from txnstore.chain.entries import newest, read_entry
+from txnstore.connection import Connection
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.core.commands import AbortTxn, InitProducer, ProducerIdentity, Unfinished, WriteMarkers
 from txnstore.core.history import Happened, TransactionStep, steps_of
 from txnstore.core.model import NO_PRODUCER, Group, Outcome, Partition, TopicPartition, Transaction, TxnState
-from txnstore.core.names import check_id, check_topic_name
 from txnstore.core.routing import (
     chain_of_group,
     chain_of_partition,
@@ -33,7 +23,15 @@ from txnstore.core.routing import (
 )
 from txnstore.core.view import View
 from txnstore.errors import TransactionalIdNotFoundError, UnknownTopicOrPartitionError
-from txnstore.storage.base import ObjectStore
+from txnstore.validation import (
+    check_choice,
+    check_expression,
+    check_id,
+    check_integer,
+    check_milliseconds,
+    check_names,
+    check_topic_name,
+)
 
 #: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: past its time-out by this, nobody is about to end a transaction.
 LATE = 300.0
@@ -122,18 +120,19 @@ class TransactionHistory:
 
 
 def list_transactions(
-    view: View,
-    now: int,
+    connection: Connection,
     state: str | None = None,
     older_than: float | None = None,
     producer_id: int | None = None,
     pattern: str | None = None,
 ) -> list[Transaction]:
     """The transactions by id that pass all filters (ADM-01)."""
-    wanted, expression = state_from(state), expression_from(pattern)
-    limit = None if older_than is None else now - milliseconds_from("older_than", older_than)
+    wanted, expression = _state(state), check_expression(pattern)
+    age_ms = None if older_than is None else check_milliseconds("older_than", older_than)
     if producer_id is not None:
-        integer_from("producer_id", producer_id)
+        check_integer("producer_id", producer_id)
+    view = connection.view()
+    limit = None if age_ms is None else connection.runtime.clock() - age_ms
     return [
         txn
         for name, txn in sorted(view.transactions.items())
@@ -184,15 +183,17 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
     ]
 
 
-def find_hanging(view: View, now: int, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
-    """What is open in partitions, then in groups, and nobody is about to end at the time ``now``.
+def find_hanging(connection: Connection, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
+    """What is open in partitions, then in groups, and nobody is about to end.
 
     ``topic``: only its partitions, and groups with pending offsets in it.
     """
+    late_ms = check_milliseconds("late", late)
+    view = connection.view()
     if topic is not None and check_topic_name(topic) not in view.topics:
         msg = f"there is no topic {topic!r}"
         raise UnknownTopicOrPartitionError(msg)
-    limit = now - milliseconds_from("late", late)
+    limit = connection.runtime.clock() - late_ms
     return [*_hanging_data(view, topic, limit), *_hanging_offsets(view, topic, limit)]
 
 
@@ -233,9 +234,7 @@ def _reason(txn: Transaction | None, limit: int, *, known: bool) -> str | None:
 
 
 def transaction_history(
-    view: View,
-    objects: ObjectStore,
-    pool: Executor,
+    connection: Connection,
     transactional_id: str,
     limit: int = HISTORY_ENTRIES,
     since: int | None = None,
@@ -246,14 +245,17 @@ def transaction_history(
     entries.
     """
     check_id("transactional.id", transactional_id)
-    integer_from("limit", limit, 1)
+    check_integer("limit", limit, 1)
     if since is not None:
-        integer_from("since", since)
+        check_integer("since", since)
+    view, objects = connection.view(), connection.objects
     ranges = newest([state.sequence for state in view.states], limit)
     wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
     chains: dict[int, list[Happened]] = {}
     complete = all(numbers.start <= 1 for numbers in ranges)
-    for place, found in zip(wanted, pool.map(lambda place: read_entry(objects, *place), wanted), strict=True):
+    for place, found in zip(
+        wanted, connection.pool.map(lambda place: read_entry(objects, *place), wanted), strict=True
+    ):
         if found is None or (since is not None and found[0].timestamp < since):
             complete = False
             continue
@@ -269,23 +271,24 @@ def transaction_history(
 # Changing -------------------------------------------------------------------------------------------------------------
 
 
-def abort_transaction(coordinator: Coordinator, view: View, transactional_id: str) -> bool:
+def abort_transaction(connection: Connection, transactional_id: str) -> bool:
     """Abort the open transaction of an id and fence its owner; whether there was something to end.
 
     One that is decided already is carried out as decided (END-01); one that an outside coordinator is to decide is
     aborted, too.
     """
-    return _abort(coordinator, _find(view, transactional_id))
+    return _abort(connection.coordinator, _find(connection.view(), transactional_id))
 
 
-def abort_open_data(chains: Chains, coordinator: Coordinator, view: View, tp: TopicPartition, producer_id: int) -> bool:
+def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int) -> bool:
     """End what a producer holds open in a partition; whether there was something (ADM-05).
 
     If its coordinator knows the transaction, all of it is ended. Else an abort marker is written here alone. If its
     epoch is the current one of its transactional id, the owner of that is fenced first.
     """
+    view, chains, coordinator = connection.view(), connection.chains, connection.coordinator
     log = _log(view, tp)
-    if integer_from("producer_id", producer_id) not in log.open_txns:
+    if check_integer("producer_id", producer_id) not in log.open_txns:
         return False
     txn = view.owner(producer_id)
     if txn is not None and tp in txn.partitions:
@@ -301,17 +304,18 @@ def abort_open_data(chains: Chains, coordinator: Coordinator, view: View, tp: To
     return True
 
 
-def fence_producers(coordinator: Coordinator, view: View, ids: Iterable[str]) -> dict[str, ProducerIdentity]:
+def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, ProducerIdentity]:
     """Fence the owners of these ids, and abort what they left open (INIT-17); the identities that follow.
 
     As Kafka's ``fenceProducers`` does, by an init in their place; an id that nobody had is granted, too.
     """
-    names = ids_from(ids)
+    names = [check_id("transactional.id", name) for name in check_names("transactional_ids", ids)]
+    view = connection.view()
     found: dict[str, ProducerIdentity] = {}
     for name in dict.fromkeys(names):
         txn = view.transactions.get(name)
         command = InitProducer(name) if txn is None else InitProducer(name, txn.timeout_ms)
-        found[name] = coordinator.submit(command)
+        found[name] = connection.submit(command)
     return found
 
 
@@ -326,6 +330,13 @@ def _abort(coordinator: Coordinator, txn: Transaction) -> bool:
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
+def _state(name: str | None) -> TxnState | None:
+    """The state of a transaction of this name, in upper or lower case."""
+    if name is None:
+        return None
+    return TxnState[check_choice("state", str(name).upper(), TxnState.__members__)]
+
+
 def _find(view: View, transactional_id: str) -> Transaction:
     txn = view.transactions.get(check_id("transactional.id", transactional_id))
     if txn is None:
@@ -335,7 +346,7 @@ def _find(view: View, transactional_id: str) -> Transaction:
 
 
 def _log(view: View, tp: TopicPartition) -> Partition:
-    log = view.log(partition_from(tp))
+    log = view.log(TopicPartition(check_topic_name(tp.topic), check_integer("partition", tp.partition)))
     if log is None:
         msg = f"there is no partition {tp}"
         raise UnknownTopicOrPartitionError(msg)

@@ -95,16 +95,8 @@ class ChainMetrics:
 class Chain:
     """A chain of a store with the state known to this process. Thread-safe.
 
-    Args:
-        objects: The object store.
-        number: The number of the chain, from 0.
-        runtime: Clock, randomness and pauses.
-        pool: Runs concurrent reads.
-        read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
-        checkpoint_every: Write a checkpoint after each entry whose number is a multiple of this.
-        chains: The number of chains of the store.
-        now: Returns the timestamp of a new entry in milliseconds, by default ``runtime.clock``. An entry's timestamp
-            is never before that of the previous entry.
+    ``state``: the last state that this process knows; never goes back, and only the chain itself replaces it.
+    ``now``: the time of a new entry in milliseconds, unless the chain is later already; that of ``runtime`` by default.
     """
 
     def __init__(
@@ -129,18 +121,13 @@ class Chain:
         self._read_only = read_only
         self._writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
-        self._state = first_state(number, chains)
+        self.state = first_state(number, chains)
         self._undecided: _Attempt | None = None
         self._waiting: list[_Waiter] = []
         self._mutex = threading.Lock()
         self._head = threading.RLock()
 
     # Reading ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """The newest state known to this process. Its sequence number never decreases."""
-        return self._state
 
     def load(self, hint: bytes | None) -> State:
         """Load the state at the head from the checkpoint that ``hint`` names and the entries after it.
@@ -170,9 +157,9 @@ class Chain:
                     f"{keys.STORE} belongs to another store"
                 )
                 raise CorruptionError(msg)
-            self._state = found or first_state(self.number, self._chains)
+            self.state = found or first_state(self.number, self._chains)
             self._catch_up(_FIRST_WINDOW, window)
-            return self._state
+            return self.state
 
     def refresh(self, until: int | None = None) -> State:
         """Read new entries and return the state at the head. Costs one GET if there are none.
@@ -180,12 +167,12 @@ class Chain:
         Args:
             until: Read no further than this entry, which must exist. Makes no request if the state includes it.
         """
-        state = self._state
+        state = self.state
         if until is not None and state.sequence >= until:
             return state
         with self._head:
-            self._catch_up(1 if until is None else until - self._state.sequence, until=until)
-            return self._state
+            self._catch_up(1 if until is None else until - self.state.sequence, until=until)
+            return self.state
 
     def _catch_up(self, size: int, window: list[bytes | None] | None = None, until: int | None = None) -> bool:
         """Fold all entries after the last known one, or those up to ``until``; True if there was at least one.
@@ -193,20 +180,20 @@ class Chain:
         Raises :class:`CorruptionError` if an entry is missing and a later one of the same window exists: a commit would
         fill the gap and change history. No further requests look for gaps; ``verify`` lists the chain and finds all.
         """
-        before = self._state.sequence
+        before = self.state.sequence
         while True:
             if until is not None:
-                size = min(size, until - self._state.sequence)
+                size = min(size, until - self.state.sequence)
                 if size < 1:
-                    return self._state.sequence > before
+                    return self.state.sequence > before
             if window is None:
-                window = self._fetch(self._state.sequence + 1, min(size, _MAX_WINDOW))
+                window = self._fetch(self.state.sequence + 1, min(size, _MAX_WINDOW))
             for place, data in enumerate(window):
                 if data is None:
                     if all(later is None for later in window[place + 1 :]):
-                        return self._state.sequence > before
-                    # Usually both entries were written during these requests; then a second read finds this one.
-                    missing = self._state.sequence + 1
+                        return self.state.sequence > before
+                    # Most likely both were written while these requests were on their way; then it is there by now.
+                    missing = self.state.sequence + 1
                     data = self._get(missing)
                     if data is None:
                         raise CorruptionError(f"{keys.entry(self.number, missing)} is missing, but later entries exist")
@@ -226,8 +213,8 @@ class Chain:
             return None
 
     def _fold(self, data: bytes) -> Entry:
-        """Fold the entry after the last known one, whose hash it must contain."""
-        state = self._state
+        """Fold the entry after the last known one; it must name that one's bytes."""
+        state = self.state
         key = keys.entry(self.number, state.sequence + 1)
         entry = decode(Entry, key, data)
         if entry.sequence != state.sequence + 1:
@@ -244,7 +231,7 @@ class Chain:
         except (KeyError, StopIteration) as error:
             msg = f"{key} contains an event that is invalid in the state before it: {error!r}"
             raise CorruptionError(msg) from error
-        self._state = replace(state, entry_hash=content_hash(data))
+        self.state = replace(state, entry_hash=content_hash(data))
         if self._undecided is not None and self._undecided.entry.sequence == entry.sequence:
             self._undecided = None
         return entry
@@ -309,7 +296,7 @@ class Chain:
         for waiter in waiters:
             waiter.done = True
         crossed = attempt.entry.events and attempt.entry.sequence % self._checkpoint_every == 0
-        return self._state if crossed else None
+        return self.state if crossed else None
 
     def _decide(self, waiters: list[_Waiter], *, one_by_one: bool = False) -> _Attempt:
         """Decide the commands in order at the head; a refused command does not affect the others.
@@ -317,7 +304,7 @@ class Chain:
         ``one_by_one``: encode the events of each command alone, so that a command whose events cannot be encoded does
         not affect the others either.
         """
-        state = begin_entry(self._state, self._now())
+        state = begin_entry(self.state, self._now())
         events: list[Event] = []
         for waiter in waiters:
             try:
@@ -345,7 +332,7 @@ class Chain:
             entry_id=self._runtime.new_id(),
             writer_id=self._writer_id,
             timestamp=state.timestamp,
-            previous=self._state.entry_hash,
+            previous=self.state.entry_hash,
             events=events,
         )
 
@@ -371,7 +358,7 @@ class Chain:
         if found != attempt.claim.data:
             self._fold(found)
             return False
-        self._state = replace(attempt.state, entry_hash=content_hash(found))
+        self.state = replace(attempt.state, entry_hash=content_hash(found))
         return True
 
     # Checkpoints ------------------------------------------------------------------------------------------------------

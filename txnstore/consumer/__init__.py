@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from txnstore.consumer.consumer import Consumer
-from txnstore.consumer.subscription import GroupMetadata
-from txnstore.read.lookup import OffsetAndTimestamp
-from txnstore.read.plan import PartitionOffsets, partition_offsets
+from txnstore.core.group_metadata import GroupMetadata
+from txnstore.read.plan import OffsetAndTimestamp, PartitionOffsets, partition_offsets
 from txnstore.read.records import Record
 
 __all__ = ["Consumer", "GroupMetadata", "OffsetAndTimestamp", "PartitionOffsets", "Record", "partition_offsets"]

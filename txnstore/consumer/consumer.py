@@ -14,26 +14,18 @@ from typing import Literal, Self, overload
 
 import pyarrow as pa
 
-from txnstore.catalog.topics import find_topic
-from txnstore.consumer.fetcher import Taken
-from txnstore.consumer.group import ConsumerGroup
-from txnstore.consumer.membership import Callback, MemberOptions
-from txnstore.consumer.polling import Poller
-from txnstore.consumer.subscription import Assignment, GroupMetadata, Positions, Reset, parse_reset
-from txnstore.core.model import (
-    OffsetAndMetadata,
-    TopicPartition,
-)
-from txnstore.core.names import check_id
+from txnstore.connection import Connection
+from txnstore.consumer.fetcher import Poller, Taken
+from txnstore.consumer.membership import AssignorName, Callback, ConsumerGroup, MemberOptions
+from txnstore.consumer.subscription import Assignment, Positions, Reset, ResetPolicy
+from txnstore.core.group_metadata import GroupMetadata
+from txnstore.core.model import OffsetAndMetadata, TopicPartition
 from txnstore.core.view import View
 from txnstore.core.visibility import read_limit
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
-from txnstore.read.lookup import OffsetAndTimestamp, offset_for_time
-from txnstore.read.plan import PartitionOffsets, find_partition, parse_isolation, partition_offsets
-from txnstore.read.records import Record, records_of
-from txnstore.read.store import Reads
-
-__all__ = ["Consumer", "GroupMetadata", "OffsetAndTimestamp", "PartitionOffsets", "Record", "partition_offsets"]
+from txnstore.read.plan import IsolationLevel, OffsetAndTimestamp, offset_for_time, parse_isolation
+from txnstore.read.records import Record
+from txnstore.validation import check_choice, check_id, check_integer, check_seconds
 
 _ALL_ROWS = 2**63 - 1
 
@@ -45,39 +37,48 @@ Partitions = Pair | Iterable[Pair]
 class Consumer:
     """Reads partitions from a position on, in offset order, each record once. For one thread at a time.
 
-    ``topics``: all partitions of them, also those that come later; None: nothing until :meth:`assign`.
-    ``group``: begin at its committed offsets, and commit to it. With ``topics`` (or :meth:`subscribe`) the first poll
-    joins the group, whose members share the partitions; :meth:`assign` makes it no member, nor is one of a store that
-    was opened read_only. ``isolation``: ``"read_committed"`` or ``"read_uncommitted"``.
-    ``auto_offset_reset``: where to begin if nothing is committed, or if the offset is gone: ``"earliest"``,
-    ``"latest"`` or ``"none"`` (an error).
-    ``enable_auto_commit``: commit what earlier polls returned, every ``auto_commit_interval`` seconds at a poll, and at
-    the end. Leave it off where the offsets go into transactions: :meth:`group_metadata` refuses then (OFF-19).
-    ``max_poll_records``: what :meth:`poll` returns at most. ``poll_interval``: the longest pause between two looks at
-    an idle chain, in seconds; each look is one GET.
-    ``session_timeout``: a member that does not poll or commit for so many seconds may lose its partitions to others.
-    ``assignor``: ``"cooperative-sticky"`` or ``"range"``; the group goes by that of most members.
-    ``group_instance_id``: the name of a static member, which gets its partitions back when it comes back within its
-    session time-out; :meth:`close` does not leave then. ``on_assigned``, ``on_revoked``: called in a poll with the
-    partitions that were given to this consumer, or are about to be taken; offsets can still be committed in the latter.
-
-    A transaction may come in several polls (CON-10), offsets have gaps where markers, aborted and compacted records
+    A transaction may come in several polls (CON-10), and offsets have gaps where markers, aborted and compacted records
     were (CON-09): compare ``position`` with ``end_offsets`` to see whether all is read, never count.
+
+    Args:
+        connection: The store.
+        topics: All partitions of these topics, also those that they get later; None: none until :meth:`assign`.
+        group: Begin at its committed offsets, and commit to it. With ``topics`` (or :meth:`subscribe`) the first poll
+            joins the group, whose members share the partitions; with :meth:`assign`, or a store that was opened
+            read_only, the consumer is no member.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"`` (``isolation.level``).
+        auto_offset_reset: Where to begin without a committed offset, or if it is out of range: ``"earliest"``,
+            ``"latest"``, or ``"none"``, which raises (CON-13).
+        enable_auto_commit: Commit what earlier polls returned, at a poll and on close. Leave it off where offsets go
+            into transactions: :meth:`group_metadata` raises then (OFF-19).
+        auto_commit_interval: Seconds between two such commits.
+        max_poll_records: How many records :meth:`poll` returns at most.
+        poll_interval: The longest pause between two looks at an idle chain, in seconds; each look is one GET.
+        assignor: ``"cooperative-sticky"`` or ``"range"``; the group uses that of most members (KIP-848).
+        group_instance_id: The name of a static member (KIP-345): it gets its partitions back if it returns within its
+            session timeout, and :meth:`close` does not leave the group.
+        session_timeout: Seconds without a poll or commit after which a member may lose its partitions.
+        on_assigned: Called in a poll with the partitions that this consumer was given.
+        on_revoked: Called in a poll with those that are about to be taken; their offsets can still be committed.
+
+    Raises:
+        InvalidConfigError: An option is of a wrong type, out of range, or needs a group.
+        UnknownTopicOrPartitionError: There is no such topic.
     """
 
     def __init__(
         self,
-        store: Reads,
+        connection: Connection,
         topics: Sequence[str] | str | None = None,
         group: str | None = None,
         *,
-        isolation: str = "read_committed",
-        auto_offset_reset: str = "earliest",
+        isolation: IsolationLevel = "read_committed",
+        auto_offset_reset: ResetPolicy = "earliest",
         enable_auto_commit: bool = False,
         auto_commit_interval: float = 5.0,
         max_poll_records: int = 500,
         poll_interval: float = 0.5,
-        assignor: str = "cooperative-sticky",
+        assignor: AssignorName = "cooperative-sticky",
         group_instance_id: str | None = None,
         session_timeout: float = 45.0,
         on_assigned: Callback | None = None,
@@ -85,24 +86,25 @@ class Consumer:
     ) -> None:
         self.group = check_id("group.id", group) if group is not None else None
         self.isolation = parse_isolation(isolation)
-        self._positions = Positions(self.isolation, self.group, parse_reset(auto_offset_reset))
-        self._store = store
-        interval = _positive("auto_commit_interval", auto_commit_interval)
+        reset = check_choice("auto_offset_reset", auto_offset_reset, Reset)
+        self._positions = Positions(self.isolation, self.group, reset)
+        self._connection = connection
+        interval = check_seconds("auto_commit_interval", auto_commit_interval, above=0)
         options = MemberOptions(assignor, group_instance_id, session_timeout, on_assigned, on_revoked)
         self._shared: ConsumerGroup | None = None
         if self.group is not None:
             self._shared = ConsumerGroup(
-                store, self.group, self._positions, options, interval if enable_auto_commit else None
+                connection, self.group, self._positions, options, interval if enable_auto_commit else None
             )
         if enable_auto_commit:
             self._group("commit by itself")
         if group_instance_id is not None:
             self._group("have a group_instance_id")
-        self._max_poll_records = int(_positive("max_poll_records", max_poll_records))
+        self._max_poll_records = check_integer("max_poll_records", max_poll_records, 1)
         self._poller = Poller(
-            store,
+            connection,
             self._positions,
-            _positive("poll_interval", poll_interval),
+            check_seconds("poll_interval", poll_interval, above=0),
             self._shared.follow if self._shared is not None else None,
         )
         self._pid = os.getpid()
@@ -129,9 +131,9 @@ class Consumer:
         tps = _flat(partitions)
         self._open()
         try:
-            self._positions.assign(self._store.state(refresh=False), tps)
+            self._positions.assign(self._connection.view(refresh=False), tps)
         except UnknownTopicOrPartitionError:
-            self._positions.assign(self._store.state(), tps)
+            self._positions.assign(self._connection.view(), tps)
         if self._shared is not None:
             self._shared.membership.leave(static=True)
 
@@ -152,36 +154,31 @@ class Consumer:
         which to begin, and :class:`~txnstore.errors.OffsetOutOfRangeError` if ``auto_offset_reset`` is ``"none"``.
         After an error the positions are where they were, so no record is skipped.
         """
-        rows = self._max_poll_records if max_records is None else int(_positive("max_records", max_records))
+        rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
         with self._poller.all_or_nothing():
-            taken = self._poll(timeout, rows)
-            return [
-                record for part in taken for record in records_of(part.table, part.projection.topic, part.tp.partition)
-            ]
+            return [record for part in self._poll(timeout, rows) for record in part.records()]
 
     def poll_table(self, timeout: float = 0.0, max_records: int | None = None) -> pa.Table:
         """The same as a table with the columns of a scan; without ``max_records`` as much as there is, up to 64 MB.
 
         Topics of different columns come in different polls.
         """
-        rows = _ALL_ROWS if max_records is None else int(_positive("max_records", max_records))
+        rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
         with self._poller.all_or_nothing():
             taken = self._poll(timeout, rows, one_schema=True)
             if taken:
                 return pa.concat_tables([part.table for part in taken])
             topics = [tp.topic for tp in self._positions.assigned] or list(self._positions.topics or ())
-            topic = find_topic(self._store.state(refresh=False), topics[0])
+            topic = self._connection.view(refresh=False).find_topic(topics[0])
             return self._positions.projection(topic).schema.empty_table()
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         if not self._positions.assigned and not self._positions.topics:
             msg = "this consumer reads nothing: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-            msg = f"timeout must be a number of seconds, 0 or more, not {timeout!r}"
-            raise InvalidConfigError(msg)
+        check_seconds("timeout", timeout)
         if self._shared is not None:
             self._shared.commit_by_itself()
         return self._poller.poll(timeout, rows, one_schema=one_schema)
@@ -199,9 +196,7 @@ class Consumer:
     def seek(self, partition: Pair, offset: int) -> None:
         """Go on at this offset. If it is outside the log, the next poll goes where ``auto_offset_reset`` says."""
         part = self._assigned(partition)
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            msg = f"cannot seek to {offset!r} in {part.tp}: an offset is an integer of at least 0"
-            raise InvalidConfigError(msg)
+        offset = check_integer(f"the offset to seek to in {part.tp}", offset, 0)
         part.move(offset)
         part.origin, part.sought = offset, True
 
@@ -243,28 +238,28 @@ class Consumer:
 
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The first offset of the log, of these partitions or of all assigned ones."""
-        state = self._head()
-        return {tp: find_partition(state, tp).log_start for tp in self._named(partitions)}
+        view = self._head()
+        return {tp: view.find_partition(tp).log_start for tp in self._named(partitions)}
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset at which reading ends now: the LSO for read_committed, else the high watermark (LSO-11)."""
-        state = self._head()
-        return {tp: read_limit(find_partition(state, tp), self.isolation) for tp in self._named(partitions)}
+        view = self._head()
+        return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._named(partitions)}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (milliseconds), or None if no record that is visible is that late."""
-        state = self._head()
+        view = self._head()
         return {
-            tp: offset_for_time(self._store.objects, state, tp, self.isolation, timestamp)
+            tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
             for tp, timestamp in ((TopicPartition(*key), value) for key, value in times.items())
         }
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets each assigned partition is behind its end (LSO-13). One GET."""
-        state = self._poller.caught_up(self._head())
+        view = self._poller.caught_up(self._head())
         return {
             tp: max(
-                0, read_limit(find_partition(state, tp), self.isolation) - self._positions.locate(state, part).position
+                0, read_limit(view.find_partition(tp), self.isolation) - self._positions.locate(view, part).position
             )
             for tp, part in sorted(self._positions.assigned.items())
         }
@@ -334,7 +329,7 @@ class Consumer:
 
     def _head(self) -> View:
         self._open()
-        return self._store.state()
+        return self._connection.view()
 
     def _assigned(self, partition: Pair) -> Assignment:
         self._open()
@@ -383,10 +378,3 @@ def _flat(partitions: Partitions) -> list[TopicPartition]:
     if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
         return [TopicPartition(*partitions)]
     return [TopicPartition(*tp) for tp in partitions]
-
-
-def _positive(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        msg = f"{name} must be a number above 0, not {value!r}"
-        raise InvalidConfigError(msg)
-    return value

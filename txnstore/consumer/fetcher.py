@@ -1,148 +1,145 @@
-"""What a consumer has planned, fetched and decoded, partition by partition.
+"""What a poll does: hand out what was fetched, look at the chain when nothing was, pause, look again.
 
-A flow is one partition on its way to the application: slices that are planned, segments that were asked for, the piece
-that is being handed out. Its position is the offset of the next record that it hands out; everything behind the
-position can be dropped and made again at any time, which is what a seek does.
+Segments are fetched ahead of the application in a bounded window, a slice of each partition in turn (CON-12).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
-from txnstore.core.model import Isolation, Partition, TopicPartition
-from txnstore.core.visibility import Slice, read_limit, visible
-from txnstore.errors import TxnStoreError
-from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES, Fetched, fetch_slice
-from txnstore.read.reader import Projection
+from txnstore.connection import Connection
+from txnstore.consumer.subscription import Flow, Positions
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, TxnStoreError
+from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
+from txnstore.read.reader import Projection, is_missing
+from txnstore.read.records import Headers, Record
 from txnstore.storage.base import ObjectStore
 
+#: The first pause between two looks at an idle chain, in seconds; it doubles up to the longest one.
+_FIRST_PAUSE = 0.01
+#: What one poll hands out at most, beyond the first piece.
+_MAX_POLL_BYTES = 64 << 20
 
-class Flow:
-    """One partition on its way to the application."""
 
-    __slots__ = ("_asked", "_left", "_part", "_rest", "_slices", "_tables", "planned", "position", "projection", "tp")
+class Poller:
+    """Gets rows for positions. ``longest_pause``: between two looks at an idle chain, in seconds.
 
-    def __init__(self, tp: TopicPartition, projection: Projection, position: int) -> None:
-        self.tp = tp
-        self.projection = projection
-        self.position = position
-        self.planned = position  # the slices up to here are planned
-        self._slices: deque[Slice] = deque()
-        self._asked: deque[tuple[Slice, Future[Fetched]]] = deque()
-        self._part: Slice | None = None  # the slice that is being handed out …
-        self._tables: Iterator[pa.Table] = iter(())  # … its pieces that were not begun …
-        self._left = 0  # … how many they are …
-        self._rest: pa.Table | None = None  # … and what is left of the one that was.
+    ``follow``: brings the positions to what a group says in a view, and returns the view after that.
+    """
 
-    def plan(self, partition: Partition, isolation: Isolation) -> None:
-        """Plan up to where the isolation lets a reader go. The position passes what holds nothing to read (CON-06)."""
-        limit = read_limit(partition, isolation)
-        if limit > self.planned:
-            self._slices.extend(visible(self.tp, partition, isolation, self.planned, limit))
-            self.planned = limit
-        self._pass_gap()
+    def __init__(
+        self,
+        connection: Connection,
+        positions: Positions,
+        longest_pause: float,
+        follow: Callable[[View], View] | None = None,
+    ) -> None:
+        self._connection = connection
+        self._positions = positions
+        self._follow = follow
+        self._longest_pause = longest_pause
+        self._pause = min(_FIRST_PAUSE, longest_pause)
+        self._turns: list[TopicPartition] = []
 
-    @property
-    def arriving(self) -> bool:
-        """Whether there is something to take, now or when it has arrived."""
-        return self._part is not None or bool(self._asked)
+    def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
+        """Up to so many rows; none if there are none within ``timeout`` seconds.
 
-    @property
-    def between(self) -> bool:
-        """Whether the next record is the first of a slice: a good moment to let another partition have its turn."""
-        return self._part is None
-
-    @property
-    def asked(self) -> int:
-        """How many segments were asked for and not handed out yet."""
-        return len(self._asked)
-
-    @property
-    def asked_bytes(self) -> int:
-        """Their size."""
-        return sum(part.batch.segment.size for part, _ in self._asked)
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether there are slices that were not asked for."""
-        return bool(self._slices)
-
-    def ask(self, objects: ObjectStore, pool: Executor) -> None:
-        """Begin to fetch the next slice."""
-        part = self._slices.popleft()
-        self._asked.append((part, pool.submit(fetch_slice, objects, part, self.projection)))
-
-    def take(self, rows: int) -> pa.Table | None:
-        """Up to so many of the next rows, of one piece; None if what was asked for is handed out.
-
-        Moves the position behind them. Waits for a segment that is on its way and raises what went wrong with it;
-        then the flow is as if nothing had been planned.
+        Rows that are known come without a look at the chain, unless a position has to be found that only its head can
+        tell. ``timeout`` counts from the first look at the chain on; 0: one look at most.
         """
-        try:
-            table = self._next_rows()
-        except BaseException:
-            self.drop()
-            raise
-        if table is None:
-            return None
-        if table.num_rows > rows:
-            taken, self._rest = table.slice(0, rows), table.slice(rows)
-        else:
-            taken, self._rest = table, None
-        self.position = taken.column("_offset")[-1].as_py() + 1
-        if self._rest is None and not self._left:
-            self._end_slice()
+        runtime = self._connection.runtime
+        deadline: float | None = None
+        waited = 0.0
+        view, fresh, planned_again = self._followed(self._connection.view(refresh=False)), False, False
+        if self._positions.needs_head(view):
+            view, fresh = self._look(view), True
+        while True:
+            view = self.caught_up(view)
+            unstable = self._positions.update(view)
+            try:
+                taken = self._take(rows, one_schema=one_schema)
+            except CorruptionError as error:
+                # A compaction has replaced, and a vacuum removed, a segment of an old plan: the head names another.
+                if planned_again or not is_missing(error):
+                    raise
+                view, fresh, planned_again = self._look(view), True, True
+                continue
+            if taken:
+                self._pause = min(_FIRST_PAUSE, self._longest_pause)
+                return taken
+            if fresh and self._connection.unblock(self._positions.blocked_by(view)):
+                view = self._look(view)  # What was left open by others is ended now.
+                continue
+            if fresh:
+                # The clock may be set back while this waits, so what was slept counts as well.
+                deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
+                left = min((deadline - runtime.clock()) / 1000, timeout - waited)
+                if left <= 0:
+                    if unstable is not None:
+                        raise unstable
+                    return []
+                pause = min(self._pause, left)
+                runtime.sleep(pause)
+                waited += pause
+                self._pause = min(self._pause * 2, self._longest_pause)
+            view, fresh = self._look(view), True
+
+    def caught_up(self, view: View) -> View:
+        """A view that knows the logs as far as the group's offsets, unless one is past the end indeed.
+
+        Else a consumer that takes over would find that offset outside the log, and begin where the policy says.
+        """
+        before: dict[TopicPartition, int] = {}
+        while (outrun := self._positions.outrun(view)) and outrun != before:
+            before = outrun
+            view = self._connection.view(refresh={chain_of_partition(tp, view.chains) for tp in outrun})
+        return view
+
+    def _look(self, view: View) -> View:
+        """The heads of the chains that matter to these positions: one GET each if there is nothing new."""
+        return self._followed(self._connection.view(refresh=self._positions.chains(view)))
+
+    def _followed(self, view: View) -> View:
+        return self._follow(view) if self._follow is not None else view
+
+    def _take(self, rows: int, *, one_schema: bool) -> list[Taken]:
+        """Rows of the partitions that are not paused; who waited longest has the first turn."""
+        assigned = self._positions.assigned
+        turns = dict.fromkeys([tp for tp in self._turns if tp in assigned] + list(assigned))
+        parts = (assigned[tp] for tp in turns)
+        flows = deque(part.flow for part in parts if part.flow is not None and not part.paused)
+        taken = drain(
+            flows, self._connection.objects, self._connection.pool, rows, _MAX_POLL_BYTES, one_schema=one_schema
+        )
+        self._turns = [flow.tp for flow in flows]
         return taken
 
-    def _next_rows(self) -> pa.Table | None:
-        """What is left of the piece, or the next piece that has rows."""
-        if self._rest is not None:
-            return self._rest
-        while True:
-            if self._part is None:
-                if not self._asked:
-                    return None
-                part, arriving = self._asked[0]
-                fetched = arriving.result()
-                self._asked.popleft()
-                self._part, self._tables, self._left = part, fetched.tables(), len(fetched.opened)
-            for table in self._tables:
-                self._left -= 1
-                if table.num_rows:
-                    return table
-            self._end_slice()
-
-    def _end_slice(self) -> None:
-        assert self._part is not None  # only a slice that was begun ends
-        self.position = max(self.position, self._part.limit)
-        self._part = None
-        self._pass_gap()
-
-    def _pass_gap(self) -> None:
-        """Move over markers, aborted records and compacted ones, up to the next slice."""
-        if self._part is not None:
-            return
-        following = self._asked[0][0] if self._asked else self._slices[0] if self._slices else None
-        self.position = max(self.position, following.start if following is not None else self.planned)
-
-    def drop(self) -> None:
-        """Forget everything behind the position."""
-        for _, arriving in self._asked:
-            arriving.cancel()
-        self._asked.clear()
-        self._slices.clear()
-        self._part, self._tables, self._left, self._rest = None, iter(()), 0, None
-        self.planned = self.position
-
-    def seek(self, position: int) -> None:
-        """Go on at this offset; what was fetched is dropped (OFF-20)."""
-        self.position = position
-        self.drop()
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Put the positions back if what was polled cannot be handed out after all: no record is skipped."""
+        before = [
+            (part, part.want, part.flow, part.flow.position if part.flow is not None else 0)
+            for part in self._positions.assigned.values()
+        ]
+        try:
+            yield
+        except BaseException:
+            for part, want, flow, position in before:
+                if flow is None:
+                    part.move(want)
+                elif part.flow is flow and flow.position != position:
+                    flow.seek(position)
+            raise
 
 
 def ask_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> None:
@@ -167,6 +164,31 @@ class Taken:
     tp: TopicPartition
     projection: Projection
     table: pa.Table
+
+    def records(self) -> list[Record]:
+        """The rows as records."""
+        table, topic, partition = self.table, self.projection.topic, self.tp.partition
+        offsets = table["_offset"].to_pylist()
+        timestamps = table["_timestamp"].cast(pa.int64()).to_pylist()
+        name = topic.name
+        if topic.schema is None:
+            return [
+                Record(name, partition, offset, timestamp, key, value, _headers(headers))
+                for offset, timestamp, key, value, headers in zip(
+                    offsets,
+                    timestamps,
+                    table["key"].to_pylist(),
+                    table["value"].to_pylist(),
+                    table["headers"].to_pylist(),
+                    strict=True,
+                )
+            ]
+        rows = table.drop_columns(["_topic", "_partition", "_offset", "_timestamp"]).to_pylist()
+        key_column = topic.key
+        return [
+            Record(name, partition, offset, timestamp, row[key_column] if key_column is not None else None, row)
+            for offset, timestamp, row in zip(offsets, timestamps, rows, strict=True)
+        ]
 
 
 def drain(
@@ -206,3 +228,7 @@ def drain(
             flows.remove(flow)
             flows.append(flow)
     return result
+
+
+def _headers(stored: list[dict[str, Any]] | None) -> Headers:
+    return tuple((header["key"], header["value"]) for header in stored) if stored else ()

@@ -1,16 +1,22 @@
-"""Where a consumer stands in each of its partitions, and where it begins: a sought offset, the group's, or a policy.
+"""The partitions of a consumer, its position in each, and where it begins: a sought offset, the group's, or a policy.
 
-Nothing here reads the chain or a clock: a state comes in, positions follow from it.
+Nothing here reads the chain or a clock: a view comes in, positions follow from it. A flow is one partition on its way
+to the application: slices that are planned, segments that were asked for, the piece that is being handed out. Its
+position is the offset of the next record that it hands out; everything behind the position can be dropped and made
+again at any time, which is what a seek does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
-from txnstore.catalog.topics import find_topic
-from txnstore.consumer.fetcher import Flow
+import pyarrow as pa
+
 from txnstore.core.groups import committed
 from txnstore.core.model import (
     Isolation,
@@ -20,10 +26,12 @@ from txnstore.core.model import (
 )
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
 from txnstore.core.view import View
-from txnstore.core.visibility import check_offset, read_limit
-from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnstableOffsetCommitError
-from txnstore.read.plan import find_partition, find_partitions
+from txnstore.core.visibility import Slice, check_offset, read_limit, visible
+from txnstore.errors import OffsetOutOfRangeError, UnstableOffsetCommitError
+from txnstore.read.plan import find_partitions
+from txnstore.read.readahead import Fetched, fetch_slice
 from txnstore.read.reader import Projection
+from txnstore.storage.base import ObjectStore
 
 
 class Reset(StrEnum):
@@ -34,28 +42,131 @@ class Reset(StrEnum):
     NONE = "none"
 
 
-def parse_reset(value: str) -> Reset:
-    """The policy of this name. Raises :class:`InvalidConfigError`."""
-    try:
-        return Reset(value)
-    except ValueError:
-        known = ", ".join(repr(policy.value) for policy in Reset)
-        msg = f"auto_offset_reset must be one of {known}, not {value!r}"
-        raise InvalidConfigError(msg) from None
+#: A policy, or its name.
+ResetPolicy = Reset | Literal["earliest", "latest", "none"]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
-    """Who commits for a group (KIP-447). ``generation`` -1: a consumer that is no member, its partitions given by hand.
+class Flow:
+    """One partition on its way to the application."""
 
-    ``topic_ids``: the topics that it reads. An offset of one that was created again meanwhile is refused (OFF-18).
-    """
+    __slots__ = ("_asked", "_left", "_part", "_rest", "_slices", "_tables", "planned", "position", "projection", "tp")
 
-    group: str
-    generation: int = -1
-    member_id: str = ""
-    instance_id: str | None = None
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, tp: TopicPartition, projection: Projection, position: int) -> None:
+        self.tp = tp
+        self.projection = projection
+        self.position = position
+        self.planned = position  # the slices up to here are planned
+        self._slices: deque[Slice] = deque()
+        self._asked: deque[tuple[Slice, Future[Fetched]]] = deque()
+        self._part: Slice | None = None  # the slice that is being handed out …
+        self._tables: Iterator[pa.Table] = iter(())  # … its pieces that were not begun …
+        self._left = 0  # … how many they are …
+        self._rest: pa.Table | None = None  # … and what is left of the one that was.
+
+    def plan(self, partition: Partition, isolation: Isolation) -> None:
+        """Plan up to where the isolation lets a reader go. The position passes what holds nothing to read (CON-06)."""
+        limit = read_limit(partition, isolation)
+        if limit > self.planned:
+            self._slices.extend(visible(self.tp, partition, isolation, self.planned, limit))
+            self.planned = limit
+        self._pass_gap()
+
+    @property
+    def arriving(self) -> bool:
+        """Whether there is something to take, now or when it has arrived."""
+        return self._part is not None or bool(self._asked)
+
+    @property
+    def between(self) -> bool:
+        """Whether the next record is the first of a slice: a good moment to let another partition have its turn."""
+        return self._part is None
+
+    @property
+    def asked(self) -> int:
+        """How many segments were asked for and not handed out yet."""
+        return len(self._asked)
+
+    @property
+    def asked_bytes(self) -> int:
+        """Their size."""
+        return sum(part.batch.segment.size for part, _ in self._asked)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether there are slices that were not asked for."""
+        return bool(self._slices)
+
+    def ask(self, objects: ObjectStore, pool: Executor) -> None:
+        """Begin to fetch the next slice."""
+        part = self._slices.popleft()
+        self._asked.append((part, pool.submit(fetch_slice, objects, part, self.projection)))
+
+    def take(self, rows: int) -> pa.Table | None:
+        """Up to so many of the next rows, of one piece; None if what was asked for is handed out.
+
+        Moves the position behind them. Waits for a segment that is on its way and raises what went wrong with it;
+        then the flow is as if nothing had been planned.
+        """
+        try:
+            table = self._next_rows()
+        except BaseException:
+            self.drop()
+            raise
+        if table is None:
+            return None
+        if table.num_rows > rows:
+            taken, self._rest = table.slice(0, rows), table.slice(rows)
+        else:
+            taken, self._rest = table, None
+        self.position = taken.column("_offset")[-1].as_py() + 1
+        if self._rest is None and not self._left:
+            self._end_slice()
+        return taken
+
+    def _next_rows(self) -> pa.Table | None:
+        """What is left of the piece, or the next piece that has rows."""
+        if self._rest is not None:
+            return self._rest
+        while True:
+            if self._part is None:
+                if not self._asked:
+                    return None
+                part, arriving = self._asked[0]
+                fetched = arriving.result()
+                self._asked.popleft()
+                self._part, self._tables, self._left = part, fetched.tables, fetched.pieces
+            for table in self._tables:
+                self._left -= 1
+                if table.num_rows:
+                    return table
+            self._end_slice()
+
+    def _end_slice(self) -> None:
+        assert self._part is not None  # only a slice that was begun ends
+        self.position = max(self.position, self._part.limit)
+        self._part = None
+        self._pass_gap()
+
+    def _pass_gap(self) -> None:
+        """Move over markers, aborted records and compacted ones, up to the next slice."""
+        if self._part is not None:
+            return
+        following = self._asked[0][0] if self._asked else self._slices[0] if self._slices else None
+        self.position = max(self.position, following.start if following is not None else self.planned)
+
+    def drop(self) -> None:
+        """Forget everything behind the position."""
+        for _, arriving in self._asked:
+            arriving.cancel()
+        self._asked.clear()
+        self._slices.clear()
+        self._part, self._tables, self._left, self._rest = None, iter(()), 0, None
+        self.planned = self.position
+
+    def seek(self, position: int) -> None:
+        """Go on at this offset; what was fetched is dropped (OFF-20)."""
+        self.position = position
+        self.drop()
 
 
 @dataclass(slots=True)
@@ -78,7 +189,7 @@ class Assignment:
     sought: bool = False
 
     def move(self, want: int | Reset | None) -> None:
-        """Go there when the next state comes; what was fetched is dropped."""
+        """Go there when the next view comes; what was fetched is dropped."""
         if self.flow is not None:
             self.flow.drop()
         self.flow, self.want = None, want
@@ -100,20 +211,20 @@ class Positions:
 
     # Which partitions -------------------------------------------------------------------------------------------------
 
-    def subscribe(self, state: View, topics: Sequence[str]) -> None:
+    def subscribe(self, view: View, topics: Sequence[str]) -> None:
         """All partitions of these topics, also those that come later; of a member of a group, what it is given."""
-        found = [tp for name in dict.fromkeys(topics) for tp in find_partitions(state, name, None)]
+        found = [tp for name in dict.fromkeys(topics) for tp in find_partitions(view, name, None)]
         self.topics = tuple(dict.fromkeys(topics))
-        self._counts = {name: state.topics[name].partitions for name in self.topics}
+        self._counts = {name: view.topics[name].partitions for name in self.topics}
         if not self.shared:
-            self._replace(state, found)
+            self._replace(view, found)
 
-    def assign(self, state: View, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, view: View, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions. Those that stay keep their positions."""
         found = list(dict.fromkeys(partitions))
         for tp in found:
-            find_partition(state, tp)
-        self._replace(state, found)
+            view.find_partition(tp)
+        self._replace(view, found)
         self.topics, self.shared, self._prepared = None, False, {}
 
     def begin_sharing(self) -> None:
@@ -127,9 +238,9 @@ class Positions:
                 part.move(None)
         self._prepared, self.assigned, self.shared = self.assigned, {}, True
 
-    def share(self, state: View, partitions: Collection[TopicPartition]) -> None:
+    def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
         """Exactly these partitions of the group. Those that stay keep their positions."""
-        self._replace(state, sorted(partitions))
+        self._replace(view, sorted(partitions))
         for tp, part in self.assigned.items():
             part.late = part.late or tp.partition >= self._counts.get(tp.topic, 0)
 
@@ -144,18 +255,18 @@ class Positions:
         """The topics that are read, by name."""
         return {tp.topic: part.topic_id for tp, part in self.assigned.items()}
 
-    def _replace(self, state: View, tps: list[TopicPartition]) -> None:
+    def _replace(self, view: View, tps: list[TopicPartition]) -> None:
         before, self.assigned = self.assigned, {}
         for tp in tps:
             kept = before.pop(tp, None) or self._prepared.pop(tp, None)
-            self.assigned[tp] = kept or Assignment(tp, state.topics[tp.topic].topic_id)
+            self.assigned[tp] = kept or Assignment(tp, view.topics[tp.topic].topic_id)
         for gone in before.values():
             gone.move(None)
 
-    def _follow_topics(self, state: View) -> None:
+    def _follow_topics(self, view: View) -> None:
         """Take in partitions that the topics have got since, unless a group says what to read."""
         for name in self.topics or ():
-            topic = find_topic(state, name)
+            topic = view.find_topic(name)
             for number in range(topic.partitions if not self.shared else 0):
                 tp = TopicPartition(name, number)
                 if tp not in self.assigned:
@@ -163,90 +274,90 @@ class Positions:
 
     # Where in them ----------------------------------------------------------------------------------------------------
 
-    def chains(self, state: View) -> set[int]:
+    def chains(self, view: View) -> set[int]:
         """The chains that a poll has to look at: those of its partitions, and who decides about what is open there."""
         found = {CATALOG} if self.topics is not None else set[int]()
         if self.group is not None and (self.shared or self._unknown()):
-            found.add(chain_of_group(self.group, state.chains))
+            found.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
-            found.add(chain_of_partition(tp, state.chains))
-            log = state.log(tp)
+            found.add(chain_of_partition(tp, view.chains))
+            log = view.log(tp)
             found |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
-        return found | {chain_of_producer(producer_id) for producer_id in self._pending(state)}
+        return found | {chain_of_producer(producer_id) for producer_id in self._pending(view)}
 
     def _unknown(self) -> list[TopicPartition]:
         """The partitions in which a position is to be found."""
         return [tp for tp, part in self.assigned.items() if part.flow is None]
 
-    def _pending(self, state: View) -> set[int]:
+    def _pending(self, view: View) -> set[int]:
         """The producers whose open transactions hold the group's offsets at which to begin (OFF-10)."""
-        group = state.groups.get(self.group) if self.group is not None else None
+        group = view.groups.get(self.group) if self.group is not None else None
         if group is None or not group.pending:
             return set()
         unknown = self._unknown()
         return {producer_id for producer_id in group.pending if any(tp in group.pending[producer_id] for tp in unknown)}
 
-    def blocked_by(self, state: View) -> set[int]:
+    def blocked_by(self, view: View) -> set[int]:
         """The producers whose open transactions hold back what is to be read, or where to begin."""
-        found = self._pending(state)
+        found = self._pending(view)
         if self.isolation is Isolation.READ_COMMITTED:
             for tp in self.assigned:
-                log = state.log(tp)
+                log = view.log(tp)
                 found |= set(log.open_txns) if log is not None else set()
         return found
 
-    def needs_head(self, state: View) -> bool:
+    def needs_head(self, view: View) -> bool:
         """Whether a position is to be found that only the head of the chain can tell.
 
         The group's offsets and the ends of a log move; a known offset of the log stays one.
         """
         return any(
             part.flow is None
-            and not (isinstance(part.want, int) and part.want <= find_partition(state, part.tp).high_watermark)
+            and not (isinstance(part.want, int) and part.want <= view.find_partition(part.tp).high_watermark)
             for part in self.assigned.values()
         )
 
-    def outrun(self, state: View) -> dict[TopicPartition, int]:
-        """The group's offsets at which to begin that are past the end of their log, as far as this state tells.
+    def outrun(self, view: View) -> dict[TopicPartition, int]:
+        """The group's offsets at which to begin that are past the end of their log, as far as this view tells.
 
         No chain rests on another for what was read in it: the group's was looked at after an offset had been committed,
         the partition's before its records were appended.
         """
         found: dict[TopicPartition, int] = {}
-        if self.group is None or state.chains == 1:
+        if self.group is None or view.chains == 1:
             return found
         for tp, part in self.assigned.items():
-            log = state.partition(tp) if part.flow is None and part.want is None else None
-            value = committed(state, self.group, tp, require_stable=False) if log is not None else None
+            log = view.partition(tp) if part.flow is None and part.want is None else None
+            value = committed(view, self.group, tp, require_stable=False) if log is not None else None
             if log is not None and value is not None and value.offset > log.high_watermark:
                 found[tp] = value.offset
         return found
 
-    def update(self, state: View) -> UnstableOffsetCommitError | None:
+    def update(self, view: View) -> UnstableOffsetCommitError | None:
         """Find the positions that are not known, plan what can be read now in all partitions.
 
         Returns the error of a partition whose group offset an open transaction holds: it has to wait (OFF-09, OFF-10).
         Raises :class:`OffsetOutOfRangeError` where the policy is ``none``, and
         :class:`~txnstore.errors.UnknownTopicOrPartitionError` for a topic that was deleted.
         """
-        self._follow_topics(state)
+        self._follow_topics(view)
         unstable: UnstableOffsetCommitError | None = None
         for part in self.assigned.values():
             try:
-                self.locate(state, part).plan(find_partition(state, part.tp), self.isolation)
+                self.locate(view, part).plan(view.find_partition(part.tp), self.isolation)
             except UnstableOffsetCommitError as error:
                 unstable = unstable or error
         return unstable
 
-    def locate(self, state: View, part: Assignment) -> Flow:
+    def locate(self, view: View, part: Assignment) -> Flow:
         """The flow of a partition, at a position inside the log."""
-        topic, partition = find_topic(state, part.tp.topic), find_partition(state, part.tp)
+        topic, partition = view.find_topic(part.tp.topic), view.find_partition(part.tp)
         if topic.topic_id != part.topic_id:
             # The topic was deleted and made anew: all of its records are new.
             part.move(None)
             part.topic_id, part.origin, part.late = topic.topic_id, None, True
         if part.flow is None:
-            position = self._beginning(state, part, partition)
+            position = self._beginning(view, part, partition)
             part.flow = Flow(part.tp, self.projection(topic), position)
             part.want = None
             part.origin = position if part.origin is None else part.origin
@@ -260,14 +371,14 @@ class Positions:
             part.flow.seek(self._end(part, partition, self.reset))
         return part.flow
 
-    def _beginning(self, state: View, part: Assignment, partition: Partition) -> int:
+    def _beginning(self, view: View, part: Assignment, partition: Partition) -> int:
         if isinstance(part.want, Reset):
             part.origin = self._end(part, partition, part.want)
             return part.origin
         if part.want is not None:
             return part.want
         if self.group is not None:
-            value = committed(state, self.group, part.tp)
+            value = committed(view, self.group, part.tp)
             if value is not None:
                 return value.offset
         if part.origin is not None:

@@ -5,7 +5,6 @@ Anybody may do it at any time; whoever is late finds nothing left.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,7 @@ from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
 from txnstore.core.commands import Expire, Expired
 from txnstore.core.expiry import is_due
-from txnstore.errors import InvalidConfigError
+from txnstore.validation import check_milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,9 @@ def expire(chains: Chains, producer_ids: float, transactional_ids: float, offset
     """
     chains.view()
     command = Expire(
-        _milliseconds("producer_ids", producer_ids),
-        _milliseconds("transactional_ids", transactional_ids),
-        _milliseconds("offsets", offsets),
+        check_milliseconds("producer_ids", producer_ids),
+        check_milliseconds("transactional_ids", transactional_ids),
+        check_milliseconds("offsets", offsets),
     )
     return _expire(chains, command, list(chains))
 
@@ -64,11 +63,3 @@ def _all(chain: Chain, command: Expire) -> list[Expired]:
     while not found or found[-1].more:
         found.append(chain.submit(command))
     return found
-
-
-def _milliseconds(name: str, seconds: float) -> int:
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not math.isfinite(seconds):
-        msg = f"{name} must be a number of seconds, not {seconds!r}"
-        raise InvalidConfigError(msg)
-    return math.ceil(seconds * 1000)

@@ -31,6 +31,7 @@ from txnstore.core.routing import (
     chain_of_producer,
     chain_of_transactional_id,
 )
+from txnstore.errors import UnknownTopicOrPartitionError
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -94,6 +95,25 @@ class View:
 
     def _routed(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
         return maps[0] if self.chains == 1 else _Routed(maps, chain_of)
+
+    def find_topic(self, name: str) -> Topic:
+        """The topic. Raises :class:`UnknownTopicOrPartitionError`, which lists names that exist."""
+        topic = self.topics.get(str(name)) if isinstance(name, str) else None
+        if topic is None:
+            known = ", ".join(sorted(self.topics)[:10]) or "none"
+            msg = f"there is no topic {name!r}; the store has {known}"
+            raise UnknownTopicOrPartitionError(msg)
+        return topic
+
+    def find_partition(self, tp: TopicPartition) -> Partition:
+        """The partition log as readers see it. Raises :class:`UnknownTopicOrPartitionError`."""
+        topic = self.find_topic(tp.topic)
+        found = self.partitions.get(tp)
+        if found is None:
+            numbers = f"0 to {topic.partitions - 1}"
+            msg = f"topic {tp.topic!r} has no partition {tp.partition!r}: its partitions are {numbers}"
+            raise UnknownTopicOrPartitionError(msg)
+        return found
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         """The partition log as readers see it, or None if there is no such partition."""

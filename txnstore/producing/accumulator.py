@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.model import NewBatch, TopicPartition
-from txnstore.core.names import check_topic_name
 from txnstore.core.partitioner import StickyPartitioner, partition_for_key
 from txnstore.errors import (
     InvalidConfigError,
@@ -29,9 +27,10 @@ from txnstore.producing.uploads import Unstarted, Upload, upload
 from txnstore.segment.convert import normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
+from txnstore.validation import check_topic_name
 
 if TYPE_CHECKING:
-    from txnstore.store import Store
+    from txnstore.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Accumulator:
 
     def __init__(
         self,
-        store: Store,
+        store: Connection,
         batch_bytes: int,
         buffer_bytes: int,
         demand: Callable[[], BaseException | None],
@@ -163,7 +162,7 @@ class Accumulator:
 
     def _writer(self, topic: str, partition: int | None = None) -> TopicWriter:
         """The topic as the chain knows it now; decoded once for each version of it."""
-        state = self._store.state(refresh=False)
+        state = self._store.view(refresh=False)
         writer = self._writers.get(topic) if type(topic) is str else None
         # A state shares the topics that did not change with the states before it.
         current = writer is not None and state.topics.get(topic) is writer.topic
@@ -175,8 +174,8 @@ class Accumulator:
         topic = check_topic_name(topic)
         known = state.topics.get(topic)
         if known is None or (isinstance(partition, int) and partition >= known.partitions):
-            state = self._store.state()  # Somebody else may have created it, or made it larger.
-        found = find_topic(state, topic)
+            state = self._store.view()  # Somebody else may have created it, or made it larger.
+        found = state.find_topic(topic)
         writer = self._writers.get(topic)
         if writer is None or writer.topic is not found:
             writer = self._writers[topic] = topic_writer(found)
@@ -231,7 +230,7 @@ class Accumulator:
 
     @property
     def _chain_time(self) -> int:
-        return self._store.state(refresh=False).timestamp
+        return self._store.view(refresh=False).timestamp
 
     def _close(self, batch: PendingBatch, future: Future[NewBatch]) -> None:
         # First into the one list, then out of the other, so that an interrupt in between leaves no batch in neither.

@@ -17,7 +17,7 @@ from txnstore.producing.states import Lifecycle, Phase
 from txnstore.producing.uploads import Upload
 
 if TYPE_CHECKING:
-    from txnstore.store import Store
+    from txnstore.connection import Connection
 
 
 class Registrar:
@@ -27,7 +27,9 @@ class Registrar:
     ``session`` is that of the current epoch, ``pending`` the command that nobody has answered yet.
     """
 
-    def __init__(self, store: Store, identity: ProducerIdentity, life: Lifecycle, accumulator: Accumulator) -> None:
+    def __init__(
+        self, store: Connection, identity: ProducerIdentity, life: Lifecycle, accumulator: Accumulator
+    ) -> None:
         self._store = store
         self._life = life
         self._accumulator = accumulator

@@ -9,9 +9,9 @@ from typing import Protocol, cast
 from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
 from txnstore.core.groups import group_offset, with_id
 from txnstore.core.model import WINDOW, NewBatch, OffsetAndMetadata, TopicPartition, next_sequence
-from txnstore.core.names import check_id
 from txnstore.errors import InvalidConfigError
 from txnstore.producing.uploads import Upload
+from txnstore.validation import check_id
 
 
 class GroupMetadata(Protocol):

@@ -1,18 +1,23 @@
-"""What a reader looks up in a state before it reads anything: topics, partitions, offsets, and the slices between."""
+"""What a reader looks up before it reads: the bounds of logs, partitions of a topic, offsets by time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
-from txnstore.catalog.topics import find_topic
-from txnstore.core.model import (
-    Isolation,
-    Partition,
-    TopicPartition,
-)
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.core.visibility import visible
+from txnstore.read.reader import Projection, read_slice
+from txnstore.storage.base import ObjectStore
+from txnstore.validation import check_choice
+
+#: Which records a reader sees (Kafka's ``isolation.level``, CON-01): those of committed transactions, or all.
+IsolationLevel = Isolation | Literal["read_committed", "read_uncommitted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,11 @@ class PartitionOffsets:
     """The bounds of a partition log: ``log_start <= last_stable <= high_watermark`` (LSO-01, LSO-11).
 
     read_committed sees the offsets ``[log_start, last_stable)``, read_uncommitted ``[log_start, high_watermark)``.
+
+    Attributes:
+        log_start: The first offset of the log.
+        last_stable: The first offset of the earliest open transaction, or the high watermark.
+        high_watermark: The offset of the next record that is appended.
     """
 
     log_start: int
@@ -27,36 +37,64 @@ class PartitionOffsets:
     high_watermark: int
 
 
-def partition_offsets(state: View, topic: str, partition: int) -> PartitionOffsets:
-    """The bounds of a partition log. Raises :class:`UnknownTopicOrPartitionError`."""
-    found = find_partition(state, TopicPartition(topic, partition))
-    return PartitionOffsets(found.log_start, found.last_stable_offset, found.high_watermark)
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """A record's offset, and its timestamp in milliseconds since the epoch."""
 
-
-def find_partition(state: View, tp: TopicPartition) -> Partition:
-    """The partition log. Raises :class:`UnknownTopicOrPartitionError`."""
-    topic = find_topic(state, tp.topic)
-    found = state.partition(tp)
-    if found is None:
-        msg = f"topic {tp.topic!r} has no partition {tp.partition!r}: its partitions are 0 to {topic.partitions - 1}"
-        raise UnknownTopicOrPartitionError(msg)
-    return found
-
-
-def find_partitions(state: View, topic: str, numbers: Iterable[int] | None) -> list[TopicPartition]:
-    """These partitions of a topic in ascending order, each once; all of them for None."""
-    count = find_topic(state, topic).partitions
-    chosen = sorted({TopicPartition(topic, number) for number in (range(count) if numbers is None else numbers)})
-    for tp in chosen:
-        find_partition(state, tp)
-    return chosen
+    offset: int
+    timestamp: int
 
 
 def parse_isolation(value: str) -> Isolation:
-    """The isolation level of this name. Raises :class:`InvalidConfigError` (CON-01)."""
-    try:
-        return Isolation(value)
-    except ValueError:
-        known = " or ".join(repr(level.value) for level in Isolation)
-        msg = f"isolation must be {known}, not {value!r}"
-        raise InvalidConfigError(msg) from None
+    """The isolation level of this name (CON-01).
+
+    Raises:
+        InvalidConfigError: There is no such level.
+    """
+    return check_choice("isolation", value, Isolation)
+
+
+def partition_offsets(view: View, topic: str, partition: int) -> PartitionOffsets:
+    """The bounds of a partition log.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such partition.
+    """
+    found = view.find_partition(TopicPartition(topic, partition))
+    return PartitionOffsets(found.log_start, found.last_stable_offset, found.high_watermark)
+
+
+def find_partitions(view: View, topic: str, numbers: Iterable[int] | None) -> list[TopicPartition]:
+    """These partitions of a topic in ascending order, each once; all of them for None.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such topic, or no such partition.
+    """
+    count = view.find_topic(topic).partitions
+    chosen = sorted({TopicPartition(topic, number) for number in (range(count) if numbers is None else numbers)})
+    for tp in chosen:
+        view.find_partition(tp)
+    return chosen
+
+
+def offset_for_time(
+    objects: ObjectStore, view: View, tp: TopicPartition, isolation: Isolation, timestamp: int
+) -> OffsetAndTimestamp | None:
+    """The first record that the isolation shows and whose timestamp is ``timestamp`` (ms) or later (LSO-11).
+
+    The chain knows the range of timestamps of each batch, so at most the batch that holds the answer is read, and
+    those in front of it only if compaction or retention took the records that the ranges promise.
+    """
+    projection = Projection(view.find_topic(tp.topic), ["_offset", "_timestamp"])
+    for part in visible(tp, view.find_partition(tp), isolation):
+        first, last = projection.timestamp_range(part)
+        if last < timestamp:
+            continue
+        if first == last and not part.batch.segment.explicit_offsets:
+            return OffsetAndTimestamp(part.start, first)
+        table = read_slice(objects, part, projection)
+        moments = table.column("_timestamp").cast(pa.int64())
+        row = pc.index(pc.greater_equal(moments, timestamp), True).as_py()
+        if row >= 0:
+            return OffsetAndTimestamp(table.column("_offset")[row].as_py(), moments[row].as_py())
+    return None

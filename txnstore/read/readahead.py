@@ -29,24 +29,24 @@ _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 
 @dataclass(slots=True)
 class Fetched:
-    """A segment that has arrived: its only piece decoded, or the pieces still to be decoded."""
+    """A segment that has arrived: its only piece decoded, or the pieces still to be decoded.
+
+    ``tables``: the pieces in order, each decoded when it is asked for. ``pieces``: how many there are.
+    """
 
     opened: OpenSlice
     only: pa.Table | None
-
-    def tables(self) -> Iterator[pa.Table]:
-        """The pieces in order, each decoded when it is asked for."""
-        if self.only is not None:
-            yield self.only
-            return
-        for number in range(len(self.opened)):
-            yield self.opened.read(number)
+    tables: Iterator[pa.Table]
+    pieces: int
 
 
 def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
-    """Fetch a slice; decode it at once if it is one piece."""
+    """Fetch a slice; decode it if it is one piece, in the thread that fetched it."""
     opened = open_slice(objects, part, projection)
-    return Fetched(opened, opened.read(0) if len(opened) == 1 else None)
+    if len(opened) == 1:
+        table = opened.read(0)
+        return Fetched(opened, table, iter((table,)), 1)
+    return Fetched(opened, None, map(opened.read, range(len(opened))), len(opened))
 
 
 def read_ahead(
@@ -128,5 +128,5 @@ def _decode(pool: Executor, arrived: Future[Any]) -> Iterator[Future[pa.Table] |
     if fetched.only is not None:
         yield fetched.only
         return
-    for number in range(len(fetched.opened)):
+    for number in range(fetched.pieces):
         yield pool.submit(fetched.opened.read, number)

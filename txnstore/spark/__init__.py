@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from txnstore.read.plan import IsolationLevel
     from txnstore.snapshot import Snapshot
     from txnstore.spark.source import TxnStoreSource
 
@@ -35,7 +36,7 @@ def read(
     topic: str,
     *,
     columns: Sequence[str] | None = None,
-    isolation: str = "read_committed",
+    isolation: IsolationLevel = "read_committed",
     partitions: Sequence[int] | None = None,
     start: int | Mapping[int, int] | None = None,
     end: int | Mapping[int, int] | None = None,

@@ -27,7 +27,7 @@ from txnstore.core.view import View
 from txnstore.errors import StorageError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from txnstore.store import Store
+    from txnstore.connection import Connection
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ class Job:
 
 
 def begin(
-    store: Store,
+    store: Connection,
     transactional_id: str | None,
     versions: tuple[tuple[str, int], ...],
     topic_ids: dict[str, str],
 ) -> Job:
-    """Begin a job. One with a transactional id fences its predecessor, unless its version is already committed."""
-    state = store.state(refresh=False)
+    """Begin a job: a named one fences its predecessor, unless its version is committed already."""
+    state = store.view(refresh=False)
     if transactional_id is None:
         return Job(f"spark-{store.runtime.new_id()}", None, (("job", 0),), topic_ids, begun_at=state.timestamp)
     job = Job(transactional_id, None, versions, topic_ids, begun_at=state.timestamp)
@@ -82,8 +82,8 @@ def is_committed(state: View, job: Job) -> bool:
     return txn is not None and knows_version(txn, job.versions)
 
 
-def commit(store: Store, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
-    """Commit the batches, in their order, as one transaction. A second call for the same job has no effect.
+def commit(store: Connection, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
+    """Commit the batches, in their order, as one transaction; None if there was nothing to do.
 
     Returns:
         The end of the transaction, or None if there was nothing to commit.
@@ -93,12 +93,12 @@ def commit(store: Store, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
         UnknownTopicOrPartitionError: A topic was deleted while the job ran.
     """
     numbered = number(replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches)
-    if job.repeated or is_committed(store.state(refresh=False), job):
-        _LOG.info("the job is already committed; the vacuum will delete these uploads", extra=_log_fields(job))
+    if job.repeated or is_committed(store.view(refresh=False), job):
+        _LOG.info("this job is committed; its batches are left to the vacuum", extra=_log_fields(job))
         return None
     if not numbered and (job.identity is None or not job.versions):
         return None
-    _check_topics(store.state(refresh=False), job, numbered)
+    _check_topics(store.view(refresh=False), job, numbered)
     identity = job.identity or _submit(store, InitProducer(job.transactional_id))
     ended: Ended = _submit(store, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
     _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
@@ -124,8 +124,8 @@ def _check_topics(state: View, job: Job, batches: Sequence[NewBatch]) -> None:
             raise UnknownTopicOrPartitionError(msg)
 
 
-def _submit(store: Store, command: Command) -> Any:
-    """Commit a command, and retry after storage errors: the chain resolves the outcome of earlier attempts."""
+def _submit(store: Connection, command: Command) -> Any:
+    """Commit a command; where the storage refuses or cannot tell, again: the chain finds out what became of it."""
     for attempt in range(_ATTEMPTS - 1):
         try:
             return store.submit(command)

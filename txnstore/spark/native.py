@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from txnstore.core.model import Topic
 from txnstore.core.visibility import Slice
+from txnstore.read.plan import IsolationLevel
 from txnstore.read.reader import Projection
 from txnstore.scan import Scan
 from txnstore.segment.schema import RESERVED_FIELDS
@@ -69,7 +70,7 @@ def read_native(
     topic: str,
     *,
     columns: Sequence[str] | None,
-    isolation: str,
+    isolation: IsolationLevel,
     partitions: Sequence[int] | None,
     start: Bound,
     end: Bound,

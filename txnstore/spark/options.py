@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from txnstore.core.model import Isolation, TopicPartition
-from txnstore.core.names import check_id
 from txnstore.errors import InvalidConfigError
 from txnstore.read.plan import parse_isolation
+from txnstore.validation import check_id
 
 _READ = (
     "path", "topic", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",

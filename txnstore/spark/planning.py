@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txnstore.catalog.topics import find_topic
 from txnstore.core.model import (
     Topic,
     TopicPartition,
@@ -19,13 +18,12 @@ from txnstore.core.model import (
 from txnstore.core.view import View
 from txnstore.core.visibility import Slice, check_offset, visible
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
-from txnstore.read.lookup import offset_for_time
-from txnstore.read.plan import find_partition, find_partitions
+from txnstore.read.plan import find_partitions, offset_for_time
 from txnstore.read.reader import Projection
 from txnstore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 
 if TYPE_CHECKING:
-    from txnstore.store import Store
+    from txnstore.connection import Connection
 
 #: The bounds of the bytes of segments per task; small reads get small tasks, so that all cores are used.
 _MAX_TASK_BYTES, _MIN_TASK_BYTES = 64 << 20, 4 << 20
@@ -43,13 +41,8 @@ class SliceGroup:
 
 
 def projection_schema(state: View, options: ReadOptions) -> pa.Schema:
-    """The Arrow schema of the read, before the conversion to Spark's types.
-
-    Raises:
-        SchemaMismatchError: The topics have different columns.
-        UnknownTopicOrPartitionError: A topic does not exist.
-    """
-    first, *others = [find_topic(state, name) for name in options.topics]
+    """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
+    first, *others = [state.find_topic(name) for name in options.topics]
     schema = Projection(first, options.columns).schema
     for topic in others:
         if not Projection(topic, options.columns).schema.equals(schema):
@@ -58,9 +51,9 @@ def projection_schema(state: View, options: ReadOptions) -> pa.Schema:
     return schema
 
 
-def plan(store: Store, state: View, options: ReadOptions) -> list[SliceGroup]:
+def plan(store: Connection, state: View, options: ReadOptions) -> list[SliceGroup]:
     """The groups of slices to read, one per task."""
-    found = [(find_topic(state, name), list(_slices(store, state, name, options))) for name in options.topics]
+    found = [(state.find_topic(name), list(_slices(store, state, name, options))) for name in options.topics]
     total = sum(_cost(part) for _, slices in found for part in slices)
     target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
     return [SliceGroup(topic, run) for topic, slices in found for run in group(slices, target)]
@@ -84,7 +77,7 @@ def _cost(part: Slice) -> int:
     return part.batch.segment.size + _OPEN_COST
 
 
-def _slices(store: Store, state: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
+def _slices(store: Connection, state: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
     tps = find_partitions(state, topic, options.partitions)
     for offsets in (options.start, options.end):
         _check_partitions(state, offsets)
@@ -93,8 +86,8 @@ def _slices(store: Store, state: View, topic: str, options: ReadOptions) -> Iter
     yield from (part for slices in found for part in slices)
 
 
-def _partition(store: Store, state: View, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
-    partition = find_partition(state, tp)
+def _partition(store: Connection, state: View, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
+    partition = state.find_partition(tp)
     earliest, latest = partition.log_start, partition.high_watermark
 
     def bound(offsets: Offsets, moment: int | None, default: int) -> int:
@@ -124,4 +117,4 @@ def _check_partitions(state: View, offsets: Offsets) -> None:
     """Raise for offsets of a partition that does not exist."""
     if not isinstance(offsets, str):
         for tp in sorted(offsets):
-            find_partition(state, tp)
+            state.find_partition(tp)

@@ -42,7 +42,7 @@ class TxnStoreReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         with open_location(options.location, read_only=True) as store:
-            state = store.state(refresh=False)
+            state = store.view(refresh=False)
             wanted = projection_schema(state, options)
             self._schema = _target(types.spark_schema(wanted), schema, options)
             # Decode only the columns that Spark requests.

@@ -35,7 +35,7 @@ class TxnStoreSource(DataSource):
         """The columns of the read, as DDL."""
         options = read_options(self.options)
         with open_location(options.location, read_only=True) as store:
-            schema = projection_schema(store.state(refresh=False), options)
+            schema = projection_schema(store.view(refresh=False), options)
         return types.ddl(types.spark_schema(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -17,7 +17,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from txnstore.catalog.topics import find_topic
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.model import (
     NewBatch,
@@ -55,7 +54,7 @@ class TxnStoreWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         with open_location(options.location) as store:
-            state = store.state(refresh=False)
+            state = store.view(refresh=False)
             self._only = options.topic
             self._topics = _topics(state, options, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
@@ -101,7 +100,7 @@ def _topics(state: View, options: WriteOptions, schema: StructType) -> Mapping[s
             msg = f"column {name!r} is given by the store when rows are appended; drop it from the DataFrame"
             raise SchemaMismatchError(msg)
     if options.topic is not None:
-        topic = find_topic(state, options.topic)
+        topic = state.find_topic(options.topic)
         _check_columns(topic_writer(topic), schema)
         return {topic.name: topic}
     if TOPIC not in names:

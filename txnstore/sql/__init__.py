@@ -89,7 +89,7 @@ def query(
     from txnstore.sql.kept import run_kept
 
     level, shown = parse_isolation(isolation), _snapshot(store, snapshot)
-    done, relation = run_kept(store, sql, level, shown.state)
+    done, relation = run_kept(store, sql, level, shown.view)
     return relation if done else _query_alone(store, sql, level, shown)
 
 
@@ -128,7 +128,7 @@ def read_table(
     from txnstore.sql.session import errors_of, open_session
 
     level, shown = parse_isolation(isolation), _snapshot(store, snapshot)
-    done, relation = run_kept(store, sql, level, shown.state)
+    done, relation = run_kept(store, sql, level, shown.view)
     if done:
         # An error is found again, and named, in a database of its own.
         with suppress(duckdb.Error):
@@ -163,7 +163,7 @@ def refresh(store: Connection, connection: duckdb.DuckDBPyConnection) -> Snapsho
     if session.store is not store:
         msg = "this DuckDB connection shows another store"
         raise InvalidConfigError(msg)
-    snapshot = Snapshot(store.state())
+    snapshot = Snapshot(store.view())
     session.show(connection, snapshot)
     return snapshot
 
@@ -191,7 +191,7 @@ def emit_views(store: Connection, isolation: str = "read_committed", snapshot: S
 
 def _snapshot(store: Connection, snapshot: object) -> Snapshot:
     if snapshot is None:
-        return Snapshot(store.state())
+        return Snapshot(store.view())
     if not isinstance(snapshot, Snapshot):
         msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
         raise InvalidConfigError(msg)

@@ -18,7 +18,7 @@ _LOCAL = "file://"
 def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
     """One ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
     root = _root(objects.url)
-    state = snapshot.state
+    state = snapshot.view
     names = view_names(state)
     heads = [chain.sequence for chain in state.states]
     moment = f"entry {heads[0]}" if len(heads) == 1 else f"the entries {', '.join(map(str, heads))} of its chains"

@@ -122,7 +122,7 @@ class Session:
 
     def _plan(self, snapshot: Snapshot, root: str | None) -> _Plan:
         """The views and files of a snapshot; Parquet segments below the folder ``root`` are read in place."""
-        state, objects = snapshot.state, self.store.objects
+        state, objects = snapshot.view, self.store.objects
         plan = _Plan()
         names = view_names(state)
         for topic in state.sorted_topics():

@@ -145,15 +145,15 @@ class StoreDriver:
     def op_commit_offsets(self, op: Op) -> None:
         claim = self._members.claim(op)
         if claim != Claim():
-            self.store.submit(CommitOffsets(offsets_of(op, claim)))
+            self.store._connection.submit(CommitOffsets(offsets_of(op, claim)))
             return
-        with Consumer(self.store, group=op["group"]) as consumer:
+        with Consumer(self.store._connection, group=op["group"]) as consumer:
             consumer.commit({partition_of(tp): offset for tp, offset in op["offsets"].items()})
 
     def op_join(self, op: Op) -> dict[str, int]:
         group, name, instance = op["group"], op["member"], op.get("instance")
-        topics = tuple((topic.name, topic.partitions) for topic in self.store.state().sorted_topics())
-        told = self.store.submit(
+        topics = tuple((topic.name, topic.partitions) for topic in self.store._connection.view().sorted_topics())
+        told = self.store._connection.submit(
             JoinGroup(group, name, topics, session_timeout_ms=MAX_SESSION_TIMEOUT_MS, instance_id=instance)
         )
         self._members.tell(group, name, Claim(name, told.generation, instance))
@@ -162,15 +162,15 @@ class StoreDriver:
 
     def op_leave(self, op: Op) -> None:
         claim = self._members.claim(op)
-        self.store.submit(LeaveGroup(op["group"], claim.member_id, claim.instance))
+        self.store._connection.submit(LeaveGroup(op["group"], claim.member_id, claim.instance))
         self._settle(op["group"])
 
     def _settle(self, group: str) -> None:
         """Heartbeats of all members until each has heard of the rest: partitions move in the first round."""
         for _ in range(2):
-            for name, member in sorted(self.store.state().groups[group].members.items()):
+            for name, member in sorted(self.store._connection.view().groups[group].members.items()):
                 beat = Heartbeat(group, name, member.assigned, instance_id=member.instance_id)
-                told = self.store.submit(beat)
+                told = self.store._connection.submit(beat)
                 self._members.tell(group, name, Claim(name, told.generation, member.instance_id))
 
     def _results(self, op: Op) -> Results:
@@ -180,11 +180,13 @@ class StoreDriver:
 
     def op_raw_init(self, op: Op) -> dict[str, int]:
         expected = (self._ids.real(op["producer_id"]), op["epoch"]) if "producer_id" in op else None
-        return self._identity(self.store.submit(InitProducer(op.get("id"), op.get("timeout_ms", 60_000), expected)))
+        return self._identity(
+            self.store._connection.submit(InitProducer(op.get("id"), op.get("timeout_ms", 60_000), expected))
+        )
 
     def op_raw_append(self, op: Op) -> dict[str, Any]:
         batch = self._uploaded(partition_of(op["partition"]), op["sequence"], op["records"])
-        [appended] = self.store.submit(Append(self._who(op), (batch,)))
+        [appended] = self.store._connection.submit(Append(self._who(op), (batch,)))
         return {"base_offset": appended.base_offset, "duplicate": appended.duplicate}
 
     def _uploaded(self, tp: TopicPartition, sequence: int, records: list[list[str]]) -> NewBatch:
@@ -192,35 +194,35 @@ class StoreDriver:
         now = self.clock()
         table = records_to_table([(as_bytes(key), as_bytes(value), None, now) for key, value in records], now)
         writer = topic_writer(self.store.topic(tp.topic))
-        found = upload(self.store.objects, self.store.runtime, writer, tp, table)
+        found = upload(self.store._connection.objects, self.store._connection.runtime, writer, tp, table)
         return replace(found, base_sequence=sequence)
 
     def op_raw_add_partitions(self, op: Op) -> None:
         """The request to the coordinator alone; its chain knows the other ones' partitions only by name."""
-        chain = self.store.chains[chain_of_transactional_id(op["id"], len(self.store.chains))]
+        chain = self.store._connection.chains[chain_of_transactional_id(op["id"], len(self.store._connection.chains))]
         chain.submit(Append(self._who(op), partitions=tuple(partition_of(tp) for tp in op["partitions"])))
 
     def op_raw_txn_offset_commit(self, op: Op) -> None:
-        self.store.submit(Append(self._who(op), offsets=(offsets_of(op, self._members.claim(op)),)))
+        self.store._connection.submit(Append(self._who(op), offsets=(offsets_of(op, self._members.claim(op)),)))
 
     def op_raw_end_txn(self, op: Op) -> dict[str, int]:
         outcome = Outcome.COMMIT if op["commit"] else Outcome.ABORT
-        return self._identity(self.store.submit(EndTxn(self._who(op), outcome)).producer)
+        return self._identity(self.store._connection.submit(EndTxn(self._who(op), outcome)).producer)
 
     def op_fence(self, op: Op) -> None:
-        self.store.submit(InitProducer(op["id"]))
+        self.store._connection.submit(InitProducer(op["id"]))
 
     def op_set_epoch(self, op: Op) -> None:
         """An entry by hand: what many transactions would have led to."""
-        number = chain_of_transactional_id(op["id"], len(self.store.chains))
-        state = self.store.chains[number].refresh()
+        number = chain_of_transactional_id(op["id"], len(self.store._connection.chains))
+        state = self.store._connection.chains[number].refresh()
         txn = state.transactions[op["id"]]
         event = ProducerInitialized(
             producer_id=txn.producer_id, epoch=op["epoch"], transactional_id=op["id"], timeout_ms=txn.timeout_ms
         )
         entry = Entry(
             sequence=state.sequence + 1,
-            entry_id=self.store.runtime.new_id(),
+            entry_id=self.store._connection.runtime.new_id(),
             writer_id="differential",
             timestamp=max(self.clock(), state.timestamp),
             previous=state.entry_hash,
@@ -257,7 +259,7 @@ class StoreDriver:
 
     def op_fetch(self, op: Op) -> list[list[Any]]:
         isolation, tp = op.get("isolation", "read_committed"), partition_of(op["partition"])
-        with Consumer(self.store, isolation=isolation, auto_offset_reset="none") as consumer:
+        with Consumer(self.store._connection, isolation=isolation, auto_offset_reset="none") as consumer:
             consumer.assign(tp)
             consumer.seek(tp, op["from"])
             found: list[list[Any]] = []
@@ -266,20 +268,22 @@ class StoreDriver:
             return found[: op.get("max", 500)]
 
     def op_end_offsets(self, op: Op) -> dict[str, int]:
-        view = self.store.state()
+        view = self.store._connection.view()
         topics = [topic.name for topic in view.sorted_topics()]
-        with Consumer(self.store, topics, isolation=op.get("isolation", "read_committed")) as consumer:
+        with Consumer(self.store._connection, topics, isolation=op.get("isolation", "read_committed")) as consumer:
             return {str(tp): offset for tp, offset in sorted(consumer.end_offsets().items())}
 
     def op_committed(self, op: Op) -> int | None:
         if op.get("require_stable", True):
-            with Consumer(self.store, group=op["group"]) as consumer:
+            with Consumer(self.store._connection, group=op["group"]) as consumer:
                 return consumer.committed(partition_of(op["partition"]))
-        found = committed(self.store.state(), op["group"], partition_of(op["partition"]), require_stable=False)
+        found = committed(
+            self.store._connection.view(), op["group"], partition_of(op["partition"]), require_stable=False
+        )
         return found.offset if found is not None else None
 
     def op_describe_producers(self, op: Op) -> list[list[Any]]:
-        return self._view.producers(self.store.state().partitions[partition_of(op["partition"])])
+        return self._view.producers(self.store._connection.view().partitions[partition_of(op["partition"])])
 
     def op_describe_txn(self, op: Op) -> dict[str, Any]:
         found = [txn for txn in self.store.transactions() if txn.transactional_id == op["id"]]

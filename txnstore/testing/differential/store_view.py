@@ -8,7 +8,7 @@ from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.events import MarkerWritten
 from txnstore.core.groups import committed
-from txnstore.core.model import Partition, TopicPartition, Transaction
+from txnstore.core.model import Isolation, Partition, TopicPartition, Transaction
 from txnstore.core.view import View
 from txnstore.storage.base import ObjectStore
 from txnstore.store import Store
@@ -34,7 +34,7 @@ class StoreView:
 
     def observe(self, store: Store) -> dict[str, Any]:
         """Everything that is compared after a step."""
-        view = store.state()
+        view = store._connection.view()
         if self._seen is not None and self._seen[:2] == (store, view.sequence):
             return self._seen[2]
         if self._thorough:
@@ -81,7 +81,7 @@ class StoreView:
         if all((tp, isolation) in self._records and known[tp][0] == limit for tp, limit in limits.items()):
             return
         start = {tp.partition: read for tp, (read, _) in known.items()}
-        table = store.scan(topic, f"read_{isolation}", start=start).to_table()
+        table = store.scan(topic, Isolation(f"read_{isolation}"), start=start).to_table()
         rows = {tp: list(found) for tp, (_, found) in known.items()}
         columns = (table[name].to_pylist() for name in ("_partition", "_offset", "key", "value"))
         for partition, offset, key, value in zip(*columns, strict=True):

@@ -159,7 +159,7 @@ def ends(history: Iterable[Operation]) -> Iterator[str]:
 
 def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
     """JEP-05, JEP-19: after recovery nothing hangs, and everything that was committed can be read, and nothing else."""
-    state = store.state()
+    state = store._connection.view()
     for tp, partition in sorted(state.partitions.items()):
         if partition.last_stable_offset != partition.high_watermark:
             yield f"stuck-lso: {tp} at {partition.last_stable_offset} of {partition.high_watermark}"
@@ -184,7 +184,7 @@ def copies(world: World, store: Store, journal: Journal) -> Iterator[str]:
     for value, source in world.copied.items():
         count.setdefault((source.key, source.offset), 0)
         count[source.key, source.offset] += sum(journal.committed(record) for record in places.get(value, ()))
-    groups = store.state().groups
+    groups = store._connection.view().groups
     positions = {
         str(tp): value.value.offset
         for job in (Copy, Member)

@@ -13,6 +13,7 @@ from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, StorageError, TxnStoreError, UnstableOffsetCommitError
 from txnstore.producer import Producer
+from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
 from txnstore.store import Store
 from txnstore.testing.simulation.actor import Actor
@@ -26,7 +27,7 @@ Polled = dict[str, list[tuple[int, int]]]
 class Reader(Actor):
     """Reads all topics from the beginning, once in each process; also tells the ends of the logs."""
 
-    isolation = "read_committed"
+    isolation: IsolationLevel = "read_committed"
 
     def live(self, process: Process) -> None:
         history = self.world.history
@@ -57,7 +58,7 @@ class Reader(Actor):
         history = self.world.history
         history.invoke(process.name, "ends")
         try:
-            partitions = process.store.state().partitions
+            partitions = process.store._connection.view().partitions
         except StorageError as error:
             history.fail(process.name, error)
             return
@@ -68,7 +69,7 @@ class Reader(Actor):
 class UncommittedReader(Reader):
     """Reads everything below the high watermark."""
 
-    isolation = "read_uncommitted"
+    isolation: IsolationLevel = "read_uncommitted"
 
 
 class Copy(TransactionalActor):
@@ -198,7 +199,7 @@ def look(store: Store) -> dict[str, Any]:
     for isolation in ("read_committed", "read_uncommitted"):
         tables = (store.scan(topic, isolation, snapshot=snapshot).to_table() for topic in TOPICS)
         found[isolation] = {key: pairs for table in tables for key, pairs in scanned(table).items()}
-    state = snapshot.state
+    state = snapshot.view
     found["ends"] = {
         str(tp): (log.last_stable_offset, log.high_watermark, dict(log.open_txns.items()))
         for tp, log in sorted(state.partitions.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from txnstore.connection import Connection
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
 from txnstore.testing.simulation.recorder import Recorder
@@ -73,8 +74,8 @@ class World:
         runtime = simulated_runtime(self.scheduler, rng, lambda: EPOCH_MS + self.scheduler.now)
         if create:
             return create_on(self.bucket, self.settings.chains, runtime=runtime)
-        store = Store(self.bucket, runtime=runtime)
-        store.load()
+        store = Store(Connection(self.bucket, runtime=runtime))
+        store._connection.load()
         return store
 
     def process(self, actor: str) -> Process:
@@ -87,9 +88,9 @@ class World:
         clock = WrongClock(self.scheduler, rng, skew_ms=self.settings.skew_ms, jumps=self.settings.jumps)
         runtime = simulated_runtime(self.scheduler, rng, clock)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
-        store = Store(objects, runtime=runtime)
+        store = Store(Connection(objects, runtime=runtime))
         process = Process(name, store, storage)
-        store.load()
+        store._connection.load()
         return process
 
     def renamed(self, process: Process, actor: str) -> Process:

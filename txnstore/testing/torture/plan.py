@@ -79,7 +79,7 @@ def polled(records: list[txnstore.Record]) -> Poll:
 def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
     """All ends and positions of the store in one snapshot, with all committed records if they are asked for."""
     snapshot = store.snapshot()
-    view = snapshot.state
+    view = snapshot.view
     bounds = {
         str(tp): Bounds(log.log_start, log.last_stable_offset, log.high_watermark)
         for topic in (INPUT, OUTPUT)
@@ -98,7 +98,7 @@ def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
 def _records(store: txnstore.Store, snapshot: StoreSnapshot) -> dict[str, Records]:
     found: dict[str, list[tuple[int, Value]]] = {}
     for topic in (INPUT, OUTPUT):
-        for tp, _ in snapshot.state.partitions_of(topic):
+        for tp, _ in snapshot.view.partitions_of(topic):
             found[str(tp)] = []
         table = store.scan(topic, columns=["_partition", "_offset", "value"], snapshot=snapshot).to_table()
         for partition, offset, value in zip(*(column.to_pylist() for column in table.columns), strict=True):

@@ -146,10 +146,10 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
 
 def decisions(store: txnstore.Store) -> Iterator[Decision]:
     """What the chains say about the transactions, entry by entry."""
-    for chain in store.chains:
+    for chain in store._connection.chains:
         for sequence in range(1, chain.state.sequence + 1):
             key = keys.entry(chain.number, sequence)
-            for place, event in enumerate(decode(Entry, key, store.objects.get(key)).events):
+            for place, event in enumerate(decode(Entry, key, store._connection.objects.get(key)).events):
                 position = sequence * 100_000 + place
                 if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
                     yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)

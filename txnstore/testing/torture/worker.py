@@ -19,6 +19,7 @@ import txnstore
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CompactionConflictError, StorageError, TxnStoreError, UnknownOutcomeError
 from txnstore.producing.batching import RecordFuture
+from txnstore.read.plan import IsolationLevel
 from txnstore.testing.history import (
     Assign,
     Offsets,
@@ -210,7 +211,7 @@ def _sources(poll: Poll) -> Iterator[tuple[str, int]]:
 
 def consume(worker: Worker) -> None:
     """Read everything from the beginning; look at all ends often, and at all records now and then."""
-    isolation = "read_committed" if worker.task.number % 2 == 0 else "read_uncommitted"
+    isolation: IsolationLevel = "read_committed" if worker.task.number % 2 == 0 else "read_uncommitted"
     recorder, rng = worker.recorder, worker.rng
     partitions = [*worker.partitions(INPUT), *worker.partitions(OUTPUT)]
     seen = time.monotonic()

@@ -1,0 +1,225 @@
+"""What operators ask of a store: its transactions, its groups, its maintenance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from txnstore.admin import transactions as admin
+from txnstore.admin.transactions import (
+    HangingTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionHistory,
+)
+from txnstore.connection import Connection
+from txnstore.coordinating.expiring import ExpiryReport, expire
+from txnstore.coordinating.recovery import RecoveryReport, recover
+from txnstore.core.commands import ProducerIdentity
+from txnstore.core.model import TopicPartition, Transaction
+
+if TYPE_CHECKING:
+    from txnstore.admin.groups import GroupDescription, Target
+    from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
+    from txnstore.compactor.compaction import Progress
+
+
+class Operations:
+    """The part of :class:`txnstore.Store` that operators use. Each change is a command, decided at the head."""
+
+    _connection: Connection
+
+    # Transactions -----------------------------------------------------------------------------------------------------
+
+    def transactions(
+        self,
+        state: str | None = None,
+        older_than: float | None = None,
+        *,
+        producer_id: int | None = None,
+        pattern: str | None = None,
+    ) -> list[Transaction]:
+        """The transactions by transactional id that pass all filters (ADM-01).
+
+        Args:
+            state: Only those in this state, such as ``"ONGOING"``.
+            older_than: Only those begun more than this many seconds ago.
+            producer_id: Only that of this producer.
+            pattern: Only those whose whole id matches this regular expression.
+        """
+        return admin.list_transactions(self._connection, state, older_than, producer_id, pattern)
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """The last transaction of an id (ADM-02).
+
+        Raises:
+            TransactionalIdNotFoundError: Nothing is known of the id.
+        """
+        return admin.describe_transaction(self._connection.view(), transactional_id)
+
+    def transaction_history(
+        self, transactional_id: str, limit: int = admin.HISTORY_ENTRIES, since: int | None = None
+    ) -> TransactionHistory:
+        """The steps of the transactions of an id. One GET for each entry.
+
+        Args:
+            transactional_id: The id.
+            limit: How many of the newest entries, in all chains together, are read.
+            since: Only entries from this time on, in milliseconds since the epoch.
+
+        Raises:
+            TransactionalIdNotFoundError: Nothing is known of the id, nor was in these entries.
+        """
+        return admin.transaction_history(self._connection, transactional_id, limit, since)
+
+    def producers(self, topic: str, partition: int) -> list[ProducerDescription]:
+        """What a partition knows of producers: epoch, last sequence, open transaction (ADM-03)."""
+        return admin.describe_producers(self._connection.view(), TopicPartition(topic, partition))
+
+    def find_hanging(self, topic: str | None = None, late: float = admin.LATE) -> list[HangingTransaction]:
+        """Open data and pending offsets whose transaction its coordinator does not know, or that is late (ADM-04).
+
+        Args:
+            topic: Only in its partitions, and pending offsets of these.
+            late: Seconds past its timeout after which an open transaction is late.
+        """
+        return admin.find_hanging(self._connection, topic, late)
+
+    def abort_transaction(self, transactional_id: str) -> bool:
+        """Abort the open transaction of an id and fence its owner.
+
+        Returns:
+            Whether there was a transaction to end.
+
+        Raises:
+            TransactionalIdNotFoundError: Nothing is known of the id.
+        """
+        return admin.abort_transaction(self._connection, transactional_id)
+
+    def abort_hanging(self, topic: str, partition: int, producer_id: int) -> bool:
+        """End the open transaction of a producer in a partition, also if no coordinator knows it (ADM-05).
+
+        Returns:
+            Whether there was one.
+        """
+        return admin.abort_open_data(self._connection, TopicPartition(topic, partition), producer_id)
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdentity]:
+        """Fence the owners of these ids and abort their open transactions (INIT-17).
+
+        Returns:
+            The identity that each id has now.
+        """
+        return admin.fence_producers(self._connection, transactional_ids)
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupDescription]:
+        """All consumer groups by name: members, committed offsets, lag."""
+        from txnstore.admin.groups import list_groups
+
+        return list_groups(self._connection)
+
+    def group(self, name: str) -> GroupDescription:
+        """A consumer group: members, committed offsets, lag.
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+        """
+        from txnstore.admin.groups import describe_group
+
+        return describe_group(self._connection, name)
+
+    def reset_offsets(
+        self, group: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Set the committed offsets of a group without live members; see :func:`txnstore.admin.groups.reset_offsets`.
+
+        Args:
+            group: The group; it may be new.
+            to: ``"earliest"``, ``"latest"``, a time (milliseconds, or a datetime with a zone), or offsets by partition.
+            topics: All partitions of these topics; None: the partitions in which the group has committed.
+            dry_run: Change nothing.
+
+        Returns:
+            The offsets that are committed then.
+        """
+        from txnstore.admin.groups import reset_offsets
+
+        return reset_offsets(self._connection, group, to, topics, dry_run=dry_run)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group without live members, and its offsets (OFF-17)."""
+        from txnstore.admin.groups import delete_group
+
+        delete_group(self._connection, name)
+
+    # Maintenance ------------------------------------------------------------------------------------------------------
+
+    def compact(
+        self,
+        topic: str | None = None,
+        *,
+        target_bytes: int | None = None,
+        min_segments: int = 2,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        expire: bool = True,
+    ) -> CompactionReport:
+        """Merge small segments below the last stable offset; drop aborted data.
+
+        The arguments are those of :func:`txnstore.compactor.compact`.
+        """
+        from txnstore.compactor import compact
+
+        return compact(
+            self._connection,
+            topic,
+            target_bytes=target_bytes,
+            min_segments=min_segments,
+            dry_run=dry_run,
+            progress=progress,
+            expire=expire,
+        )
+
+    def vacuum(self, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True) -> VacuumReport:
+        """Delete objects that nothing refers to; see :func:`txnstore.compactor.vacuum`.
+
+        Args:
+            older_than: The grace period in seconds; None: 24 hours.
+            dry_run: Change nothing.
+            expire: Also do what :meth:`expire` does.
+        """
+        from txnstore.compactor import vacuum
+
+        return vacuum(self._connection, older_than, dry_run=dry_run, expire=expire)
+
+    def recover(self) -> RecoveryReport:
+        """Carry out decided transactions, abort those past their timeout, in all chains (REC-01, TMO-01).
+
+        Safe at any time, by any number of processes concurrently.
+        """
+        connection = self._connection
+        return recover(connection.chains, connection.coordinator, connection.runtime.clock())
+
+    def expire(
+        self, producer_ids: float = 86_400.0, transactional_ids: float = 604_800.0, offsets: float = 604_800.0
+    ) -> ExpiryReport:
+        """Forget what was unused for longer than its limit. :meth:`compact` and :meth:`vacuum` do this with Kafka's.
+
+        Args:
+            producer_ids: Seconds for producers (``producer.id.expiration.ms``).
+            transactional_ids: Seconds for transactional ids (``transactional.id.expiration.ms``).
+            offsets: Seconds for offsets of groups without members (``offsets.retention.minutes``).
+        """
+        return expire(self._connection.chains, producer_ids, transactional_ids, offsets)
+
+    def verify(self, *, deep: bool = False) -> VerifyReport:
+        """Check every invariant; ``deep``: read and check all data, too. See :func:`txnstore.compactor.verify`."""
+        from txnstore.compactor import verify
+
+        return verify(self._connection, deep=deep)
+
+    def checkpoint(self) -> int:
+        """Save the state of every chain now, so that the next open is fast; the number of entries that this covers."""
+        return self._connection.checkpoint()

@@ -1,0 +1,201 @@
+"""Checks of arguments: each kind of value has one check, which returns the value or raises an error that names it.
+
+A value of a wrong type must not reach a map of a state: bytes have the hash of the string that they spell, and the
+persistent maps do not survive a key that equals none of theirs, nor differs from it. So every function that looks up a
+name checks it first. This module imports nothing but the errors, so that the core can use it, too.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from txnstore.errors import InvalidConfigError, InvalidTopicError
+
+S = TypeVar("S", bound=str)
+
+#: The longest name of a topic, a transactional id or a group (Kafka: ``Topic.MAX_NAME_LENGTH``).
+MAX_NAME_LENGTH = 249
+
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
+
+# Numbers --------------------------------------------------------------------------------------------------------------
+
+
+def check_integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
+    """The value as a plain ``int``, if it is an integer of any kind (those of numpy, too) from ``least`` to ``most``.
+
+    Raises:
+        InvalidConfigError: It is no integer (a bool is none), or out of range.
+    """
+    number = as_integer(value)
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        msg = f"{name} must be an integer{_range(least, most)}, not {value!r}"
+        raise InvalidConfigError(msg)
+    return number
+
+
+def as_integer(value: object) -> int | None:
+    """The value as a plain ``int``, or None if it is no integer; a bool is none."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    unit: str = "",
+) -> float:
+    """The value, if it is a number ``above`` one bound, or of at ``least`` one, and of at ``most`` another.
+
+    ``unit``: of what, for the message. Raises :class:`InvalidConfigError` if it is no ``int`` or ``float`` (a bool is
+    none), out of range, or NaN where there is a range.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (above is not None and not value > above)
+        or (least is not None and not value >= least)
+        or (most is not None and not value <= most)
+    ):
+        wanted = f" above {above}{'' if most is None else f' and up to {most}'}"
+        what = f"a number of {unit}" if unit else "a number"
+        msg = f"{name} must be {what}{_range(least, most) if above is None else wanted}, not {value!r}"
+        raise InvalidConfigError(msg)
+    return value
+
+
+def check_seconds(
+    name: str, value: object, *, above: float | None = None, least: float = 0, most: float | None = None
+) -> float:
+    """A duration in seconds: of at ``least`` a bound, or ``above`` one, and of at ``most`` another."""
+    return check_number(name, value, above=above, least=least, most=most, unit="seconds")
+
+
+def check_milliseconds(name: str, seconds: object) -> int:
+    """A duration in seconds, 0 or more, as milliseconds, rounded up.
+
+    Raises:
+        InvalidConfigError: It is no finite number, or below 0.
+    """
+    number = check_seconds(name, seconds)
+    if not math.isfinite(number):
+        msg = f"{name} must be a finite number of seconds, not {seconds!r}"
+        raise InvalidConfigError(msg)
+    return math.ceil(number * 1000)
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    if least is not None:
+        return f", {least} or more"
+    return "" if most is None else f", {most} or less"
+
+
+# Choices --------------------------------------------------------------------------------------------------------------
+
+
+def check_choice(name: str, value: object, choices: Iterable[S]) -> S:
+    """The choice that equals the value: a string, or the member of an enumeration of strings.
+
+    Raises:
+        InvalidConfigError: There is none; the message lists all of them.
+    """
+    listed = list(choices)
+    if isinstance(value, str) and value in listed:
+        return next(choice for choice in listed if choice == value)
+    known = [repr(str(choice)) for choice in listed]
+    wanted = " or ".join(known) if len(known) == 2 else f"one of {', '.join(known)}"
+    msg = f"{name} must be {wanted}, not {value!r}"
+    raise InvalidConfigError(msg)
+
+
+def check_expression(pattern: str | None) -> re.Pattern[str] | None:
+    """A regular expression for strings; None for None.
+
+    Raises:
+        InvalidConfigError: It is none.
+    """
+    try:
+        found = re.compile(pattern) if pattern is not None else None
+        if found is not None:
+            found.match("")  # One of bytes matches no string.
+    except (re.error, TypeError) as error:
+        msg = f"{pattern!r} is not a regular expression: {error}"
+        raise InvalidConfigError(msg) from None
+    return found
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+def check_topic_name(name: str) -> str:
+    """The name as a plain string, if Kafka accepts it for a topic, too; else :class:`InvalidTopicError` says why not.
+
+    Kafka's rule (``Topic.validate``): 1 to 249 of ``a-z A-Z 0-9 . _ -``, but neither ``.`` nor ``..``. A topic is a
+    folder below ``topics/``, so the rule also keeps every key inside the store.
+    """
+    if not isinstance(name, str):
+        raise InvalidTopicError(f"a topic name is a string, not {type(name).__name__}")
+    if not name:
+        raise InvalidTopicError("a topic name must not be empty")
+    if name in {".", ".."}:
+        raise InvalidTopicError(f"a topic cannot be named {name!r}")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidTopicError(
+            f"the topic name {name[:40]!r}… has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed",
+        )
+    if found := _ILLEGAL.search(name):
+        raise InvalidTopicError(
+            f"the topic name {name!r} holds {found.group()!r}; only letters a-z and A-Z, digits, '.', '_' and '-' "
+            "are allowed",
+        )
+    return str(name)
+
+
+def check_id(kind: str, value: str) -> str:
+    """The value as a plain string, if it can be a transactional id or a group; else :class:`InvalidConfigError`.
+
+    ``kind`` is the setting as the user knows it (``transactional.id``, ``group.id``). 1 to 249 printable characters
+    of any script. Kafka refuses the empty string in every coordinator call (COORD-06); that ids are short and
+    printable is our rule, because they stand in entries, logs and tables.
+    """
+    if not isinstance(value, str):
+        raise InvalidConfigError(f"{kind} is a string, not {type(value).__name__}")
+    if not value:
+        raise InvalidConfigError(f"{kind} must not be empty")
+    if len(value) > MAX_NAME_LENGTH:
+        raise InvalidConfigError(
+            f"{kind} {value[:40]!r}… has {len(value)} characters; at most {MAX_NAME_LENGTH} are allowed",
+        )
+    if not value.isprintable():
+        raise InvalidConfigError(f"{kind} {value!r} holds a character that cannot be printed")
+    return str(value)
+
+
+def check_names(kind: str, names: object) -> list[Any]:
+    """Several names as a list; one string is refused, because it would be taken for the names of its letters."""
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise InvalidConfigError(f"{kind} must be a list of names, not {names!r}")
+    return list(names)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a string can be stored: UTF-8 has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
