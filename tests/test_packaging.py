@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import txnstore
-from txnstore import errors
+from txnstore import errors, testing
 
 ROOT = Path(__file__).parent.parent
 LINKED = ["catalog", "cli", "compactor"]
@@ -110,6 +110,56 @@ def test_every_error_is_a_public_name() -> None:
     }
     assert "ProducerFencedError" in classes
     assert [name for name in sorted(classes) if getattr(txnstore, name) is not getattr(errors, name)] == []
+
+
+def test_dir_shows_our_names_only() -> None:
+    modules = {"catalog", "compactor", "spark", "sql", "testing"}
+    assert set(dir(txnstore)) == {*PUBLIC_NAMES, *modules, *dir(errors)}
+    assert [name for name in dir(errors) if not name.endswith("Error")] == []
+    assert [name for name in dir(txnstore) if getattr(txnstore, name, None) is None] == []
+    assert dir(testing) == sorted(testing.__all__)
+
+
+def test_a_store_shows_users_what_is_theirs() -> None:
+    """A contract: a name may be added here, and none may go; what holds the store together stays behind it."""
+    assert [name for name in dir(txnstore.Store) if not name.startswith("_")] == [
+        "abort_hanging",
+        "abort_transaction",
+        "alter_topic",
+        "checkpoint",
+        "close",
+        "compact",
+        "consumer",
+        "create_topic",
+        "delete_group",
+        "delete_topic",
+        "duckdb",
+        "expire",
+        "fence_producers",
+        "find_hanging",
+        "group",
+        "groups",
+        "metrics",
+        "offsets",
+        "producer",
+        "producers",
+        "read_only",
+        "recover",
+        "refresh",
+        "reset_offsets",
+        "scan",
+        "snapshot",
+        "sql",
+        "store_id",
+        "topic",
+        "topics",
+        "transaction",
+        "transaction_history",
+        "transactions",
+        "url",
+        "vacuum",
+        "verify",
+    ]
 
 
 def test_importing_the_library_imports_no_engine(tmp_path: Path) -> None:

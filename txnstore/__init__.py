@@ -8,7 +8,7 @@
         txn.send("orders", key=b"42", value=b"...")
     store.sql("select count(*) from orders")
 
-Names are loaded when they are first used, so that the command line answers at once.
+Names are loaded when they are first used, so that the command line starts fast.
 """
 
 from __future__ import annotations
@@ -99,4 +99,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    """The public names: those of ``__all__``, the public modules, every error class."""
+    from txnstore import errors
+
+    return sorted({*__all__, *_MODULES, *dir(errors)})

@@ -369,3 +369,7 @@ class UnknownOutcomeError(StorageError):
 
     kafka_code = 7
     advice = "Repeat the same call; it resolves the earlier attempt first."
+
+
+def __dir__() -> list[str]:
+    return sorted(name for name, value in globals().items() if isinstance(value, type) and value.__module__ == __name__)

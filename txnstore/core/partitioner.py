@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # the core names the type of the randomness that it is given; it has none of its own
-    import random
+from typing import Protocol
 
 #: The constants of MurmurHash2 and the seed that Kafka chose.
 SEED = 0x9747B28C
@@ -41,6 +38,14 @@ def partition_for_key(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
+class Randomness(Protocol):
+    """What chooses among partitions: the core has no randomness of its own."""
+
+    def randrange(self, stop: int, /) -> int:
+        """A number from 0 to ``stop`` - 1."""
+        ...
+
+
 class StickyPartitioner:
     """Chooses a partition for records without a key: one and the same for a batch, another for the next (KIP-480).
 
@@ -50,7 +55,7 @@ class StickyPartitioner:
 
     __slots__ = ("_current", "_previous", "_rng")
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: Randomness) -> None:
         self._rng = rng
         self._current: dict[str, int] = {}
         self._previous: dict[str, int] = {}

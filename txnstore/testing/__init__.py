@@ -40,3 +40,7 @@ __all__ = [
     "script",
     "seeded",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
