@@ -1,15 +1,13 @@
 """Consumers: positions in partitions, records from there on, and the positions of a group.
 
-A consumer reads the chain only when it has nothing left to hand out: one GET tells whether there is something new. What
-it hands out was decided before it was fetched, so aborted records are never downloaded and undecided ones never wait in
-its memory (CON-12).
+A consumer reads the chain only when it has nothing left to return: one GET tells whether there is something new. What
+it returns was decided before it was fetched: aborted records are never downloaded, undecided ones never buffered (CON-12).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Literal, Self, overload
 
 import pyarrow as pa
@@ -117,8 +115,11 @@ class Consumer:
     def subscribe(self, topics: Sequence[str] | str) -> None:
         """Read all partitions of these topics, instead of what was assigned before. One GET.
 
-        With a group: share them with its other members from the next poll on. Partitions that a topic gets later are
-        read from their beginning.
+        With a group, its members share them from the next poll on. Partitions that a topic gets later are read from
+        their beginning.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         self._positions.subscribe(self._head(), names)
@@ -127,6 +128,9 @@ class Consumer:
         """Read exactly these partitions. Those that were assigned before keep their positions.
 
         A consumer that was a member of a group leaves it: nobody shares what is assigned by hand.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
         """
         tps = _flat(partitions)
         self._open()
@@ -144,15 +148,24 @@ class Consumer:
     # Records ----------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """The next records, up to ``max_records`` (``max_poll_records``); none if there are none within ``timeout``.
+        """The next records; after an error the positions are where they were, so no record is skipped.
 
-        What was fetched already, or can be planned from what is known, comes without a look at the chain. Otherwise
-        that is one GET, repeated until ``timeout`` seconds are over. So ``timeout`` bounds the wait for new records,
-        not the call: fetching those that are there, joining the group and repeating a request that failed come on top.
-        Raises
-        :class:`~txnstore.errors.UnstableOffsetCommitError` if an open transaction holds an offset of the group at
-        which to begin, and :class:`~txnstore.errors.OffsetOutOfRangeError` if ``auto_offset_reset`` is ``"none"``.
-        After an error the positions are where they were, so no record is skipped.
+        What was fetched, or can be planned from what is known, is returned without a look at the chain. Otherwise each
+        look is one GET, repeated until ``timeout`` is over.
+
+        Args:
+            timeout: How many seconds to wait for new records, counted from the first look at the chain. Fetching
+                records that exist, joining the group and repeating failed requests are not part of it.
+            max_records: How many records at most; None: ``max_poll_records``.
+
+        Returns:
+            Records in offset order in each partition; none if there were none within ``timeout``.
+
+        Raises:
+            UnstableOffsetCommitError: An open transaction holds an offset of the group at which to begin (OFF-09).
+            OffsetOutOfRangeError: A position is outside the log and ``auto_offset_reset`` is ``"none"`` (CON-13).
+            FencedInstanceError: Another consumer has taken over the ``group_instance_id`` (KIP-345).
+            ConsumerClosedError: The consumer is closed.
         """
         rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
@@ -160,9 +173,9 @@ class Consumer:
             return [record for part in self._poll(timeout, rows) for record in part.records()]
 
     def poll_table(self, timeout: float = 0.0, max_records: int | None = None) -> pa.Table:
-        """The same as a table with the columns of a scan; without ``max_records`` as much as there is, up to 64 MB.
+        """The same as a table with the columns of a scan. Topics of different columns come in different polls.
 
-        Topics of different columns come in different polls.
+        ``timeout``: see :meth:`poll`. ``max_records`` None: as many as there are, up to 64 MB.
         """
         rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
@@ -194,7 +207,7 @@ class Consumer:
         return part.flow.position
 
     def seek(self, partition: Pair, offset: int) -> None:
-        """Go on at this offset. If it is outside the log, the next poll goes where ``auto_offset_reset`` says."""
+        """Continue at this offset; if it is outside the log, the next poll applies ``auto_offset_reset``."""
         part = self._assigned(partition)
         offset = check_integer(f"the offset to seek to in {part.tp}", offset, 0)
         part.move(offset)
@@ -215,8 +228,8 @@ class Consumer:
     def rewind_to_committed(self) -> None:
         """Go back to the group's committed offset in every partition, after a transaction was aborted (OFF-20).
 
-        A partition without one goes back to where this consumer began in it, or was last sought to. What was fetched
-        is dropped; the offsets are looked up at the next poll, which waits for the stable ones.
+        A partition without one goes back to where this consumer began in it, or was last sought to. Fetched records
+        are dropped; the offsets are looked up at the next poll, which waits for the stable ones.
         """
         self._group("rewind")
         for part in self._these(()):
@@ -269,9 +282,11 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit the positions, or these offsets, to the group: always the *next* offset to read (OFF-19). One PUT.
 
-        Raises :class:`~txnstore.errors.UnknownMemberError` if others have taken over because this consumer did not poll
-        for longer than its session time-out, :class:`~txnstore.errors.FencedInstanceError` if another one has its
-        static name, and :class:`~txnstore.errors.IllegalGenerationError` for a partition that another member holds.
+        Raises:
+            UnknownMemberError: Others have taken over: this consumer did not poll within its session timeout.
+            FencedInstanceError: Another consumer has its static name.
+            IllegalGenerationError: Another member holds one of the partitions.
+            InvalidConfigError: The consumer has no group, or an offset is out of range.
         """
         self._open()
         self._group("commit").commit(offsets)
@@ -289,10 +304,16 @@ class Consumer:
     def committed(
         self, partition: Pair, *, metadata: bool = False, require_stable: bool = True, strict: bool = False
     ) -> int | OffsetAndMetadata | None:
-        """The group's committed offset, or None; with ``metadata`` as :class:`OffsetAndMetadata` (OFF-15).
+        """The group's committed offset in a partition, or None.
 
-        Raises :class:`~txnstore.errors.UnstableOffsetCommitError` while an open transaction holds one (OFF-09), unless
-        ``require_stable`` is off; with ``strict`` also if it holds one of any other partition of the group (D3).
+        Args:
+            partition: The partition.
+            metadata: Return an :class:`OffsetAndMetadata` (OFF-15).
+            require_stable: Raise while an open transaction holds an offset of the partition (OFF-09, KIP-447).
+            strict: Raise also while it holds one of any other partition of the group (D3).
+
+        Raises:
+            UnstableOffsetCommitError: An open transaction holds an offset.
         """
         self._open()
         tp = TopicPartition(*partition)
@@ -303,6 +324,9 @@ class Consumer:
         """What ``send_offsets`` of a producer needs to commit this consumer's offsets in a transaction (KIP-447).
 
         Generation and member id are those of the last poll: if the members have changed since, the offsets are refused.
+
+        Raises:
+            InvalidConfigError: The consumer has no group, or commits by itself (OFF-19).
         """
         return self._group("take part in a transaction").metadata()
 
@@ -350,7 +374,7 @@ class Consumer:
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit if it commits by itself, leave the group, drop what was fetched, refuse further use."""
+        """Commit if ``enable_auto_commit`` is on, leave the group, drop fetched records, refuse further use."""
         if self._closed:
             return
         try:
@@ -364,12 +388,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
