@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from txnstore.admin import transactions as admin
-from txnstore.admin.transactions import (
+from txnstore.admin.descriptions import (
     HangingTransaction,
     ProducerDescription,
     TransactionDescription,

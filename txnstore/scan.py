@@ -21,6 +21,8 @@ from txnstore.validation import check_integer
 
 if TYPE_CHECKING:
     import duckdb
+    import pandas as pd
+    import polars as pl
 
 #: An offset for all partitions, or one for each of some.
 Bound = int | Mapping[int, int] | None
@@ -92,9 +94,9 @@ class Scan:
         return self._projection.schema
 
     def plan(self) -> list[Slice]:
-        """The slices of segments to read, in order: decided from the chain alone. Aborted data is in none.
+        """The slices of segments to read, in order: decided from the chain alone, without aborted data (CON-02).
 
-        Slices that the filter rules out by their offsets or timestamps are left out.
+        Slices that the filter excludes by their offsets or timestamps are left out.
         """
         slices = [part for tp in self._partitions for part in self._visible(self.snapshot.view, tp)]
         return slices if self._filter is None else _prune(slices, self._filter, self._projection)
@@ -121,13 +123,21 @@ class Scan:
         """The whole result in memory."""
         return pa.concat_tables([self.schema.empty_table(), *self.to_tables()])
 
-    def to_pandas(self, **options: Any) -> Any:
-        """The whole result as a pandas DataFrame; ``options`` go to ``pyarrow.Table.to_pandas``."""
+    def to_pandas(self, **options: Any) -> pd.DataFrame:
+        """The whole result as a pandas DataFrame; ``options`` are those of ``pyarrow.Table.to_pandas``.
+
+        Raises:
+            InvalidConfigError: pandas is not installed.
+        """
         _engine("pandas")
         return self.to_table().to_pandas(**options)
 
-    def to_polars(self) -> Any:
-        """The whole result as a polars DataFrame."""
+    def to_polars(self) -> pl.DataFrame:
+        """The whole result as a polars DataFrame.
+
+        Raises:
+            InvalidConfigError: polars is not installed.
+        """
         return _engine("polars").from_arrow(self.to_table())
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection, name: str | None = None) -> duckdb.DuckDBPyRelation:

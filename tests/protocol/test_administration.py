@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import in_threads
-from txnstore.admin.transactions import HangingTransaction
+from txnstore.admin.descriptions import HangingTransaction
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
 from txnstore.core.commands import EndTxn, ProducerIdentity

@@ -23,9 +23,15 @@ Target = str | int | datetime | Mapping[TopicPartition, int | OffsetAndMetadata]
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group. ``assigned``: what it reads; ``waits_for``: what others have to give back to it first.
+    """A member of a group.
 
-    ``expires_at``: when its lease runs out if it is not renewed, in milliseconds.
+    Attributes:
+        member_id: The id that it joined with.
+        instance_id: The name of a static member (KIP-345), or None.
+        topics: The topics that it subscribed to.
+        assigned: The partitions that it reads.
+        waits_for: The partitions that are meant for it and that others have to give back first (KIP-848).
+        expires_at: When its lease ends unless it is renewed, in milliseconds since the epoch.
     """
 
     member_id: str
@@ -38,9 +44,17 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """What a group has committed in a partition: None if nothing yet. ``end`` and ``lag``: up to the LSO.
+    """What a group has committed in a partition.
 
-    ``pending``: an open transaction holds another offset.
+    Attributes:
+        tp: The partition.
+        offset: The next offset to read; None if nothing is committed.
+        metadata: The text that was committed with it.
+        committed_at: When, in milliseconds since the epoch.
+        end: The last stable offset of the partition.
+        lag: How many offsets the group is behind it (LSO-13).
+        pending: Whether an open transaction holds another offset.
+        member_id: The member that reads the partition, if one does.
     """
 
     tp: TopicPartition
@@ -55,9 +69,15 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group. ``state``: ``Empty`` (no live member), ``Reconciling`` (partitions change hands) or ``Stable``.
+    """A consumer group.
 
-    ``last_transactional_id``: whose transaction was the last one that moved its offsets (OFF-23).
+    Attributes:
+        group: Its name.
+        state: ``Empty`` (no live member), ``Reconciling`` (partitions change hands) or ``Stable``.
+        generation: Grows with each change of its members; -1: it never had members.
+        last_transactional_id: Whose transaction was the last one that moved its offsets (OFF-23).
+        members: Its live members.
+        positions: Where it has committed, or has members.
     """
 
     group: str
@@ -81,24 +101,44 @@ def list_groups(connection: Connection) -> list[GroupDescription]:
 
 
 def describe_group(connection: Connection, name: str) -> GroupDescription:
-    """A group. Raises :class:`GroupNotFoundError`."""
+    """A group.
+
+    Raises:
+        GroupNotFoundError: There is no such group.
+    """
     view = connection.view()
     return _described(view, name, _find(view, check_id("group", name)), max(view.timestamp, connection.runtime.clock()))
 
 
 def delete_group(connection: Connection, name: str) -> None:
-    """Delete a group that has no live member, with its offsets, committed and pending (OFF-17)."""
+    """Delete a group that has no live member, with its offsets, committed and pending (OFF-17).
+
+    Raises:
+        GroupNotFoundError: There is no such group.
+        GroupNotEmptyError: It has live members.
+    """
     connection.submit(DeleteGroup(check_id("group", name)))
 
 
 def reset_offsets(
     connection: Connection, name: str, to: Target, topics: Sequence[str] | None = None, *, dry_run: bool = False
 ) -> dict[TopicPartition, int]:
-    """Set the committed offsets of a group that has no live member; what they are then.
+    """Set the committed offsets of a group that has no live member.
 
-    ``to``: ``"earliest"``, ``"latest"`` (the last stable offset, so that nothing that is open now is skipped), a time
-    (the first record at or after it), or an offset for each partition. ``topics``: all partitions of them; by default
-    those in which the group has committed. ``dry_run``: only look. Raises :class:`GroupNotEmptyError`.
+    Args:
+        connection: The store.
+        name: The group; it may be new.
+        to: ``"earliest"``, ``"latest"`` (the last stable offset, so that no open record is skipped), a time (the first
+            record at or after it; milliseconds, or a datetime with a zone), or an offset for each partition.
+        topics: All partitions of these topics; None: those in which the group has committed.
+        dry_run: Change nothing.
+
+    Returns:
+        The offsets that are committed then.
+
+    Raises:
+        GroupNotEmptyError: The group has live members.
+        OffsetOutOfRangeError: An offset is outside its log.
     """
     name = check_id("group", name)
     view = connection.view()

@@ -1,19 +1,25 @@
 """Transactions and producers as an operator sees them, and what an operator may do about them (KIP-664).
 
 Looking takes one consistent view. Each change is a command like any other one: it is decided at the head of a chain, by
-what is true there, so two operators who do the same at once do it once (ADM-07).
+what is true there, so two operators who do the same concurrently do it once (ADM-07).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from txnstore.admin.descriptions import (
+    HangingTransaction,
+    OpenData,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionHistory,
+)
 from txnstore.chain.entries import newest, read_entry
 from txnstore.connection import Connection
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.core.commands import AbortTxn, InitProducer, ProducerIdentity, Unfinished, WriteMarkers
-from txnstore.core.history import Happened, TransactionStep, steps_of
+from txnstore.core.history import Happened, steps_of
 from txnstore.core.model import NO_PRODUCER, Group, Outcome, Partition, TopicPartition, Transaction, TxnState
 from txnstore.core.routing import (
     chain_of_group,
@@ -33,87 +39,10 @@ from txnstore.validation import (
     check_topic_name,
 )
 
-#: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: past its time-out by this, nobody is about to end a transaction.
+#: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: past its timeout by this, nobody is about to end a transaction.
 LATE = 300.0
 #: How many entries back a history looks, in all chains together.
 HISTORY_ENTRIES = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class OpenData:
-    """What a transaction holds open in a partition, from ``first_offset`` on."""
-
-    tp: TopicPartition
-    first_offset: int
-    last_stable: int
-    high_watermark: int
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    """The last transaction of a transactional id, as its coordinator in chain ``chain`` knows it (ADM-02).
-
-    ``partitions`` and ``groups``: those that take part; once the outcome is decided, those that lack the marker still.
-    ``prepared``: an outside coordinator decides it, so it has no time-out (KIP-939). Times in milliseconds.
-    """
-
-    transactional_id: str
-    chain: int
-    state: TxnState
-    producer_id: int
-    epoch: int
-    timeout_ms: int
-    started_at: int | None
-    updated_at: int
-    prepared: bool
-    partitions: tuple[TopicPartition, ...]
-    groups: tuple[str, ...]
-    versions: dict[str, int]
-    open: tuple[OpenData, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerDescription:
-    """What a partition knows of a producer (ADM-03, PST-16).
-
-    ``last_sequence`` is -1 if there is none in this epoch. ``first_offset``: where its open transaction begins, or
-    None. ``transactional_id``: None for an idempotent producer, and for one whose id is not known any more.
-    """
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_timestamp: int
-    first_offset: int | None
-    transactional_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class HangingTransaction:
-    """Open data, or offsets pending in a group, that nobody is about to end (ADM-04). ``reason`` says why.
-
-    Either ``tp`` and ``first_offset`` are given, where readers stop, or ``group``, whose offsets cannot be looked up
-    (OFF-09). ``unknown``: no coordinator knows an open transaction of this producer with this partition or group.
-    ``late``: it is long past its time-out.
-    """
-
-    tp: TopicPartition | None
-    producer_id: int
-    epoch: int
-    first_offset: int | None
-    last_timestamp: int
-    transactional_id: str | None
-    reason: str
-    group: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionHistory:
-    """The steps of an id's transactions. ``complete``: the entries were read from the first one on."""
-
-    transactional_id: str
-    steps: tuple[TransactionStep, ...]
-    complete: bool
 
 
 # Looking --------------------------------------------------------------------------------------------------------------
@@ -144,7 +73,11 @@ def list_transactions(
 
 
 def describe_transaction(view: View, transactional_id: str) -> TransactionDescription:
-    """The last transaction of an id. Raises :class:`TransactionalIdNotFoundError`."""
+    """The last transaction of an id.
+
+    Raises:
+        TransactionalIdNotFoundError: Nothing is known of the id.
+    """
     txn = _find(view, transactional_id)
     partitions, groups = sorted(txn.partitions), sorted(txn.groups)
     if txn.outcome is not None:
@@ -168,7 +101,11 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
 
 
 def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescription]:
-    """The producers that a partition knows, by id."""
+    """The producers that a partition knows, by id.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such partition.
+    """
     log = _log(view, tp)
     return [
         ProducerDescription(
@@ -186,7 +123,13 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
 def find_hanging(connection: Connection, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
     """What is open in partitions, then in groups, and nobody is about to end.
 
-    ``topic``: only its partitions, and groups with pending offsets in it.
+    Args:
+        connection: The store.
+        topic: Only its partitions, and groups with pending offsets in it.
+        late: Seconds past its timeout after which an open transaction is late.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such topic.
     """
     late_ms = check_milliseconds("late", late)
     view = connection.view()
@@ -239,10 +182,16 @@ def transaction_history(
     limit: int = HISTORY_ENTRIES,
     since: int | None = None,
 ) -> TransactionHistory:
-    """The steps of an id in the newest ``limit`` entries of all chains, from the time ``since`` (in ms) on.
+    """The steps of an id. One GET for each entry.
 
-    One GET an entry. Raises :class:`TransactionalIdNotFoundError` if nothing is known of the id, nor was in these
-    entries.
+    Args:
+        connection: The store.
+        transactional_id: The id.
+        limit: How many of the newest entries, in all chains together, are read.
+        since: Only entries from this time on, in milliseconds since the epoch.
+
+    Raises:
+        TransactionalIdNotFoundError: Nothing is known of the id, nor was in these entries.
     """
     check_id("transactional.id", transactional_id)
     check_integer("limit", limit, 1)
@@ -272,16 +221,22 @@ def transaction_history(
 
 
 def abort_transaction(connection: Connection, transactional_id: str) -> bool:
-    """Abort the open transaction of an id and fence its owner; whether there was something to end.
+    """Abort the open transaction of an id and fence its owner.
 
     One that is decided already is carried out as decided (END-01); one that an outside coordinator is to decide is
     aborted, too.
+
+    Returns:
+        Whether there was a transaction to end.
+
+    Raises:
+        TransactionalIdNotFoundError: Nothing is known of the id.
     """
     return _abort(connection.coordinator, _find(connection.view(), transactional_id))
 
 
 def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int) -> bool:
-    """End what a producer holds open in a partition; whether there was something (ADM-05).
+    """End the open transaction of a producer in a partition; whether there was one (ADM-05).
 
     If its coordinator knows the transaction, all of it is ended. Else an abort marker is written here alone. If its
     epoch is the current one of its transactional id, the owner of that is fenced first.
@@ -305,7 +260,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
 
 
 def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, ProducerIdentity]:
-    """Fence the owners of these ids, and abort what they left open (INIT-17); the identities that follow.
+    """Fence the owners of these ids, and abort their open transactions (INIT-17); the identities that follow.
 
     As Kafka's ``fenceProducers`` does, by an init in their place; an id that nobody had is granted, too.
     """

@@ -1,7 +1,7 @@
 """Consumers: positions in partitions, records from there on, and the positions of a group.
 
 A consumer reads the chain only when it has nothing left to return: one GET tells whether there is something new. What
-it returns was decided before it was fetched: aborted records are never downloaded, undecided ones never buffered (CON-12).
+it returns was decided before it was fetched: aborted records are never downloaded, open ones never buffered (CON-12).
 """
 
 from __future__ import annotations

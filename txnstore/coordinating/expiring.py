@@ -18,7 +18,14 @@ from txnstore.validation import check_milliseconds
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """What was forgotten: producers (counted once a partition or group), transactional ids, offsets, whole groups."""
+    """What was forgotten.
+
+    Attributes:
+        producers: How many, counted once for each partition or group that knew them.
+        transactional_ids: The ids.
+        offsets: How many committed offsets of groups.
+        groups: The groups that were deleted as a whole.
+    """
 
     producers: int = 0
     transactional_ids: tuple[str, ...] = ()
@@ -27,7 +34,7 @@ class ExpiryReport:
 
 
 def expire(chains: Chains, producer_ids: float, transactional_ids: float, offsets: float) -> ExpiryReport:
-    """Forget in all chains at once. The limits are in seconds.
+    """Forget in all chains concurrently what was unused for longer than its limit, in seconds.
 
     If one chain cannot be written, this raises when the others are done.
     """
