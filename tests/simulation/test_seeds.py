@@ -23,6 +23,7 @@ def test_a_few_seeds_show_no_anomaly() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(FEW, FEW + MANY, AT_ONCE))
 def test_a_thousand_seeds_show_no_anomaly(first: int) -> None:
     """The same, and all that can go wrong has gone wrong on the way; a test for each hundred, for many processes."""
