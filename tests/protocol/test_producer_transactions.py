@@ -434,7 +434,7 @@ def test_records_of_a_deleted_topic_never_get_into_a_new_one_of_its_name(bench: 
 def test_a_clock_that_is_far_ahead_stops_nobody_else(bench: Bench) -> None:
     """OBJ-05: the time of the chain went ahead with one writer's clock, and never goes back."""
     with another_process(bench.store, bench.inner) as wrong:
-        wrong.runtime.clock.advance(30 * 86_400_000)  # type: ignore[attr-defined]
+        connection_of(wrong).runtime.clock.advance(30 * 86_400_000)  # type: ignore[attr-defined]
         wrong.create_topic("by the wrong clock".replace(" ", "-"))
     connection_of(bench.store).view()
     with bench.store.producer("id") as producer, producer.transaction() as txn:
