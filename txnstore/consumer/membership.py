@@ -40,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 Callback = Callable[[list[TopicPartition]], None]
 #: How a group shares its partitions (Kafka: ``partition.assignment.strategy``).
 AssignorName = Literal["cooperative-sticky", "range"]
-#: Heartbeats in a session time-out (Kafka's advice for ``heartbeat.interval.ms``).
+#: Heartbeats in a session timeout (Kafka's advice for ``heartbeat.interval.ms``).
 _BEATS = 3
 #: How often a commit is tried again because the members have changed, though this one's partitions have not.
 _ATTEMPTS = 8
@@ -50,7 +50,7 @@ _ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """What a consumer may choose about its membership; the session time-out in seconds."""
+    """What a consumer may choose about its membership; the session timeout in seconds."""
 
     assignor: AssignorName = "cooperative-sticky"
     instance_id: str | None = None
@@ -239,7 +239,7 @@ class GroupMembership:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def leave(self, *, static: bool = False) -> None:
-        """Give everything back at once. A static member does not (KIP-345), unless it is to stop being one.
+        """Give everything back. A static member does not (KIP-345), unless it is to stop being one.
 
         If the storage fails, the lease runs out instead.
         """
