@@ -118,7 +118,7 @@ def _verify_identity(connection: Connection) -> tuple[int, list[Violation]]:
         msg = f"there is no txnstore at {connection.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        return _chains_there(connection), [Violation("identity_intact", keys.STORE, str(error))]
+        return _chains_there(connection), [Violation("identity_intact", str(error), keys.STORE)]
 
 
 def _verify_lists(connection: Connection) -> list[Violation]:

@@ -325,7 +325,7 @@ def test_a_stream_that_is_given_up_stops_fetching(clock: ManualClock) -> None:
     ("damage", "words"),
     [
         (lambda data: data[:-1], "truncated"),
-        (lambda data: data + b"x", "longer"),
+        (lambda data: data + b"x", "too long"),
         (lambda data: data[:9] + bytes([data[9] ^ 1]) + data[10:], "altered"),
         (lambda data: b"", "truncated"),
     ],
