@@ -12,10 +12,12 @@ from tests.helpers.connections import connection_of
 from txnstore.core.commands import (
     Added,
     Append,
+    CloseTopic,
     Command,
     CompleteTxn,
     CopyTopic,
     CreateTopic,
+    DeleteTopic,
     Ended,
     EndTxn,
     InitProducer,
@@ -66,6 +68,12 @@ class Cluster:
             assert check(decision.state) == []
             assert check_step(before, decision.state) == []
         return decision.result
+
+    def delete(self, name: str) -> None:
+        """Delete a topic in the catalog, closed in the other chains before; they are not told of the deletion."""
+        for number in range(1, len(self.states)):
+            self.do(number, CloseTopic(name, self.states[0].topics[name].revision))
+        self.do(0, DeleteTopic(name))
 
     def view(self) -> View:
         """All of it."""

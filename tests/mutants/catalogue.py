@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_expiry import EXPIRY
+from tests.mutants.of_fences import FENCES
 from tests.mutants.of_groups import GROUPS
 from txnstore.chain import state_document
 from txnstore.chain.chains import Chains
@@ -78,9 +79,9 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a marker carries the epoch of its transaction",
-        markers.write_own_markers,
-        "epoch = decided.epoch + 1",
-        "epoch = decided.epoch",
+        markers._emit_marker,
+        "epoch=decided.epoch + 1",
+        "epoch=decided.epoch",
     ),
     Mutant(
         "one partition's marker is forgotten",
@@ -327,7 +328,7 @@ MANY_CHAINS = (
     Mutant(
         "a batch goes to another chain before its partition is added",
         has_all,
-        "and txn.partitions.issuperset(partitions)",
+        "and txn.partitions.issuperset(command.partitions)",
         "",
         chains=3,
     ),
@@ -339,19 +340,11 @@ MANY_CHAINS = (
         chains=3,
     ),
     Mutant(
-        "a marker does not look at the epoch of its partition",
-        markers.write_own_markers,
-        "if known is None or known.epoch < epoch:",
-        "if True:",
-        chains=3,
-    ),
-    Mutant(
         "a marker goes only where the producer has written",
-        markers.write_own_markers,
-        "if known is None or known.epoch < epoch:",
-        "if known is not None and known.epoch < epoch:",
-        chains=3,
-        mishaps=(Mishap.PAUSE,),
+        markers._emit_marker,
+        "if known is None or known.epoch <= decided.epoch:",
+        "if known is not None and known.epoch <= decided.epoch:",
+        test="protocol/test_chains_steps.py::test_fen_02_a_late_batch_meets_the_marker_where_nothing_had_arrived",
     ),
     Mutant(
         "it is complete before all markers are written",
@@ -424,14 +417,6 @@ MANY_CHAINS = (
         "if False:",
         test="protocol/test_chains_steps.py::test_add_05_the_next_transaction_waits_for_the_end_of_this_one",
     ),
-    Mutant(
-        "offsets of a zombie are accepted in another chain",
-        groups.commit_offsets,
-        "if producer is not None and producer.epoch < group.fences.get(producer.producer_id, (NO_PRODUCER, 0))[0]:",
-        "if False:",
-        chains=3,
-        mishaps=(Mishap.PAUSE,),
-    ),
 )
 
-MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *GROUPS, *EXPIRY)
+MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *GROUPS, *EXPIRY)

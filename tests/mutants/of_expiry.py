@@ -45,16 +45,16 @@ EXPIRY = (
     ),
     Mutant(
         "the fence of pending offsets is forgotten",
-        expiry._due_in_group,
-        " and producer_id not in group.pending",
-        "",
+        expiry._idle_fences,
+        "idle.difference_update(group.pending)",
+        "pass",
         test=_CORE + "test_off_16_a_fence_stays_while_offsets_are_pending",
     ),
     Mutant(
         "a late marker of an older transaction decides pending offsets",
         offset_evolve._offsets_committed,
-        "if chain_of_producer(event.producer_id) != state.chain:",
-        "if False:",
+        "state = with_fence(state, event.producer_id, event.epoch)",
+        "pass",
         test=_CORE + "test_off_16_a_late_marker_of_an_older_transaction_decides_nothing",
     ),
     Mutant(

@@ -484,7 +484,7 @@ def test_history_tells_of_a_prepared_transaction_that_was_taken_over(store: Stor
     assert [(step.step, step.epoch) for step in steps] == [
         ("INIT", 0),
         ("BEGIN", 0),
-        ("PREPARED", 0),
+        *[("PREPARED", 0)] * (others + 1),
         ("FENCED", 0),
         ("INIT", 1),
         *[("FENCED", 0)] * others,

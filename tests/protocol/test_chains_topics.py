@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.chains import Cluster, groups_of, ids_of, process
 from tests.helpers.connections import connection_of
-from txnstore.core.commands import CopyTopic, CreateTopic, DeleteTopic, Ended, EndTxn, InitProducer, TxnOffsets
+from txnstore.core.commands import CopyTopic, CreateTopic, Ended, EndTxn, InitProducer, TxnOffsets
 from txnstore.core.events import GroupOffset
 from txnstore.core.model import Isolation, Outcome, Topic, TxnState
 from txnstore.core.visibility import visible
@@ -23,7 +23,7 @@ def cluster() -> Cluster:
 
 def recreated(cluster: Cluster) -> Topic:
     """The topic is deleted and created again, which only the catalog's chain knows yet."""
-    cluster.do(0, DeleteTopic("t"))
+    cluster.delete("t")
     topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 6)))
     return topic
 
@@ -59,7 +59,7 @@ def test_end_07_a_topic_is_deleted_under_a_transaction(
     cluster.begin(cluster.home(1))
     if decided:
         cluster.prepare(outcome)
-    cluster.do(0, DeleteTopic("t"))
+    cluster.delete("t")
     cluster.sound()
     for number in told:
         cluster.do(number, CopyTopic("t", None, cluster.states[0].sequence))

@@ -319,7 +319,7 @@ def test_off_16_a_pending_offset_keeps_its_partition() -> None:
 
 
 def test_off_16_a_late_marker_of_an_older_transaction_decides_nothing() -> None:
-    """END-08 after an expiry: the fence of a group is forgotten, and set again by the next offsets (FEN-02).
+    """END-08 after an expiry: the fence is forgotten, and set again by the next offsets (FEN-02).
 
     A recoverer that slept for days brings the marker of the first transaction; the offsets of the second one wait on.
     """
@@ -333,7 +333,7 @@ def test_off_16_a_late_marker_of_an_older_transaction_decides_nothing() -> None:
     cluster.now += 2 * DAY
     expired = cluster.do(1, PRODUCERS)
     assert expired.producers == 1
-    assert len(cluster.state(1).groups[group].fences) == 0
+    assert len(cluster.state(1).fences) == 0
     cluster.identity = first.producer
     cluster.send([], groups={1: offsets({TopicPartition("t", 0): 9}, group)})
     assert first.unfinished is not None

@@ -19,8 +19,9 @@ from txnstore.chain.entries import newest, read_entry
 from txnstore.connection import Connection
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.core.commands import AbortTxn, InitProducer, ProducerIdentity, Unfinished, WriteMarkers
+from txnstore.core.fences import fenced_epoch, lacks_markers
 from txnstore.core.history import Happened, steps_of
-from txnstore.core.model import NO_PRODUCER, Group, Outcome, Partition, TopicPartition, Transaction, TxnState
+from txnstore.core.model import NO_PRODUCER, Outcome, Partition, TopicPartition, Transaction, TxnState
 from txnstore.core.routing import (
     chain_of_group,
     chain_of_partition,
@@ -81,8 +82,11 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
     txn = _find(view, transactional_id)
     partitions, groups = sorted(txn.partitions), sorted(txn.groups)
     if txn.outcome is not None:
-        partitions = [tp for tp in partitions if _lacks_marker(view.log(tp), txn)]
-        groups = [name for name in groups if _group_lacks_marker(view, name, txn)]
+        lacking = {state.chain for state in view.states if lacks_markers(state, txn.producer_id, txn.epoch)}
+        partitions = [
+            tp for tp in partitions if chain_of_partition(tp, view.chains) in lacking and view.log(tp) is not None
+        ]
+        groups = [name for name in groups if chain_of_group(name, view.chains) in lacking]
     return TransactionDescription(
         transactional_id=txn.transactional_id,
         chain=chain_of_transactional_id(txn.transactional_id, view.chains),
@@ -164,7 +168,8 @@ def _hanging_offsets(view: View, topic: str | None, limit: int) -> Iterator[Hang
             txn = view.owner(producer_id)
             reason = _reason(txn, limit, known=txn is not None and group_id in txn.groups)
             if reason is not None:
-                epoch = txn.epoch if txn is not None else group.fences.get(producer_id, (-1, 0))[0]
+                state = view.states[chain_of_group(group_id, view.chains)]
+                epoch = txn.epoch if txn is not None else fenced_epoch(state, producer_id)
                 last = max((offset.committed_at for offset in pending.values()), default=0)
                 name = view.transactional_ids.get(producer_id)
                 yield HangingTransaction(None, producer_id, epoch, None, last, name, reason, group_id)
@@ -255,7 +260,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
     orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
     known = home if 0 <= home < len(chains) else number
-    chains[number].submit(WriteMarkers(orphan, (known, view.states[known].sequence)))
+    chains[number].submit(WriteMarkers(orphan, (known, view.states[known].sequence), told=True))
     return True
 
 
@@ -313,16 +318,3 @@ def _open_data(view: View, producer_id: int) -> Iterator[OpenData]:
         log = view.partitions[tp]
         if producer_id in log.open_txns:
             yield OpenData(tp, log.open_txns[producer_id], log.last_stable_offset, log.high_watermark)
-
-
-def _lacks_marker(log: Partition | None, txn: Transaction) -> bool:
-    known = log.producers.get(txn.producer_id) if log is not None else None
-    return log is not None and (known is None or known.epoch <= txn.epoch)
-
-
-def _group_lacks_marker(view: View, name: str, txn: Transaction) -> bool:
-    """In the coordinator's own chain the markers are in the entry of the decision."""
-    number = chain_of_group(name, view.chains)
-    if number == chain_of_producer(txn.producer_id):
-        return False
-    return view.states[number].groups.get(name, Group()).fences.get(txn.producer_id, (-1, 0))[0] <= txn.epoch

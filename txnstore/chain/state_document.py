@@ -11,6 +11,7 @@ from txnstore.core.model import (
     AbortedTxn,
     Batch,
     CommittedOffset,
+    Fence,
     Group,
     Map,
     Member,
@@ -58,6 +59,7 @@ class TransactionDocument:
     held: int
     partitions: list[TopicPartition]
     groups: list[str]
+    topic_ids: dict[str, tuple[str, ...]]
     started_at: int | None
     updated_at: int
     versions: dict[str, int]
@@ -78,7 +80,6 @@ class GroupDocument:
     name: str
     offsets: list[OffsetDocument]
     pending: dict[int, list[OffsetDocument]]
-    fences: dict[int, tuple[int, int]]
     generation: int
     last_producer: tuple[int, int] | None
     members: list[Member]
@@ -103,6 +104,7 @@ class HeadDocument(Stored):
     dropped: dict[str, int]
     seen: dict[int, int]
     deleted: dict[str, int]
+    fences: dict[int, Fence]
     batches_sha256: str
 
 
@@ -124,6 +126,7 @@ def to_document(state: State, batches_sha256: str) -> HeadDocument:
         dropped=_sorted(state.dropped),
         seen=_sorted(state.seen),
         deleted=_sorted(state.deleted),
+        fences=_sorted(state.fences),
         batches_sha256=batches_sha256,
     )
 
@@ -146,6 +149,7 @@ def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchLis
         dropped=Map(document.dropped),
         seen=Map(document.seen),
         deleted=Map(document.deleted),
+        fences=Map(document.fences),
     )
 
 
@@ -185,6 +189,7 @@ def _transaction_document(txn: Transaction) -> TransactionDocument:
         held=txn.held,
         partitions=sorted(txn.partitions),
         groups=sorted(txn.groups),
+        topic_ids=_sorted(txn.topic_ids),
         started_at=txn.started_at,
         updated_at=txn.updated_at,
         versions=_sorted(txn.versions),
@@ -215,6 +220,7 @@ def _transaction(item: TransactionDocument) -> Transaction:
         held=item.held,
         partitions=frozenset(item.partitions),
         groups=frozenset(item.groups),
+        topic_ids=Map(item.topic_ids),
         started_at=item.started_at,
         updated_at=item.updated_at,
         versions=Map(item.versions),
@@ -226,7 +232,6 @@ def _group_document(name: str, group: Group) -> GroupDocument:
         name=name,
         offsets=_offset_documents(group.offsets),
         pending={pid: _offset_documents(group.pending[pid]) for pid in sorted(group.pending)},
-        fences=_sorted(group.fences),
         generation=group.generation,
         last_producer=group.last_producer,
         members=[group.members[member_id] for member_id in sorted(group.members)],
@@ -238,7 +243,6 @@ def _group(item: GroupDocument) -> Group:
     return Group(
         offsets=_offsets(item.offsets),
         pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
-        fences=Map(item.fences),
         generation=item.generation,
         last_producer=item.last_producer,
         members=Map({member.member_id: member for member in item.members}),

@@ -14,15 +14,15 @@ steps of KIP-98::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from txnstore.chain.chains import Chains
-from txnstore.coordinating.copies import copy_everywhere, copy_topics
-from txnstore.coordinating.endings import ATTEMPTS, Endings, left_unknown
+from txnstore.coordinating.copies import copy_everywhere, delete_topic, left_unknown, submit_told
+from txnstore.coordinating.endings import ATTEMPTS, Endings
 from txnstore.core.appending import find_batch
 from txnstore.core.commands import (
     AbortTxn,
@@ -39,6 +39,7 @@ from txnstore.core.commands import (
     EndTxn,
     FenceProducer,
     ForgetObjects,
+    HoldTxn,
     InitProducer,
     Kept,
     ProducerIdentity,
@@ -47,14 +48,13 @@ from txnstore.core.commands import (
     Unfinished,
 )
 from txnstore.core.groups import with_topic_id
-from txnstore.core.model import State, TopicPartition, Transaction, TxnState
-from txnstore.core.parts import Part, chain_of_command, chains_of, joined, keys_by_chain, parts_of
+from txnstore.core.model import NO_PRODUCER, State, Topic, TopicPartition, Transaction, TxnState
+from txnstore.core.parts import Part, chains_of, chains_of_command, joined, keys_by_chain, parts_of
 from txnstore.core.routing import (
     CATALOG,
     chain_of_group,
     chain_of_partition,
     chain_of_producer,
-    chain_of_transactional_id,
 )
 from txnstore.core.transactions import was_decided
 from txnstore.errors import (
@@ -97,32 +97,29 @@ class Coordinator:
                 return self._end(command)
             case AbortTxn():
                 return self._abort(command)
-            case CreateTopic() | AlterTopic() | DeleteTopic():
+            case HoldTxn():
+                return self._hold(command)
+            case CreateTopic() | AlterTopic():
                 return self._change_catalog(command)
+            case DeleteTopic():
+                return delete_topic(self._chains, command)
             case DropObjects() | ForgetObjects():
                 return self._objects(command)
             case CommitOffsets() | ResetOffsets():
                 command = replace(command, offsets=self._checked_offsets(command.offsets))
-        return self._submit(chain_of_command(command, len(self._chains)), command)
+        (number,) = chains_of_command(command, len(self._chains))
+        return self._submit(number, command)
 
-    def _submit(self, number: int, command: Command, topics: Iterable[str] = ()) -> Any:
-        """Submit to one chain; if it does not know a topic yet that the catalog has, it is told first."""
-        try:
-            return self._chains[number].submit(command)
-        except UnknownTopicOrPartitionError:
-            if not copy_topics(self._chains, number, topics):
-                raise
-        return self._chains[number].submit(command)
+    def _submit(self, number: int, command: Command) -> Any:
+        return submit_told(self._chains, number, command)
 
     # Producers --------------------------------------------------------------------------------------------------------
 
     def _init(self, command: InitProducer) -> ProducerIdentity:
         """Grant an identity; what the previous instance left is ended in all chains before (INIT-03, INIT-05)."""
-        count = len(self._chains)
-        if command.transactional_id is None:
-            number = self._runtime.rng.randrange(count)
-        else:
-            number = chain_of_transactional_id(command.transactional_id, count)
+        candidates = chains_of_command(command, len(self._chains))
+        number = candidates[self._runtime.rng.randrange(len(candidates))] if len(candidates) > 1 else candidates[0]
+        if command.transactional_id is not None:
             self.endings.wait_for(command.transactional_id)
         for _ in range(ATTEMPTS):
             answer = self._chains[number].submit(command)
@@ -141,16 +138,35 @@ class Coordinator:
         home = chain_of_producer(kept.producer.producer_id)
         after = (home, self._chains[home].state.sequence)
         command = FenceProducer(kept.producer, kept.partitions, kept.groups, after)
-        others = chains_of(kept, len(self._chains)) - {home}
-        self._all({number: partial(self._submit, number, command) for number in others}, happened=True)
+        self._everywhere(command)
         return kept.producer
+
+    def _hold(self, command: HoldTxn) -> None:
+        """Prepare in the coordinator's chain, then let every other chain that takes part refuse what is late (TPC-03).
+
+        Only then is the call answered: what an outside coordinator decides takes nothing more in any chain.
+        """
+        producer = command.producer
+        home = chain_of_producer(producer.producer_id)
+        self.endings.wait_for(producer.transactional_id)
+        self.endings.when_free(producer, lambda: self._submit(home, command))
+        state = self._chains[home].state
+        txn = state.transactions[producer.transactional_id or ""]
+        sealed = replace(command, after=(home, state.sequence))
+        others = chains_of(txn, len(self._chains)) - {home}
+        self._all({number: partial(self._submit, number, sealed) for number in sorted(others)}, happened=True)
+
+    def _everywhere(self, command: FenceProducer) -> None:
+        """The same command in every chain that it concerns; what it follows from has happened."""
+        numbers = chains_of_command(command, len(self._chains))
+        self._all({number: partial(self._submit, number, command) for number in numbers}, happened=True)
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
         command = replace(command, offsets=self._all_checked(command.offsets))
         parts, producer = parts_of(command, len(self._chains)), command.producer
         if producer.transactional_id is None:
             work = {
-                number: partial(self._submit, number, Append(producer, part.batches, part.offsets), _topics(part))
+                number: partial(self._submit, number, Append(producer, part.batches, part.offsets))
                 for number, part in parts.items()
             }
             return joined(parts, self._all(work, happened=False))
@@ -169,26 +185,25 @@ class Coordinator:
         """
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
+        topic_ids = tuple(item for part in others.values() for item in part.topic_ids)
         self.endings.wait_for(producer.transactional_id)
-        added = self._added(producer, home, partitions, groups)
+        command = Append(producer, own.batches, own.offsets, partitions, groups, topic_ids=topic_ids)
+        added = self._added(home, command)
         if added is not None and not (own.batches or own.offsets):
             return added, ()
-        command = Append(producer, own.batches, own.offsets, partitions, groups)
-        submit = partial(self._submit, home, command, _topics(own))
+        submit = partial(self._submit, home, command)
         while True:
             appended = self.endings.when_free(producer, submit)
-            added = self._added(producer, home, partitions, groups)
+            added = self._added(home, command)
             if added is not None or not others:
                 return added, appended
             # It was added, and ended by somebody else since: asked for again, it is refused.
 
-    def _added(
-        self, producer: ProducerIdentity, home: int, partitions: Collection[TopicPartition], groups: Collection[str]
-    ) -> Added | None:
-        """The coordinator's word that these are in the open transaction, as of an entry before it is decided."""
+    def _added(self, home: int, command: Append) -> Added | None:
+        """Evidence that the partitions and groups are in the open transaction, as of an entry before it is decided."""
         state = self._chains[home].state
-        txn = state.transactions.get(producer.transactional_id or "")
-        found = txn is not None and _has(txn, producer, partitions, groups)
+        txn = state.transactions.get(command.producer.transactional_id or "")
+        found = txn is not None and _has(txn, command)
         return Added(home, state.sequence, state.timestamp) if found else None
 
     def announce(self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> bool:
@@ -202,9 +217,11 @@ class Coordinator:
         home = chain_of_producer(producer.producer_id)
         tps = tuple(tp for tp in partitions if chain_of_partition(tp, count) != home)
         names = tuple(dict.fromkeys(group for group in groups if chain_of_group(group, count) != home))
-        if not (tps or names) or self._added(producer, home, tps, names) is not None:
+        topics = self._chains[CATALOG].state.topics
+        known = tuple((name, topics[name].topic_id) for name in sorted({tp.topic for tp in tps}) if name in topics)
+        command = Append(producer, partitions=tps, groups=names, topic_ids=known)
+        if not (tps or names) or self._added(home, command) is not None:
             return False
-        command = Append(producer, partitions=tps, groups=names)
         self.endings.in_background(
             producer.transactional_id,
             lambda: self.endings.when_free(producer, lambda: self._submit(home, command), wait=False),
@@ -216,9 +233,7 @@ class Coordinator:
     ) -> dict[int, tuple[Appended, ...]]:
         """The batches and offsets of a transaction in other chains."""
         work = {
-            number: partial(
-                self._submit, number, Append(producer, part.batches, part.offsets, added=added), _topics(part)
-            )
+            number: partial(self._submit, number, Append(producer, part.batches, part.offsets, added=added))
             for number, part in parts.items()
         }
         return self._all(work, happened=True)
@@ -238,7 +253,7 @@ class Coordinator:
         appended = self._send_ahead(command, home, others) if others else {}
         last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
         try:
-            ended: Ended = self.endings.when_free(producer, lambda: self._submit(home, last, _topics(own)))
+            ended: Ended = self.endings.when_free(producer, lambda: self._submit(home, last))
         except StorageError as error:
             raise left_unknown(error, happened=bool(others)) from error
         if ended.unfinished is not None:
@@ -281,18 +296,17 @@ class Coordinator:
         return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {home}))
 
     def _abort(self, command: AbortTxn) -> None:
-        number = chain_of_transactional_id(command.transactional_id, len(self._chains))
+        (number,) = chains_of_command(command, len(self._chains))
         answer = self._chains[number].submit(command)
         if answer is not None:
             self.endings.finish_first(answer)
 
     # The rest ---------------------------------------------------------------------------------------------------------
 
-    def _change_catalog(self, command: CreateTopic | AlterTopic | DeleteTopic) -> Any:
-        answer = self._chains[CATALOG].submit(command)
-        name = command.name if isinstance(command, DeleteTopic) else command.topic.name
-        copy_everywhere(self._chains, name)
-        return answer
+    def _change_catalog(self, command: CreateTopic | AlterTopic) -> Topic:
+        topic: Topic = self._chains[CATALOG].submit(command)
+        copy_everywhere(self._chains, topic)
+        return topic
 
     def _objects(self, command: DropObjects | ForgetObjects) -> tuple[str, ...] | None:
         work = {
@@ -333,17 +347,13 @@ def _with_topic_ids(catalog: State, offsets: TxnOffsets) -> TxnOffsets:
     return replace(offsets, offsets=tuple(with_topic_id(catalog, offsets.group, item) for item in offsets.offsets))
 
 
-def _has(
-    txn: Transaction, producer: ProducerIdentity, partitions: Collection[TopicPartition], groups: Collection[str]
-) -> bool:
-    """Whether all of this is in the open transaction of this producer."""
+def _has(txn: Transaction, command: Append) -> bool:
+    """Whether all that an append adds is in the open transaction of its producer, which takes more still."""
     return (
         txn.state is TxnState.ONGOING
-        and (txn.producer_id, txn.epoch) == (producer.producer_id, producer.epoch)
-        and txn.partitions.issuperset(partitions)
-        and txn.groups.issuperset(groups)
+        and txn.held == NO_PRODUCER
+        and (txn.producer_id, txn.epoch) == (command.producer.producer_id, command.producer.epoch)
+        and txn.partitions.issuperset(command.partitions)
+        and txn.groups.issuperset(command.groups)
+        and all(topic_id in txn.topic_ids.get(name, ()) for name, topic_id in command.topic_ids)
     )
-
-
-def _topics(part: Part) -> set[str]:
-    return {tp.topic for tp in part.partitions}

@@ -11,15 +11,14 @@ from functools import partial
 from typing import TypeVar
 
 from txnstore.chain.chains import Chains
-from txnstore.coordinating.copies import copy_topics
+from txnstore.coordinating.copies import left_unknown, submit_told
 from txnstore.core.commands import CompleteTxn, ProducerIdentity, Unfinished, WriteMarkers
 from txnstore.core.parts import chains_of
-from txnstore.core.routing import chain_of_partition, chain_of_producer
+from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions import unfinished_of
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,
-    UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
 
@@ -54,17 +53,11 @@ class Endings:
     def _mark(self, number: int, decided: Unfinished, decision: tuple[int, int]) -> int:
         """The markers in one chain; an entry at which they are there."""
         chain = self._chains[number]
+        command = WriteMarkers(decided, decision)
         try:
-            chain.submit(WriteMarkers(decided, decision))
+            submit_told(self._chains, number, command)
         except UnknownTopicOrPartitionError:
-            copy_topics(self._chains, number, {tp.topic for tp in decided.partitions})
-            there = chain.state.partitions
-            left = tuple(
-                tp
-                for tp in decided.partitions
-                if tp in there or chain_of_partition(tp, len(self._chains)) != number  # Deleted ones need no marker.
-            )
-            chain.submit(WriteMarkers(replace(decided, partitions=left), decision))
+            chain.submit(replace(command, told=True))  # What is deleted needs no marker: the chain is fenced.
         return chain.state.sequence
 
     def finish_first(self, decided: Unfinished) -> None:
@@ -126,10 +119,3 @@ def _quietly(transactional_id: str | None, work: Callable[[], object]) -> None:
             "the end of a transaction is left to whoever comes next",
             extra={"transactional_id": transactional_id, "error": str(error)},
         )
-
-
-def left_unknown(error: Exception, *, happened: bool) -> Exception:
-    """The error to raise if a storage failed in the middle: *nothing happened* would not be true any more."""
-    if not happened or isinstance(error, UnknownOutcomeError):
-        return error
-    return UnknownOutcomeError(f"a part of it is written, the rest is not: {error}")

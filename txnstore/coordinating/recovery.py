@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from txnstore.chain.chains import Chains
 from txnstore.coordinating.coordinator import Coordinator
-from txnstore.coordinating.copies import copy_all, has_stale_copies
+from txnstore.coordinating.copies import copy_all, finish_deletions, has_stale_copies
 from txnstore.core.commands import AbortTxn
 from txnstore.core.model import Transaction
 from txnstore.core.routing import chain_of_producer
@@ -30,8 +30,8 @@ _LOG = logging.getLogger(__name__)
 class RecoveryReport:
     """The transactional ids whose transactions were ended: ``finished`` as decided before, ``aborted`` as expired.
 
-    ``failed``: what could not be ended now, with the reason. ``topics``: copies of the catalog that were brought up to
-    date.
+    ``failed``: what could not be ended now, with the reason. ``topics``: deletions of topics that were completed, and
+    copies of the catalog that were brought up to date.
     """
 
     finished: tuple[str, ...] = ()
@@ -60,7 +60,8 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
                 failed.append((name, str(error)))
             else:
                 (finished if txn.outcome is not None else aborted).append(name)
-    topics = copy_all(chains) if has_stale_copies(view) else 0
+    topics = finish_deletions(chains, view)
+    topics += copy_all(chains) if has_stale_copies(view) else 0
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 

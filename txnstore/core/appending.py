@@ -32,15 +32,15 @@ from txnstore.errors import (
 #: An upload older than this is not registered any more.
 MAX_UPLOAD_AGE_MS = 3 * 86_400_000
 #: A batch from another chain's transaction is refused if its partition was added longer ago than this. Well below the
-#: time after which a partition forgets a producer: a late batch must meet the marker's epoch, or this rule (ADD-07).
+#: time after which a chain forgets a fence: a late batch must be refused by the fence, or by this rule (ADD-07).
 MAX_ADDED_AGE_MS = 12 * 3_600_000
 
 
 def check_added(state: State, command: Append) -> Added:
     """A batch or an offset of another chain's transaction: its coordinator has added it, and not too long ago (ADD-07).
 
-    What comes later than the markers meets their epoch. A partition forgets an idle producer after a day, and with it
-    that epoch; what was added so long ago is refused for its age.
+    What comes later than the markers is refused by the chain's fence. A fence expires after a day; what was added so
+    long ago is refused for its age.
     """
     if command.added is None:
         msg = f"{command.producer} belongs to another chain, whose coordinator has to add what it writes here first"
@@ -54,12 +54,12 @@ def check_added(state: State, command: Append) -> Added:
 def append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> Appended:
     partition = partition_of(draft.state, batch.tp)
     _check_record_batch(producer, batch)
+    _check_topic(draft.state, batch)
     if producer.producer_id != NO_PRODUCER:
         duplicate = _check_sequence(partition, producer, batch)
         if duplicate is not None:
             return duplicate
     _check_upload(draft.state, batch)
-    _check_topic(draft.state, batch)
     base_offset = partition.high_watermark
     limit = base_offset + batch.records
     draft.emit(
@@ -193,6 +193,9 @@ def check_plain_producer(state: State, producer: ProducerIdentity) -> None:
 
 def partition_of(state: State, tp: TopicPartition) -> Partition:
     partition = state.partition(tp)
+    if partition is not None and state.is_closed(state.topics[tp.topic]):
+        msg = f"topic {tp.topic!r} is being deleted"
+        raise UnknownTopicOrPartitionError(msg)
     if partition is None:
         if tp.topic in state.topics:
             count = state.topics[tp.topic].partitions

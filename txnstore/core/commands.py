@@ -38,9 +38,15 @@ class AlterTopic:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """Delete a topic. Answered with None."""
+    """Delete a topic. Answered with None.
+
+    ``revision``: refused if it has another one; None: whatever it has. ``after``: for each other chain that leads a
+    partition of it, an entry at which it is closed.
+    """
 
     name: str
+    revision: int | None = None
+    after: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,8 @@ class Append:
 
     All or nothing. Answered with a tuple of :class:`Appended`, one a batch. In the coordinator's chain ``partitions``
     and ``groups`` of other chains join the transaction (AddPartitionsToTxn, AddOffsetsToTxn). In another chain
-    ``added`` is what the coordinator answered to that.
+    ``added`` is what the coordinator answered to that. ``topic_ids``: pairs of name and id of the topics of
+    ``partitions``, where they are known.
     """
 
     producer: ProducerIdentity
@@ -85,6 +92,7 @@ class Append:
     partitions: tuple[TopicPartition, ...] = ()
     groups: tuple[str, ...] = ()
     added: Added | None = None
+    topic_ids: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +125,14 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class HoldTxn:
-    """All is written, and an outside coordinator decides: no time-out from now on (KIP-939). Answered with None."""
+    """All is written, and an outside coordinator decides: no timeout from now on (KIP-939). Answered with None.
+
+    In another chain that takes part: accept nothing more of the transaction. ``after``: then the coordinator's chain
+    and its entry that holds the same.
+    """
 
     producer: ProducerIdentity
+    after: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +166,13 @@ class WriteMarkers:
     """Write the markers of a decided transaction in a chain that takes part in it. Answered with None.
 
     May be repeated at any time by anybody: a marker that is there is not written again (END-08).
-    ``after``: the coordinator's chain and its entry that holds the decision.
+    ``after``: the coordinator's chain and its entry that holds the decision. ``told``: the chain has been told what the
+    catalog knows of the topics, so what it does not know is deleted; else it refuses the command.
     """
 
     decided: Unfinished
     after: tuple[int, int]
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +195,17 @@ class CopyTopic:
 
     name: str
     topic: Topic | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTopic:
+    """Take no more records of a topic that is about to be deleted, and no copy of it. Answered with None.
+
+    Without an effect on a copy that is newer than ``revision``: the deletion is refused by the catalog then.
+    """
+
+    name: str
     revision: int
 
 
@@ -302,6 +328,7 @@ Command = (
     | WriteMarkers
     | CompleteTxn
     | CopyTopic
+    | CloseTopic
     | CommitOffsets
     | JoinGroup
     | Heartbeat
@@ -317,7 +344,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What a chain has forgotten: producers (counted once a partition or group), transactional ids, offsets, groups.
+    """What a chain has forgotten: producers (once a partition, once as a fence), transactional ids, offsets, groups.
 
     ``more``: not all of it, because an entry has its limits; the same command again goes on.
     """
@@ -356,7 +383,8 @@ class Appended:
 class Unfinished:
     """A transaction whose outcome is decided, and which still has to be ended in other chains.
 
-    ``partitions`` and ``groups``: all that take part. The marker's epoch is ``epoch + 1`` (KIP-890).
+    ``partitions`` and ``groups``: all that take part. The marker's epoch is ``epoch + 1`` (KIP-890). ``topic_ids``:
+    pairs of name and id of the topics in other chains, where they are known.
     """
 
     transactional_id: str
@@ -365,6 +393,12 @@ class Unfinished:
     outcome: Outcome
     partitions: tuple[TopicPartition, ...]
     groups: tuple[str, ...]
+    topic_ids: tuple[tuple[str, str], ...] = ()
+
+    def names(self, topic: Topic) -> bool:
+        """Whether the transaction takes part in this topic, and not only in another one that had its name."""
+        known = {topic_id for name, topic_id in self.topic_ids if name == topic.name}
+        return not known or topic.topic_id in known
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from txnstore.core.commands import (
     AbortTxn,
     AlterTopic,
     Append,
+    CloseTopic,
     Command,
     CommitOffsets,
     CompleteTxn,
@@ -45,6 +46,7 @@ from txnstore.core.events import (
     ObjectsForgotten,
     SegmentsReplaced,
     TopicAltered,
+    TopicClosed,
     TopicCreated,
     TopicDeleted,
 )
@@ -111,21 +113,41 @@ def _alter_topic(draft: Draft, command: AlterTopic) -> Topic:
 
 def _delete_topic(draft: Draft, command: DeleteTopic) -> None:
     topic = _topic(draft.state, command.name)
+    if command.revision not in {None, topic.revision}:
+        msg = f"topic {topic.name!r} was changed by somebody else while it was deleted"
+        raise TopicChangedError(msg)
+    observe(draft, command.after)
     draft.emit(TopicDeleted(name=topic.name, topic_id=topic.topic_id, revision=draft.state.sequence))
 
 
 def _copy_topic(draft: Draft, command: CopyTopic) -> None:
     """Follow the catalog's chain, in the order of its entries: a copy that comes late changes nothing."""
     known = draft.state.topics.get(command.name)
-    revision = known.revision if known is not None else draft.state.deleted.get(command.name, 0)
-    if command.revision <= revision:
+    if command.revision <= _heard_of(draft.state, command.name):
         return
     observe(draft, ((CATALOG, command.revision),))
+    if known is None and command.topic is None:
+        draft.emit(TopicClosed(name=command.name, revision=command.revision))
     if known is not None and (command.topic is None or command.topic.topic_id != known.topic_id):
         draft.emit(TopicDeleted(name=known.name, topic_id=known.topic_id, revision=command.revision))
         known = None
     if command.topic is not None:
         draft.emit(TopicCreated(topic=command.topic) if known is None else TopicAltered(topic=command.topic))
+
+
+def _close_topic(draft: Draft, command: CloseTopic) -> None:
+    """From this entry on nothing is appended to the topic, so that the catalog can delete it."""
+    known, closed = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)
+    if command.revision <= closed or (known is not None and known.revision > command.revision):
+        return
+    observe(draft, ((CATALOG, command.revision),))
+    draft.emit(TopicClosed(name=command.name, revision=command.revision))
+
+
+def _heard_of(state: State, name: str) -> int:
+    """The newest revision of a topic that this chain has heard of; 0 if of none."""
+    known = state.topics.get(name)
+    return max(known.revision if known is not None else 0, state.deleted.get(name, 0))
 
 
 def _topic(state: State, name: str) -> Topic:
@@ -250,6 +272,7 @@ _RULES: dict[type, Callable[[Draft, Any], Any]] = {
     WriteMarkers: write_markers,
     CompleteTxn: _complete_txn,
     CopyTopic: _copy_topic,
+    CloseTopic: _close_topic,
     CommitOffsets: _commit_offsets,
     JoinGroup: membership.join,
     Heartbeat: membership.heartbeat,

@@ -6,11 +6,11 @@ them takes no decision. Times are not repeated here: an event happened at the ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from txnstore.core.expiry_events import (
-    GroupProducersExpired,
+    FencesExpired,
     OffsetsExpired,
     ProducersExpired,
     TransactionalIdExpired,
@@ -33,6 +33,18 @@ class TopicAltered:
 
     type: Literal["TopicAltered"] = "TopicAltered"
     topic: Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicClosed:
+    """A topic is being deleted, or is deleted and was not known here.
+
+    A copy of at most this ``revision`` takes no records, and is not made any more.
+    """
+
+    type: Literal["TopicClosed"] = "TopicClosed"
+    name: str
+    revision: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +85,17 @@ class ProducerInitialized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsAdded:
-    """Partitions joined a transaction; the first such event begins it (the seeds' BEGIN)."""
+    """Partitions joined a transaction; the first such event begins it (KIP-98's BEGIN).
+
+    ``topic_ids``: of the topics of partitions in other chains, by name, where they are known.
+    """
 
     type: Literal["PartitionsAdded"] = "PartitionsAdded"
     transactional_id: str
     producer_id: int
     epoch: int
     partitions: list[TopicPartition]
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +153,10 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnHeld:
-    """All of a transaction is written, and an outside coordinator decides it (KIP-939): it has no time-out any more."""
+    """All of a transaction is written, and an outside coordinator decides it (KIP-939): it has no timeout any more.
+
+    In another chain than its coordinator's: nothing more of this epoch is accepted there.
+    """
 
     type: Literal["TxnHeld"] = "TxnHeld"
     transactional_id: str
@@ -147,7 +166,10 @@ class TxnHeld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerFenced:
-    """These partitions and groups accept nothing of an epoch below ``epoch`` from a producer of another chain."""
+    """This chain accepts nothing of an epoch below ``epoch`` from a producer of another chain.
+
+    ``partitions`` and ``groups``: those of its open transaction that are known here.
+    """
 
     type: Literal["ProducerFenced"] = "ProducerFenced"
     producer_id: int
@@ -249,6 +271,7 @@ class ObjectsForgotten:
 Event = (
     TopicCreated
     | TopicAltered
+    | TopicClosed
     | TopicDeleted
     | Observed
     | ProducerInitialized
@@ -272,7 +295,7 @@ Event = (
     | GroupRebalanced
     | GroupDeleted
     | ProducersExpired
-    | GroupProducersExpired
+    | FencesExpired
     | TransactionalIdExpired
     | OffsetsExpired
 )

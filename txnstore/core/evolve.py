@@ -15,6 +15,7 @@ from txnstore.core.events import (
     Event,
     Observed,
     TopicAltered,
+    TopicClosed,
     TopicCreated,
     TopicDeleted,
 )
@@ -78,6 +79,11 @@ def _with_partitions(
     )
 
 
+def _topic_closed(state: State, event: TopicClosed) -> State:
+    """What is there can still be read and ended: only the catalog deletes."""
+    return replace(state, deleted=state.deleted.insert(event.name, event.revision))
+
+
 def _topic_deleted(state: State, event: TopicDeleted) -> State:
     """A deleted topic takes its partitions with it, also out of open transactions and groups (OFF-18, END-07).
 
@@ -136,6 +142,7 @@ def _observed(state: State, event: Observed) -> State:
 _HANDLERS: dict[type, Callable[[State, Any], State]] = {
     TopicCreated: _topic_created,
     TopicAltered: _topic_altered,
+    TopicClosed: _topic_closed,
     TopicDeleted: _topic_deleted,
     Observed: _observed,
     **TRANSACTIONS,

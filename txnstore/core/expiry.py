@@ -1,8 +1,9 @@
 """The rules of what expires: producers, transactional ids, offsets of groups; each has a clock of its own (RET-13).
 
-Time is that of the chain. Nothing goes that an open transaction needs. What a partition forgets of a producer is its
-last epoch, which fences late batches; a late batch of another chain's transaction is refused for its age by then
-(:data:`~txnstore.core.appending.MAX_ADDED_AGE_MS`), one of this chain's by the coordinator's own epoch.
+Time is that of the chain. Nothing expires that an open transaction needs. When a fence of another chain's producer
+expires, a late batch of a transaction that it fenced is refused for its age
+(:data:`~txnstore.core.appending.MAX_ADDED_AGE_MS`); a late batch of this chain's producers is refused for the epoch
+that their coordinator knows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from txnstore.core.draft import Draft
 from txnstore.core.events import Event
 from txnstore.core.evolve import begin_entry
 from txnstore.core.expiry_events import (
-    GroupProducersExpired,
+    FencesExpired,
     OffsetsExpired,
     ProducersExpired,
     TransactionalIdExpired,
@@ -73,6 +74,9 @@ def _due(state: State, command: Expire) -> Iterator[Event]:
         idle = _idle_producers(state.partitions[tp], now - command.producer_ms)
         if idle:
             yield ProducersExpired(topic=tp.topic, partition=tp.partition, producer_ids=idle)
+    fences = _idle_fences(state, now - command.producer_ms)
+    if fences:
+        yield FencesExpired(producer_ids=fences)
     yield from _due_ids(state, now - command.transactional_id_ms)
     for name in sorted(state.groups):
         yield from _due_in_group(name, state.groups[name], now, command)
@@ -85,6 +89,19 @@ def _idle_producers(partition: Partition, limit: int) -> list[int]:
         for producer_id, producer in partition.producers.items()
         if producer.last_timestamp <= limit and producer_id not in partition.open_txns
     )
+
+
+def _idle_fences(state: State, limit: int) -> list[int]:
+    """Producers of other chains that were last heard of at ``limit`` or before, and have nothing open here.
+
+    The fence of a producer with open data or pending offsets tells the marker that they wait for from older ones.
+    """
+    idle = {producer_id for producer_id, fence in state.fences.items() if fence.at <= limit}
+    for partition in state.partitions.values() if idle else ():
+        idle.difference_update(partition.open_txns)
+    for group in state.groups.values() if idle else ():
+        idle.difference_update(group.pending)
+    return sorted(idle)
 
 
 def _due_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
@@ -108,28 +125,18 @@ def _is_idle(txn: Transaction, limit: int) -> bool:
 
 
 def _due_in_group(name: str, group: Group, now: int, command: Expire) -> Iterator[Event]:
-    """Offsets of a group without live members (OFF-16), fences as old as a partition's producers, then the group.
-
-    The fence of a producer that has offsets pending stays: it tells the marker that they wait for from older ones.
-    """
-    fences = sorted(
-        producer_id
-        for producer_id, (_, at) in group.fences.items()
-        if at + command.producer_ms <= now and producer_id not in group.pending
-    )
-    if fences:
-        yield GroupProducersExpired(group=name, producer_ids=fences)
+    """Offsets of a group without live members (OFF-16), then the group."""
     offsets = expired_offsets(group, now, command.offsets_ms)
     if offsets:
         yield OffsetsExpired(group=name, partitions=offsets)
-    left = len(group.offsets) - len(offsets) + len(group.fences) - len(fences)
+    left = len(group.offsets) - len(offsets)
     if not left and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), now):
         yield GroupDeleted(group=name)
 
 
 def _counted(found: Expired, event: Event) -> Expired:
     match event:
-        case ProducersExpired() | GroupProducersExpired():
+        case ProducersExpired() | FencesExpired():
             return replace(found, producers=found.producers + len(event.producer_ids))
         case TransactionalIdExpired():
             return replace(found, transactional_ids=(*found.transactional_ids, event.transactional_id))

@@ -19,11 +19,10 @@ class ProducersExpired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupProducersExpired:
-    """A group forgets these producers of other chains: the epochs below which their offsets come too late."""
+class FencesExpired:
+    """The chain forgets these producers of other chains: the epochs below which it accepts nothing of them."""
 
-    type: Literal["GroupProducersExpired"] = "GroupProducersExpired"
-    group: str
+    type: Literal["FencesExpired"] = "FencesExpired"
     producer_ids: list[int]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from txnstore.core.expiry_events import (
-    GroupProducersExpired,
+    FencesExpired,
     OffsetsExpired,
     ProducersExpired,
     TransactionalIdExpired,
@@ -25,10 +25,8 @@ def _producers_expired(state: State, event: ProducersExpired) -> State:
     return replace(state, partitions=state.partitions.insert(tp, partition))
 
 
-def _group_producers_expired(state: State, event: GroupProducersExpired) -> State:
-    group = state.groups[event.group]
-    group = replace(group, fences=_without(group.fences, event.producer_ids))
-    return replace(state, groups=state.groups.insert(event.group, group))
+def _fences_expired(state: State, event: FencesExpired) -> State:
+    return replace(state, fences=_without(state.fences, event.producer_ids))
 
 
 def _transactional_id_expired(state: State, event: TransactionalIdExpired) -> State:
@@ -53,7 +51,7 @@ def _without(values: Map[K, V], gone: Iterable[K]) -> Map[K, V]:
 
 EXPIRY: dict[type, Callable[[State, Any], State]] = {
     ProducersExpired: _producers_expired,
-    GroupProducersExpired: _group_producers_expired,
+    FencesExpired: _fences_expired,
     TransactionalIdExpired: _transactional_id_expired,
     OffsetsExpired: _offsets_expired,
 }

@@ -58,10 +58,6 @@ def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
 
 
 def _group_deleted(state: State, event: GroupDeleted) -> State:
-    """What fences late offsets of transactions that have ended stays."""
-    fences = state.groups[event.group].fences
-    if fences:
-        return _with_group(state, event.group, Group(fences=fences))
     return replace(state, groups=state.groups.remove(event.group))
 
 

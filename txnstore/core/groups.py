@@ -12,7 +12,7 @@ from txnstore.core.events import GroupOffset, OffsetsCommitted
 from txnstore.core.group_events import GroupDeleted
 from txnstore.core.markers import leads_partition
 from txnstore.core.membership import check_commit, empty, live_members
-from txnstore.core.model import NO_PRODUCER, CommittedOffset, Group, OffsetAndMetadata, State, TopicPartition
+from txnstore.core.model import CommittedOffset, Group, OffsetAndMetadata, State, TopicPartition
 from txnstore.core.names import check_topic_name, is_unicode
 from txnstore.core.routing import CATALOG
 from txnstore.core.view import View
@@ -21,7 +21,6 @@ from txnstore.errors import (
     GroupNotFoundError,
     InvalidConfigError,
     OffsetMetadataTooLargeError,
-    ProducerFencedError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
@@ -77,10 +76,6 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
     if not offsets.offsets:
         return
     check_commit(draft, offsets, transactional=producer is not None)
-    group = draft.state.groups.get(offsets.group, Group())
-    if producer is not None and producer.epoch < group.fences.get(producer.producer_id, (NO_PRODUCER, 0))[0]:
-        msg = f"{producer} is fenced in group {offsets.group!r}: its transaction has ended there"
-        raise ProducerFencedError(msg)
     _emit_offsets(draft, offsets, producer or ProducerIdentity())
 
 
@@ -205,7 +200,7 @@ def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTIO
 
 
 def exists(group: Group | None) -> bool:
-    """Whether there is anything about a group that its users know of; fences of ended transactions are not."""
+    """Whether there is anything about a group that its users know of."""
     return group is not None and bool(group.offsets or group.pending or group.members or group.generation >= 0)
 
 

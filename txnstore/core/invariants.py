@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from txnstore.core.fence_invariants import FENCE_ACROSS, FENCE_INVARIANTS
 from txnstore.core.group_invariants import GROUP_INVARIANTS
 from txnstore.core.log_invariants import LOG_INVARIANTS, logs, offsets_of
 from txnstore.core.markers import leads_partition
@@ -260,6 +261,7 @@ INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     producer_ids_unique,
     pending_offsets_have_a_transaction,
     group_offsets_sound,
+    *FENCE_INVARIANTS,
     *GROUP_INVARIANTS,
 )
 
@@ -307,6 +309,7 @@ ACROSS: tuple[Callable[[View], Iterator[str]], ...] = (
     cut_is_consistent,
     copies_follow_the_catalog,
     foreign_data_has_an_owner,
+    *FENCE_ACROSS,
 )
 
 

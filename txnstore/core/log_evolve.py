@@ -16,13 +16,13 @@ from txnstore.core.events import (
     ProducerFenced,
     SegmentsReplaced,
 )
+from txnstore.core.fences import with_fence
 from txnstore.core.model import (
     NO_PRODUCER,
     WINDOW,
     AbortedTxn,
     Batch,
     BatchMetadata,
-    Group,
     Outcome,
     Partition,
     ProducerState,
@@ -40,6 +40,8 @@ def _batch_appended(state: State, event: BatchAppended) -> State:
         producers = producers.insert(batch.producer_id, _remember(producers.get(batch.producer_id), batch, state))
         if batch.transactional and batch.producer_id not in open_txns:
             open_txns = open_txns.insert(batch.producer_id, batch.base_offset)
+    if batch.transactional:
+        state = with_fence(state, batch.producer_id, batch.epoch)
     return _with_partition(
         state,
         tp,
@@ -70,7 +72,10 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
 
 
 def _marker_written(state: State, event: MarkerWritten) -> State:
-    """A marker takes an offset, ends the open transaction, and leaves the bumped epoch behind (SEQ-09, PST-13)."""
+    """A marker takes an offset, ends the open transaction, and leaves the bumped epoch behind (SEQ-09, PST-13).
+
+    The epoch stays in the partition as in Kafka; a producer of another chain is fenced in the whole chain.
+    """
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     aborted = partition.aborted
@@ -88,6 +93,7 @@ def _marker_written(state: State, event: MarkerWritten) -> State:
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
+    state = with_fence(state, event.producer_id, event.epoch)
     return _with_partition(state, tp, replace(after, aborted=aborted))
 
 
@@ -99,11 +105,7 @@ def _producer_fenced(state: State, event: ProducerFenced) -> State:
         fenced = ProducerState(event.epoch, (), state.timestamp, first_offset)
         producers = partition.producers.insert(event.producer_id, fenced)
         state = _with_partition(state, tp, replace(partition, producers=producers))
-    for name in event.groups:
-        group = state.groups.get(name, Group())
-        fences = group.fences.insert(event.producer_id, (event.epoch, state.timestamp))
-        state = replace(state, groups=state.groups.insert(name, replace(group, fences=fences)))
-    return state
+    return with_fence(state, event.producer_id, event.epoch)
 
 
 def _segments_replaced(state: State, event: SegmentsReplaced) -> State:

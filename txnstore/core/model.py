@@ -190,6 +190,18 @@ class ProducerState:
         return self.batches[-1].last_sequence if self.batches else -1
 
 
+class Fence(NamedTuple):
+    """What a chain accepts of a producer of another chain: nothing below ``epoch``.
+
+    ``at``: when the chain last heard of the producer, in ms. ``held``: its transaction of this epoch is prepared for an
+    outside coordinator (KIP-939), so nothing of this epoch is accepted either, until its marker.
+    """
+
+    epoch: int
+    at: int
+    held: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AbortedTxn:
     """An entry of the aborted-transaction index (LSO-06): Kafka's ``AbortedTxn``.
@@ -248,6 +260,8 @@ class Transaction:
     ``epoch`` is the epoch of the current or next transaction; ``last_epoch`` that of the transaction that ended last
     (a retried commit carries it), ``previous_producer_id`` the producer id that went with it if that was another one.
     ``next_producer_id`` and ``next_epoch``: while it is prepared, the identity that follows its completion.
+    ``topic_ids``: of each topic in other chains the ids under which it takes part, where its writers named them: a
+    topic that is created again under its name is another one.
     ``held``: while an outside coordinator decides (KIP-939), the epoch that its batches have; such a transaction has no
     time-out. ``versions`` maps a job's scope to the last version it committed.
     """
@@ -264,6 +278,7 @@ class Transaction:
     held: int = NO_PRODUCER
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()
+    topic_ids: Map[str, tuple[str, ...]] = field(default_factory=Map)
     started_at: int | None = None
     updated_at: int = 0
     versions: Map[str, int] = field(default_factory=Map)
@@ -341,14 +356,11 @@ class Member:
 class Group:
     """A consumer group: committed offsets, the pending ones of each open transaction, and its members.
 
-    ``fences``: for each producer id of another chain, the epoch of its last offsets or marker and the time of that;
-    offsets and markers of an older epoch come too late. ``generation`` grows with every change of the members;
-    ``emptied_at`` is when the last one was gone.
+    ``generation`` grows with every change of the members; ``emptied_at`` is when the last one was gone.
     """
 
     offsets: Map[TopicPartition, CommittedOffset] = field(default_factory=Map)
     pending: Map[int, Map[TopicPartition, CommittedOffset]] = field(default_factory=Map)
-    fences: Map[int, tuple[int, int]] = field(default_factory=Map)
     generation: int = -1
     last_producer: tuple[int, int] | None = None
     members: Map[str, Member] = field(default_factory=Map)
@@ -360,8 +372,10 @@ class State:
     """The state of a chain after entry ``sequence``: the fold of the events of entries 1 … ``sequence``.
 
     ``chain`` is its number, of ``chains`` in the store. ``seen``: of each other chain the last entry that this state
-    follows from; a cut over all chains is consistent if it goes at least as far. ``deleted``: topics that are gone and
-    the revision of their deletion, in a chain that has only copies of the catalog.
+    follows from; a cut over all chains is consistent if it goes at least as far. ``deleted``, in a chain that has only
+    copies of the catalog: topics that are deleted, or being deleted, and the newest revision that this concerns. No
+    copy of at most that revision takes anything (:meth:`is_closed`). ``fences``: by producer id, for producers of other
+    chains (:mod:`txnstore.core.fences`).
     """
 
     chain: int = 0
@@ -379,6 +393,11 @@ class State:
     dropped: Map[str, int] = field(default_factory=Map)
     seen: Map[int, int] = field(default_factory=Map)
     deleted: Map[str, int] = field(default_factory=Map)
+    fences: Map[int, Fence] = field(default_factory=Map)
+
+    def is_closed(self, topic: Topic) -> bool:
+        """Whether a topic is being deleted: its records can be read until the catalog has deleted it."""
+        return self.deleted.get(topic.name, -1) >= topic.revision
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         """The partition log, or None if there is no such partition."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from txnstore.core.events import GroupMarkerWritten, OffsetsCommitted
+from txnstore.core.fences import with_fence
 from txnstore.core.group_evolve import with_lease
 from txnstore.core.model import NO_PRODUCER, CommittedOffset, Group, Map, OffsetAndMetadata, Outcome, State
-from txnstore.core.routing import chain_of_producer
 
 
 def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
@@ -23,10 +23,8 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
         position += 1
     if pending:
         group = replace(group, pending=group.pending.insert(event.producer_id, offsets))
-        if chain_of_producer(event.producer_id) != state.chain:
-            # A marker of an older transaction that comes late must not be taken for the one that these wait for.
-            fence = (event.epoch, state.timestamp)
-            group = replace(group, fences=group.fences.insert(event.producer_id, fence))
+        # A marker of an older transaction that comes late must not be taken for the one that these wait for.
+        state = with_fence(state, event.producer_id, event.epoch)
     else:
         group = replace(group, offsets=offsets)
     group = with_lease(group, event.member_id, state.timestamp)
@@ -35,13 +33,11 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
 
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
     """The pending offsets are decided; a producer of another chain is fenced, whether it had any here or not."""
+    state = with_fence(state, event.producer_id, event.epoch)
     group = state.groups.get(event.group)
-    foreign = chain_of_producer(event.producer_id) != state.chain
-    if not foreign and (group is None or event.producer_id not in group.pending):
+    if group is None or event.producer_id not in group.pending:
         return state
-    group = decided_offsets(group or Group(), event.producer_id, event.epoch, event.outcome)
-    if foreign:
-        group = replace(group, fences=group.fences.insert(event.producer_id, (event.epoch, state.timestamp)))
+    group = decided_offsets(group, event.producer_id, event.epoch, event.outcome)
     return replace(state, groups=state.groups.insert(event.group, group))
 
 

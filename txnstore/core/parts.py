@@ -1,20 +1,32 @@
-"""Which chain a command belongs to, and its parts where it belongs to several."""
+"""Which chains decide a command, which topics they have to know for it, and its parts where there are several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from txnstore.core.commands import (
     AbortTxn,
+    AlterTopic,
     Append,
     Appended,
+    CloseTopic,
     Command,
     CommitOffsets,
+    CompleteTxn,
+    CopyTopic,
+    CreateTopic,
     DeleteGroup,
+    DeleteTopic,
+    DropObjects,
     EndTxn,
+    Expire,
+    FenceProducer,
+    ForgetObjects,
     Heartbeat,
     HoldTxn,
+    InitProducer,
     JoinGroup,
     Kept,
     LeaveGroup,
@@ -22,8 +34,9 @@ from txnstore.core.commands import (
     ResetOffsets,
     TxnOffsets,
     Unfinished,
+    WriteMarkers,
 )
-from txnstore.core.model import NewBatch, TopicPartition, Transaction
+from txnstore.core.model import NewBatch, Topic, TopicPartition, Transaction
 from txnstore.core.routing import (
     CATALOG,
     chain_of_group,
@@ -45,6 +58,12 @@ class Part:
     def partitions(self) -> tuple[TopicPartition, ...]:
         """The partitions that it appends to, each once."""
         return tuple(dict.fromkeys(batch.tp for batch in self.batches))
+
+    @property
+    def topic_ids(self) -> tuple[tuple[str, str], ...]:
+        """The ids of its topics, by name, where its batches name them."""
+        named = ((batch.topic, batch.topic_id) for batch in self.batches)
+        return tuple(dict.fromkeys((name, topic_id) for name, topic_id in named if topic_id is not None))
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -81,24 +100,86 @@ def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> 
     return tuple(found[place] for place in sorted(found))
 
 
-def chain_of_command(command: Command, chains: int) -> int:
-    """The chain that decides a command that belongs to one: the catalog's, if nothing else is said."""
+def chains_of_command(command: Command, chains: int) -> tuple[int, ...]:
+    """The chains that decide a command, by number: several if each has a part of it, or does the same."""
+    return tuple(sorted(_ROUTES[type(command)](command, chains)))
+
+
+def topics_of(command: Command, chain: int, chains: int) -> set[str]:
+    """The topics that a chain has to know to decide a command: it leads a partition of each that the command names."""
+    return {tp.topic for tp in _partitions_of(command) if chain_of_partition(tp, chains) == chain}
+
+
+def leaders_of(topic: Topic, chains: int) -> set[int]:
+    """The chains that lead a partition of a topic."""
+    return {chain_of_partition(TopicPartition(topic.name, number), chains) for number in range(topic.partitions)}
+
+
+def _partitions_of(command: Command) -> Iterator[TopicPartition]:
+    """Every partition that a command is about."""
     match command:
-        case AbortTxn():
-            return chain_of_transactional_id(command.transactional_id, chains)
-        case JoinGroup() | Heartbeat() | LeaveGroup() | DeleteGroup():
-            return chain_of_group(command.group, chains)
+        case Append() | EndTxn():
+            yield from (batch.tp for batch in command.batches)
+            yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
         case CommitOffsets() | ResetOffsets():
-            return chain_of_group(command.offsets.group, chains)
-        case HoldTxn():
-            return chain_of_producer(command.producer.producer_id)
+            yield from (item.tp for item in command.offsets.offsets)
+        case WriteMarkers():
+            yield from command.decided.partitions
+        case FenceProducer():
+            yield from command.partitions
         case ReplaceSegments():
-            return chain_of_partition(command.tp, chains)
+            yield command.tp
         case _:
-            return CATALOG
+            return
 
 
-def chains_of(taking_part: Unfinished | Transaction | Kept, chains: int) -> set[int]:
+def _of_append(command: Append | EndTxn, chains: int) -> set[int]:
+    """Its coordinator's chain, which hears of everything first, and those of its parts."""
+    producer, parts = command.producer, set(parts_of(command, chains))
+    if producer.transactional_id is None or (isinstance(command, Append) and command.added is not None):
+        return parts
+    return parts | {chain_of_producer(producer.producer_id)}
+
+
+_Route = Callable[[Any, int], Collection[int]]
+_ROUTES: dict[type, _Route] = {
+    CreateTopic: lambda _, __: (CATALOG,),
+    AlterTopic: lambda _, __: (CATALOG,),
+    DeleteTopic: lambda _, __: (CATALOG,),
+    # A producer id without a transactional id may be granted by any chain.
+    InitProducer: lambda command, chains: (
+        range(chains)
+        if command.transactional_id is None
+        else (chain_of_transactional_id(command.transactional_id, chains),)
+    ),
+    Append: _of_append,
+    EndTxn: _of_append,
+    HoldTxn: lambda command, _: (chain_of_producer(command.producer.producer_id),),
+    AbortTxn: lambda command, chains: (chain_of_transactional_id(command.transactional_id, chains),),
+    FenceProducer: lambda command, chains: (
+        chains_of(command, chains) - {chain_of_producer(command.producer.producer_id)}
+    ),
+    WriteMarkers: lambda command, chains: (
+        chains_of(command.decided, chains) - {chain_of_producer(command.decided.producer_id)}
+    ),
+    CompleteTxn: lambda command, _: (chain_of_producer(command.decided.producer_id),),
+    # Every other chain: it may lead partitions that whoever asks has not heard of.
+    CopyTopic: lambda _, chains: set(range(chains)) - {CATALOG},
+    CloseTopic: lambda _, chains: set(range(chains)) - {CATALOG},
+    CommitOffsets: lambda command, chains: (chain_of_group(command.offsets.group, chains),),
+    ResetOffsets: lambda command, chains: (chain_of_group(command.offsets.group, chains),),
+    JoinGroup: lambda command, chains: (chain_of_group(command.group, chains),),
+    Heartbeat: lambda command, chains: (chain_of_group(command.group, chains),),
+    LeaveGroup: lambda command, chains: (chain_of_group(command.group, chains),),
+    DeleteGroup: lambda command, chains: (chain_of_group(command.group, chains),),
+    ReplaceSegments: lambda command, chains: (chain_of_partition(command.tp, chains),),
+    DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
+    ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
+    Expire: lambda _, chains: range(chains),
+}
+
+
+def chains_of(taking_part: Unfinished | Transaction | Kept | FenceProducer, chains: int) -> set[int]:
     """The chains that take part in a transaction."""
     return {chain_of_partition(tp, chains) for tp in taking_part.partitions} | {
         chain_of_group(group, chains) for group in taking_part.groups

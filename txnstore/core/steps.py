@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from txnstore.core.fence_invariants import FENCE_STEPS
 from txnstore.core.group_invariants import GROUP_STEPS
 from txnstore.core.log_invariants import offsets_of
 from txnstore.core.model import NO_PRODUCER, AbortedTxn, Partition, State, TopicPartition
@@ -170,6 +171,7 @@ STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
     counters_never_go_back,
     versions_never_go_back,
     group_offsets_by_position,
+    *FENCE_STEPS,
     *GROUP_STEPS,
 )
 

@@ -15,6 +15,7 @@ from txnstore.core.events import (
     TxnPrepared,
     VersionRecorded,
 )
+from txnstore.core.fences import is_foreign, with_fence
 from txnstore.core.model import NO_PRODUCER, Map, Outcome, State, Transaction, TxnState
 
 
@@ -57,7 +58,11 @@ def _begun(state: State, transactional_id: str) -> Transaction:
 
 def _partitions_added(state: State, event: PartitionsAdded) -> State:
     txn = _begun(state, event.transactional_id)
-    return _with_transaction(state, replace(txn, partitions=txn.partitions | frozenset(event.partitions)))
+    topic_ids = txn.topic_ids
+    for name, topic_id in event.topic_ids.items():
+        topic_ids = topic_ids.insert(name, tuple(sorted({*topic_ids.get(name, ()), topic_id})))
+    partitions = txn.partitions | frozenset(event.partitions)
+    return _with_transaction(state, replace(txn, partitions=partitions, topic_ids=topic_ids))
 
 
 def _offsets_added(state: State, event: OffsetsAdded) -> State:
@@ -66,6 +71,8 @@ def _offsets_added(state: State, event: OffsetsAdded) -> State:
 
 
 def _txn_held(state: State, event: TxnHeld) -> State:
+    if is_foreign(state, event.producer_id):
+        return with_fence(state, event.producer_id, event.epoch, held=True)
     txn = replace(state.transactions[event.transactional_id], held=event.epoch, updated_at=state.timestamp)
     return _with_transaction(state, txn)
 
@@ -102,6 +109,7 @@ def _txn_completed(state: State, event: TxnCompleted) -> State:
             state=completed,
             partitions=frozenset(),
             groups=frozenset(),
+            topic_ids=Map(),
             started_at=None,
             updated_at=state.timestamp,
         ),

@@ -33,8 +33,9 @@ from txnstore.core.events import (
     TxnPrepared,
     VersionRecorded,
 )
+from txnstore.core.fences import check_fence, is_foreign
 from txnstore.core.groups import commit_offsets
-from txnstore.core.markers import leads_group, leads_partition, observe, write_own_markers
+from txnstore.core.markers import leads_group, leads_partition, observe, seal, write_own_markers
 from txnstore.core.model import (
     MAX_EPOCH,
     NO_PRODUCER,
@@ -145,6 +146,9 @@ def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> Kept:
 def hold(draft: Draft, command: HoldTxn) -> None:
     """All of the transaction is written; an outside coordinator decides it. It may be told again (TPC-03)."""
     producer = command.producer
+    if is_foreign(draft.state, producer.producer_id):
+        seal(draft, command)
+        return
     txn = _transaction(draft.state, producer)
     if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
         raise _fenced(txn, producer)
@@ -168,6 +172,7 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
             msg = "offsets can only be sent inside a transaction"
             raise InvalidTxnStateError(msg)
         check_plain_producer(draft.state, producer)
+        check_fence(draft.state, producer)
     elif chain_of_producer(producer.producer_id) == draft.state.chain:
         txn = _transaction(draft.state, producer)
         if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
@@ -175,6 +180,7 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
         _join(draft, command)
     else:
         added = check_added(draft.state, command)
+        check_fence(draft.state, producer)
         observe(draft, ((added.chain, added.sequence),))
         for offsets in command.offsets:
             commit_offsets(draft, offsets, producer)
@@ -198,17 +204,20 @@ def _join(draft: Draft, command: Append | EndTxn) -> None:
         partition_of(draft.state, batch.tp)
     joining = {batch.tp for batch in command.batches}
     groups = {offsets.group for offsets in command.offsets if offsets.offsets}
+    topic_ids: dict[str, str] = {}
     if isinstance(command, Append):
         joining |= set(command.partitions)
         groups |= set(command.groups)
+        topic_ids = {name: of for name, of in command.topic_ids if of not in txn.topic_ids.get(name, ())}
     new = sorted_tps(joining - txn.partitions)
-    if new:
+    if new or topic_ids:
         draft.emit(
             PartitionsAdded(
                 transactional_id=transactional_id,
                 producer_id=identity.producer_id,
                 epoch=identity.epoch,
                 partitions=new,
+                topic_ids=topic_ids,
             ),
         )
     for group in sorted(groups - txn.groups):
@@ -367,6 +376,7 @@ def unfinished_of(txn: Transaction) -> Unfinished | None:
         txn.outcome,
         tuple(sorted_tps(txn.partitions)),
         tuple(sorted(txn.groups)),
+        tuple((name, topic_id) for name in sorted(txn.topic_ids) for topic_id in txn.topic_ids[name]),
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from txnstore.core.model import Outcome
 from txnstore.store import Store
-from txnstore.testing.simulation.journal import Journal, Written
+from txnstore.testing.simulation.journal import Journal, Written, life
 from txnstore.testing.simulation.readers import TOPICS, Copy, Member, scanned
 from txnstore.testing.simulation.recorder import Operation
-from txnstore.testing.simulation.world import World
+from txnstore.testing.simulation.world import PASSING, World
 
 #: How often a record is there that an operation of each type has sent.
 _WANTED = {"ok": {1}, "fail": {0}, "info": {0, 1}}
@@ -33,7 +33,7 @@ def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
             landed.append(len(found))
             if len(found) > 1:
                 yield f"duplicate: {value} is committed at {[(r.key, r.offset) for r in found]}"
-            if found and (found[0].key != micro[1] or offset not in (None, found[0].offset)):
+            if found and (_name(found[0].key) != micro[1] or offset not in (None, found[0].offset)):
                 yield f"wrong-offset: {operation.process} was told {micro}, it is at {found[0]}"
         wanted = _WANTED[operation.type]
         if landed and (len(set(landed)) > 1 or not set(landed) <= wanted):
@@ -107,7 +107,11 @@ def snapshots(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
     records: dict[tuple[int, int], list[Written]] = {}
     for log in journal.logs.values():
         for record in log:
-            if record.txn is not None and journal.outcomes.get(record.txn) is Outcome.COMMIT:
+            if (
+                record.key == _name(record.key)
+                and record.txn is not None
+                and journal.outcomes.get(record.txn) is Outcome.COMMIT
+            ):
                 records.setdefault(record.txn, []).append(record)
     for operation in history:
         if operation.f == "snapshot" and operation.type == "ok":
@@ -157,6 +161,35 @@ def ends(history: Iterable[Operation]) -> Iterator[str]:
                 highest[key] = tuple(map(max, found, highest.get(key, (0, 0, 0))))
 
 
+def deletions(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """What is sent after the deletion of a topic was answered is never in it: it would be acknowledged, and lost."""
+    places = journal.places()
+    deleted: dict[str, int] = {}
+    begun: dict[str, int] = {}
+    for at, operation in enumerate(history):
+        if operation.type == "invoke":
+            begun[operation.process] = at
+        elif operation.f == "delete" and operation.type == "ok":
+            deleted.setdefault(operation.value["topic_id"], at)
+        elif operation.f in ("txn", "send") and operation.type in ("ok", "fail", "info"):
+            for value in _values(operation):
+                for record in places.get(value, ()):
+                    topic_id = record.key.partition("@")[2]
+                    if deleted.get(topic_id, at) < begun[operation.process]:
+                        yield f"sent-to-a-deleted-topic: {operation.process} {operation.type}: {record}"
+
+
+def _values(operation: Operation) -> Iterator[int]:
+    for micro in operation.value:
+        if micro[0] == "send":
+            yield micro[2][1] if isinstance(micro[2], tuple) else micro[2]
+
+
+def _name(key: str) -> str:
+    """The key as clients know it, who cannot tell the lives of a topic apart."""
+    return key.partition("@")[0]
+
+
 def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
     """JEP-05, JEP-19: after recovery nothing hangs, and everything that was committed can be read, and nothing else."""
     state = store._connection.view()
@@ -169,12 +202,14 @@ def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
     for txn in state.transactions.values():
         if txn.state.name not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
             yield f"stuck-transaction: {txn.transactional_id!r} is {txn.state.name}"
-    for topic in TOPICS:
+    passing = [topic for topic in (PASSING,) if topic in state.topics]
+    for topic in (*TOPICS, *passing):
         found = scanned(store.scan(topic).to_table())
-        for key in (key for key in world.partitions if key.startswith(f"{topic}-")):
+        for tp, _ in state.partitions_of(topic):
+            key = life(*tp, state.topics[topic].topic_id) if topic == PASSING else str(tp)
             must = [(r.offset, r.value) for r in journal.logs.get(key, []) if journal.committed(r)]
-            if found.get(key, []) != must:
-                yield f"unseen-or-strange: {key} holds {found.get(key, [])}, committed is {must}"
+            if found.get(str(tp), []) != must:
+                yield f"unseen-or-strange: {key} holds {found.get(str(tp), [])}, committed is {must}"
 
 
 def copies(world: World, store: Store, journal: Journal) -> Iterator[str]:

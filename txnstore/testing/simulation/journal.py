@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
-from txnstore.core.events import BatchAppended, MarkerWritten, ProducerInitialized, TxnPrepared
+from txnstore.core.events import BatchAppended, MarkerWritten, ProducerInitialized, TopicCreated, TxnPrepared
 from txnstore.core.model import Outcome
 from txnstore.segment import codec
 from txnstore.testing.history import Decision
 from txnstore.testing.simulation.storage import Bucket
+from txnstore.testing.simulation.world import PASSING
 
 #: (producer id, epoch): one transaction, as KIP-890 gives each its own epoch.
 TxnId = tuple[int, int]
@@ -61,12 +62,15 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
         newest: dict[str, TxnId] = {}
         ends: dict[str, int] = {}
         decided: set[TxnId] = set()
+        lives: dict[str, str] = {}
         for event in _events(bucket, chain):
             match event:
+                case TopicCreated(topic=topic) if topic.name == PASSING:
+                    lives[topic.name] = topic.topic_id
                 case BatchAppended():
-                    _appended(journal, bucket, ends, decided, event)
+                    _appended(journal, bucket, ends, decided, event, _key(event, lives))
                 case MarkerWritten():
-                    _marker(journal, ends, event)
+                    _marker(journal, ends, event, _key(event, lives))
                 case ProducerInitialized(transactional_id=str(name)):
                     place = len(journal.decisions)
                     journal.decisions.append(Decision("init", name, event.producer_id, event.epoch, place))
@@ -89,10 +93,21 @@ def _events(bucket: Bucket, chain: int) -> Iterator[object]:
         yield from decode(Entry, item.key, bucket.get(item.key)).events
 
 
+def life(name: str, number: int, topic_id: str) -> str:
+    """The key of a partition of a topic that is created again under its name: each life is a log of its own."""
+    return f"{name}-{number}@{topic_id}"
+
+
+def _key(event: BatchAppended | MarkerWritten, lives: dict[str, str]) -> str:
+    if event.topic in lives:
+        return life(event.topic, event.partition, lives[event.topic])
+    return f"{event.topic}-{event.partition}"
+
+
 def _appended(
-    journal: Journal, bucket: Bucket, ends: dict[str, int], decided: set[TxnId], event: BatchAppended
+    journal: Journal, bucket: Bucket, ends: dict[str, int], decided: set[TxnId], event: BatchAppended, key: str
 ) -> None:
-    key, batch = f"{event.topic}-{event.partition}", event.batch
+    batch = event.batch
     _take(journal, ends, key, batch.base_offset, batch.limit)
     txn = (batch.producer_id, batch.epoch) if batch.transactional else None
     if txn is not None and ((key, txn) in journal.markers or txn in decided):
@@ -102,8 +117,8 @@ def _appended(
         journal.logs.setdefault(key, []).append(Written(key, batch.base_offset + place, int(value), txn))
 
 
-def _marker(journal: Journal, ends: dict[str, int], event: MarkerWritten) -> None:
-    key, txn = f"{event.topic}-{event.partition}", (event.producer_id, event.epoch - 1)
+def _marker(journal: Journal, ends: dict[str, int], event: MarkerWritten, key: str) -> None:
+    txn = (event.producer_id, event.epoch - 1)
     _take(journal, ends, key, event.offset, event.offset + 1)
     if (key, txn) in journal.markers:
         journal.anomalies.append(f"second-marker: {txn} in {key}@{event.offset}")

@@ -70,6 +70,9 @@ class TransactionalProducer(TransactionalActor):
 class PlainProducer(Actor):
     """An idempotent producer: each operation is a batch of one partition, which is there whole or not at all."""
 
+    topic = SOURCE
+    refusals: tuple[type[TxnStoreError], ...] = (ProducerFencedError, UploadExpiredError)
+
     def live(self, process: Process) -> None:
         try:
             producer = self.insist(lambda: process.store.producer(linger=None))
@@ -84,9 +87,14 @@ class PlainProducer(Actor):
     def _send(self, process: Process, producer: Producer) -> bool:
         number = self.rng.randrange(self.world.settings.partitions)
         values = [self.world.next_value() for _ in range(self.rng.randint(1, 3))]
-        key, history = f"{SOURCE}-{number}", self.world.history
+        key, history = f"{self.topic}-{number}", self.world.history
         history.invoke(process.name, "send", [("send", key, value) for value in values])
-        futures = [producer.send(SOURCE, b"%d" % value, partition=number) for value in values]
+        try:
+            futures = [producer.send(self.topic, b"%d" % value, partition=number) for value in values]
+        except TxnStoreError as failure:
+            self.check_expected(process, "send", failure, self.refusals)
+            history.info(process.name, failure)
+            return False  # Some of them may be buffered.
         error: BaseException | None = None
         for _ in range(PATIENCE):
             try:
@@ -94,7 +102,7 @@ class PlainProducer(Actor):
             except StorageError as failure:
                 error = failure
             except TxnStoreError as failure:
-                self.check_expected(process, "send", failure, (ProducerFencedError, UploadExpiredError))
+                self.check_expected(process, "send", failure, self.refusals)
                 error = failure
             if all(future.done() for future in futures):
                 break

@@ -62,7 +62,11 @@ class Reader(Actor):
         except StorageError as error:
             history.fail(process.name, error)
             return
-        ends = {str(tp): (log.log_start, log.last_stable_offset, log.high_watermark) for tp, log in partitions.items()}
+        ends = {
+            str(tp): (log.log_start, log.last_stable_offset, log.high_watermark)
+            for tp, log in partitions.items()
+            if tp.topic in TOPICS
+        }
         history.ok(process.name, dict(sorted(ends.items())))
 
 
@@ -203,6 +207,7 @@ def look(store: Store) -> dict[str, Any]:
     found["ends"] = {
         str(tp): (log.last_stable_offset, log.high_watermark, dict(log.open_txns.items()))
         for tp, log in sorted(state.partitions.items())
+        if tp.topic in TOPICS
     }
     found["groups"] = {
         name: {str(tp): value.value.offset for tp, value in sorted(group.offsets.items())}

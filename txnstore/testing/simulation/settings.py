@@ -27,6 +27,17 @@ EVERYBODY = (
     "tidy:t/1",
     "recover:x/1",
 )
+#: They delete a topic and create it again, write to it, and take a chain away; all of them are in half of the runs.
+#: They are drawn apart from the others, so a seed without them is the run that it was before there were any.
+PASSERS = (
+    "topics:z/1",
+    "topics:z/2",
+    "passing:y/1",
+    "passing:y/2",
+    "stray:v/1",
+    "stray:v/2",
+    "away:w/1",
+)
 #: Those who are always there; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -71,6 +82,9 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
     rng = random.Random(f"settings/{seed}")
     drawn = rng.choice(_CHAINS)
     actors = [actor for place, actor in enumerate(EVERYBODY) if place < _ALWAYS or rng.random() < 0.55]
+    drawn_apart = random.Random(f"passers/{seed}")
+    if drawn_apart.random() < 0.5:
+        actors += [actor for actor in PASSERS if actor.startswith("topics:") or drawn_apart.random() < 0.8]
     mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
     return Settings(
         seed=seed,

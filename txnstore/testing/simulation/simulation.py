@@ -13,12 +13,13 @@ from txnstore.testing.simulation.jepsen import found_by_checker
 from txnstore.testing.simulation.journal import read_journal
 from txnstore.testing.simulation.locks import simulated_locks
 from txnstore.testing.simulation.maintenance import Recoverer, Tidy
+from txnstore.testing.simulation.passing import Absence, PassingProducer, Stray, Topics
 from txnstore.testing.simulation.producers import PlainProducer, Threads, TransactionalProducer
 from txnstore.testing.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
 from txnstore.testing.simulation.recorder import Operation
 from txnstore.testing.simulation.settings import Settings
 from txnstore.testing.simulation.storage import Step, hash_of
-from txnstore.testing.simulation.world import World
+from txnstore.testing.simulation.world import Away, World
 
 _KINDS: dict[str, type[Actor]] = {
     "producer": TransactionalProducer,
@@ -31,6 +32,10 @@ _KINDS: dict[str, type[Actor]] = {
     "scan": Scanner,
     "tidy": Tidy,
     "recover": Recoverer,
+    "topics": Topics,
+    "passing": PassingProducer,
+    "stray": Stray,
+    "away": Absence,
 }
 #: Longer than any clock is off, and any time-out.
 _A_LONG_TIME_MS = 20_000_000
@@ -73,6 +78,7 @@ def simulate(settings: Settings) -> Run:
 def _look(world: World) -> Iterator[str]:
     """Everything that is wrong in the end."""
     world.scheduler.now += _A_LONG_TIME_MS
+    world.away = Away()
     try:
         world.honest().recover()
         store = world.honest()
@@ -84,6 +90,7 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.polls(history, journal)
         yield from checks.snapshots(history, journal)
         yield from checks.ends(history)
+        yield from checks.deletions(history, journal)
         yield from checks.settled(world, store, journal)
         yield from checks.copies(world, store, journal)
         yield from found_by_checker(history, world.copied, journal, look(store))

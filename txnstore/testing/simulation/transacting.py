@@ -48,6 +48,7 @@ class TransactionalActor(Actor):
     """An actor with a transactional producer; ``usable`` is False once that must not be used any more."""
 
     usable = True
+    refusals: tuple[type[TxnStoreError], ...] = REFUSALS
 
     def initialize(self, process: Process, transactional_id: str) -> Producer | None:
         """A producer, however long that takes; None if the storage does not let us have one."""
@@ -92,7 +93,7 @@ class TransactionalActor(Actor):
             except TxnStoreError as error:
                 if not unknown:
                     return self._refused(process, producer, "commit", error)
-                self.check_expected(process, "commit", error, REFUSALS)
+                self.check_expected(process, "commit", error, self.refusals)
                 self.usable = False
                 return Known.NOTHING, error
             else:
@@ -114,7 +115,7 @@ class TransactionalActor(Actor):
     def _refused(self, process: Process, producer: Producer, what: str, error: TxnStoreError) -> Verdict:
         failed = isinstance(error, InvalidTxnStateError) and isinstance(error.__cause__, StorageError)
         if not failed:  # An upload that failed has ended the transaction before.
-            self.check_expected(process, what, error, REFUSALS)
+            self.check_expected(process, what, error, self.refusals)
         if error.fatal:
             self.usable = False
             return Known.ABORTED, error
@@ -129,7 +130,7 @@ class TransactionalActor(Actor):
                 self.pause(2_000)
                 continue
             except TxnStoreError as error:
-                self.check_expected(process, "abort", error, REFUSALS)
+                self.check_expected(process, "abort", error, self.refusals)
                 self.usable = False
             return Known.ABORTED, why
         self.usable = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 from txnstore.connection import Connection
 from txnstore.storage.retry import RetryingStore
@@ -16,6 +17,8 @@ from txnstore.testing.simulation.storage import Bucket, Mishap, SimulatedStorage
 
 #: Where producers write, where copies go, and a second target that makes transactions span topics.
 SOURCE, SIDE, TARGET = "source", "side", "target"
+#: A topic that is deleted and created again; each life of it has partitions of its own.
+PASSING = "passing"
 
 
 @dataclass(slots=True)
@@ -25,6 +28,16 @@ class Process:
     name: str
     store: Store
     storage: SimulatedStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Requests of one chain that go wrong for every process, until a moment of the virtual clock."""
+
+    prefix: str = ""
+    until: int = 0
+    operations: frozenset[str] = frozenset()
+    mishap: Mishap = Mishap.ERROR
 
 
 @dataclass(slots=True)
@@ -47,16 +60,23 @@ class World:
         #: What the checks of the actors themselves found.
         self.anomalies: list[str] = []
         self.copied: dict[int, Copied] = {}
+        #: What is away for every process.
+        self.away = Away()
         self._values = 0
         self._incarnations: dict[str, int] = {}
         with self.honest(create=True) as store:
-            for topic in (SOURCE, SIDE, TARGET):
-                store.create_topic(topic, partitions=settings.partitions, config={"segment.format": "arrow"})
+            passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
+            for topic in (SOURCE, SIDE, TARGET, *passing):
+                self.create_topic(store, topic)
 
     @property
     def partitions(self) -> list[str]:
         """The keys of all partitions in a history."""
         return [f"{topic}-{number}" for topic in (SOURCE, SIDE, TARGET) for number in range(self.settings.partitions)]
+
+    def create_topic(self, store: Store, name: str) -> None:
+        """Create a topic of this run."""
+        store.create_topic(name, partitions=self.settings.partitions, config={"segment.format": "arrow"})
 
     def rng(self, name: str) -> random.Random:
         """Randomness of its own for each purpose, so that one actor's does not depend on another's."""
@@ -82,9 +102,7 @@ class World:
         """A new process of an actor. Raises what opening its store raises."""
         name = self._incarnation(actor)
         rng = self.rng(name)
-        storage = SimulatedStorage(
-            self.bucket, self.scheduler, name, rng, lambda operation, _: self._mishap(operation, rng), self.trace
-        )
+        storage = SimulatedStorage(self.bucket, self.scheduler, name, rng, partial(self._mishap, rng), self.trace)
         clock = WrongClock(self.scheduler, rng, skew_ms=self.settings.skew_ms, jumps=self.settings.jumps)
         runtime = simulated_runtime(self.scheduler, rng, clock)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
@@ -101,8 +119,10 @@ class World:
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
         return f"{name}#{self._incarnations[name]}"
 
-    def _mishap(self, operation: str, rng: random.Random) -> Mishap | None:
-        settings = self.settings
+    def _mishap(self, rng: random.Random, operation: str, key: str) -> Mishap | None:
+        settings, away = self.settings, self.away
+        if self.scheduler.now < away.until and key.startswith(away.prefix) and operation in away.operations:
+            return away.mishap
         # Most requests only read; what goes wrong with a write matters more.
         rate = settings.rate * (2 if operation == "put_if_absent" else 0.5)
         if not settings.mishaps or rng.random() >= rate:

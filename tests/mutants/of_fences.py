@@ -1,0 +1,100 @@
+"""Mutants of the fence table of a chain, and of the rules that keep the lives of a topic apart."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.coordinating import copies
+from txnstore.coordinating.coordinator import Coordinator
+from txnstore.coordinating.coordinator import _has as has_all
+from txnstore.core import appending, decide, fences, markers, parts
+from txnstore.core.commands import Unfinished
+
+_FENCES = "protocol/test_chains_fences.py::"
+_STEPS = "protocol/test_chains_steps.py::"
+
+FENCES = (
+    Mutant(
+        "a late batch is not compared with the fence of its chain",
+        fences.check_fence,
+        "if producer.epoch < fence.epoch:",
+        "if False:",
+        test=_FENCES + "test_fen_02_a_late_batch_is_refused_in_a_topic_that_was_created_again",
+    ),
+    Mutant(
+        "a prepared transaction takes late batches in other chains",
+        fences.check_fence,
+        "if fence.held:",
+        "if False:",
+        test=_FENCES + "test_tpc_03_a_batch_that_was_added_before_the_prepare_is_refused_after_it",
+    ),
+    Mutant(
+        "the other chains are not told that a transaction is prepared",
+        Coordinator._hold,
+        "others = chains_of(txn, len(self._chains)) - {home}",
+        "others = set()",
+        test=_FENCES + "test_tpc_03_a_batch_that_was_added_before_the_prepare_is_refused_after_it",
+    ),
+    Mutant(
+        "a prepared transaction is added to without asking its coordinator",
+        has_all,
+        "and txn.held == NO_PRODUCER",
+        "",
+        test=_FENCES + "test_tpc_03_a_prepared_transaction_takes_no_batch_in_any_chain",
+    ),
+    Mutant(
+        "a marker does not look at the fence of its chain",
+        fences.lacks_markers,
+        "is_foreign(state, producer_id) and fenced_epoch(state, producer_id) <= epoch",
+        "is_foreign(state, producer_id)",
+        test=_STEPS + "test_end_08_markers_may_be_written_again_at_any_time",
+    ),
+    Mutant(
+        "a marker fences nothing beyond its own partition",
+        fences.with_fence,
+        "if not is_foreign(state, producer_id):",
+        "if True:",
+        test=_FENCES + "test_fen_02_a_marker_fences_places_that_took_no_part",
+    ),
+    Mutant(
+        "a takeover fences no chain",
+        markers.fence,
+        "if fenced_epoch(draft.state, producer.producer_id) < producer.epoch:",
+        "if False:",
+        test=_FENCES + "test_fen_02_a_takeover_fences_what_the_chain_has_not_heard_of",
+    ),
+    Mutant(
+        "a marker goes into whatever topic has the name",
+        Unfinished.names,
+        "return not known or topic.topic_id in known",
+        "return True",
+        test=_FENCES + "test_end_07_no_marker_goes_into_another_topic_of_the_name",
+    ),
+    Mutant(
+        "a topic that is being deleted takes records",
+        appending.partition_of,
+        "if partition is not None and state.is_closed(state.topics[tp.topic]):",
+        "if False:",
+        test=_FENCES + "test_a_deletion_that_cannot_close_a_chain_deletes_nothing",
+    ),
+    Mutant(
+        "a topic is deleted before the other chains have closed it",
+        copies._delete,
+        "others = leaders_of(topic, len(chains)) - {CATALOG}",
+        "others = set()",
+        test=_FENCES + "test_a_deletion_that_cannot_close_a_chain_deletes_nothing",
+    ),
+    Mutant(
+        "a late copy brings a deleted topic back",
+        decide._heard_of,
+        "max(known.revision if known is not None else 0, state.deleted.get(name, 0))",
+        "known.revision if known is not None else 0",
+        test=_FENCES + "test_a_topic_that_is_altered_while_it_is_deleted_is_closed_again",
+    ),
+    Mutant(
+        "a chain is not told of the topics of offsets",
+        parts._partitions_of,
+        "yield from (item.tp for item in command.offsets.offsets)",
+        "return",
+        test=_FENCES + "test_off_18_offsets_of_a_topic_that_the_groups_chain_has_not_heard_of",
+    ),
+)

@@ -1,0 +1,66 @@
+"""The fence table of a chain: which epochs of producers of other chains it still accepts.
+
+A chain is the coordinator of its own producers and knows their epochs. Of a producer that another chain coordinates it
+keeps the newest epoch it has heard of, from a batch, an offset, a marker or a fence. The entry holds for the whole
+chain: every partition and group, also those that were deleted, created again or copied afterwards. So a batch or an
+offset that arrives after the markers of its transaction is refused wherever it goes (FEN-02).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from txnstore.core.commands import ProducerIdentity
+from txnstore.core.model import NO_PRODUCER, Fence, Partition, State
+from txnstore.core.routing import chain_of_producer
+from txnstore.errors import InvalidTxnStateError, ProducerFencedError
+
+
+def is_foreign(state: State, producer_id: int) -> bool:
+    """Whether another chain granted the producer id and coordinates its transactions."""
+    return producer_id != NO_PRODUCER and chain_of_producer(producer_id) != state.chain
+
+
+def fenced_epoch(state: State, producer_id: int) -> int:
+    """The oldest epoch that the chain accepts from a producer of another chain; -1 if it knows of none."""
+    fence = state.fences.get(producer_id)
+    return fence.epoch if fence is not None else NO_PRODUCER
+
+
+def check_fence(state: State, producer: ProducerIdentity) -> None:
+    """Refuse a batch or an offset of an epoch that has ended here, or of a transaction that is prepared (TPC-03)."""
+    fence = state.fences.get(producer.producer_id)
+    if fence is None or producer.epoch > fence.epoch:
+        return
+    if producer.epoch < fence.epoch:
+        msg = f"{producer} is fenced in chain {state.chain}: epoch {fence.epoch} was seen there"
+        raise ProducerFencedError(msg)
+    if fence.held:
+        msg = f"the transaction of {producer} is prepared for an outside coordinator: nothing can join it any more"
+        raise InvalidTxnStateError(msg)
+
+
+def lacks_markers(state: State, producer_id: int, epoch: int) -> bool:
+    """Whether the chain has still to end this transaction of another chain's producer.
+
+    All markers of a transaction in a chain are one entry, and a newer epoch arrives only after the transaction has
+    ended everywhere (ADD-05). In the coordinator's own chain the markers are in the entry of the decision.
+    """
+    return is_foreign(state, producer_id) and fenced_epoch(state, producer_id) <= epoch
+
+
+def is_left_open(partition: Partition, producer_id: int, epoch: int) -> bool:
+    """Whether a partition has open data of this epoch of a producer, or of an older one."""
+    known = partition.producers.get(producer_id)
+    return producer_id in partition.open_txns and (known is None or known.epoch <= epoch)
+
+
+def with_fence(state: State, producer_id: int, epoch: int, *, held: bool = False) -> State:
+    """The state that has heard of this epoch now; a state of the producer's own chain stays as it is."""
+    if not is_foreign(state, producer_id):
+        return state
+    known = state.fences.get(producer_id)
+    fence = Fence(epoch, state.timestamp, held)
+    if known is not None and epoch < known.epoch:
+        fence = known._replace(at=state.timestamp)
+    return replace(state, fences=state.fences.insert(producer_id, fence))
