@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("commits", "bulk", "chains", "sql")
+NAMES = ("send", "commits", "bulk", "chains", "sql")
 
 
 def main(names: list[str]) -> int:

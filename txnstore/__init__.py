@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from txnstore.errors import TxnStoreError as TxnStoreError
     from txnstore.ids import Runtime as Runtime
     from txnstore.producer import Producer as Producer
-    from txnstore.producing.batching import RecordMetadata as RecordMetadata
-    from txnstore.producing.prepared import PreparedTxn as PreparedTxn
+    from txnstore.producer.futures import RecordMetadata as RecordMetadata
+    from txnstore.producer.prepared import PreparedTxn as PreparedTxn
     from txnstore.read.records import Record as Record
     from txnstore.scan import Scan as Scan
     from txnstore.snapshot import Snapshot as Snapshot
@@ -44,10 +44,10 @@ _HOMES = {
     "Isolation": "txnstore.core.model",
     "OffsetAndMetadata": "txnstore.core.model",
     "PartitionOffsets": "txnstore.consumer",
-    "PreparedTxn": "txnstore.producing.prepared",
+    "PreparedTxn": "txnstore.producer.prepared",
     "Producer": "txnstore.producer",
     "Record": "txnstore.read.records",
-    "RecordMetadata": "txnstore.producing.batching",
+    "RecordMetadata": "txnstore.producer.futures",
     "Runtime": "txnstore.ids",
     "Scan": "txnstore.scan",
     "Snapshot": "txnstore.snapshot",

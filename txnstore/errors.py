@@ -4,6 +4,7 @@
     ├── ProducerError
     │   ├── ProducerFencedError            fatal      a newer instance took over (Kafka: PRODUCER_FENCED)
     │   ├── TransactionalIdNotFoundError   caller     the transactional id is unknown or has expired
+    │   ├── InvalidProducerEpochError      abortable  the transaction was aborted, for example after its timeout
     │   ├── InvalidPidMappingError         fatal      the transactional id has another producer id
     │   ├── OutOfOrderSequenceError        abortable  a gap in the sequence numbers, or an expired one
     │   ├── DuplicateSequenceError         internal   a duplicate batch; it gets the offsets of the first
@@ -87,6 +88,14 @@ class ProducerFencedError(ProducerError):
     kafka_code = 90
     fatal = True
     advice = "Close this producer. If it should be the active instance, create a new one."
+
+
+class InvalidProducerEpochError(ProducerError):
+    """Another process aborted the transaction, for example after its timeout; no newer instance exists (KIP-588)."""
+
+    kafka_code = 47
+    abortable = True
+    advice = "Abort the transaction and send its records again."
 
 
 class InvalidPidMappingError(ProducerError):

@@ -210,16 +210,18 @@ class Store(Operations):
         batch_bytes: int = 16 * 1024 * 1024,
         buffer_bytes: int = 64 * 1024 * 1024,
         linger: float | Literal["default"] | None = "default",
+        delivery_timeout: float = 120.0,
         keep_prepared: bool = False,
     ) -> Producer:
         """A producer: idempotent, or transactional if it has an id; see :class:`~txnstore.producer.Producer`.
 
         Args:
             transactional_id: Fences all earlier producers of this id, and ends what they left open.
-            transaction_timeout: Seconds after which anybody may abort an open transaction (``transaction.timeout.ms``).
+            transaction_timeout: Seconds after which any process may abort an open transaction (``transaction.timeout.ms``).
             batch_bytes: The size at which the batch of a partition is uploaded.
             buffer_bytes: How many bytes may wait for their upload; above it ``send`` blocks.
             linger: Seconds after which a record is flushed; None: not by time. By default none in transactions.
+            delivery_timeout: Seconds for which an upload that fails is repeated (``delivery.timeout.ms``).
             keep_prepared: Take over a prepared transaction of a predecessor instead of aborting it (KIP-939).
         """
         from txnstore.producer import Producer
@@ -231,6 +233,7 @@ class Store(Operations):
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
             linger=linger,
+            delivery_timeout=delivery_timeout,
             keep_prepared=keep_prepared,
         )
 

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 
+def places(*functions: object) -> frozenset[CodeType]:
+    """The code of functions, methods and properties. A name that does not exist is an error where it is written.
+
+    Raises:
+        TypeError: One of them is not written in Python, so no line of it can be interrupted.
+    """
+    found = set()
+    for function in functions:
+        plain = function.fget if isinstance(function, property) else inspect.unwrap(function)  # type: ignore[arg-type]
+        code = getattr(plain, "__code__", None)
+        if not isinstance(code, CodeType):
+            msg = f"{function!r} is no function of Python"
+            raise TypeError(msg)
+        found.add(code)
+    return frozenset(found)
+
+
 class Interrupter:
-    """Interrupts the calling thread before the ``n``-th line that it runs in ``functions`` (``Class.method``).
+    """Interrupts the calling thread before the ``n``-th line that it runs in ``functions`` (see :func:`places`).
 
     Lines with ``with`` are no places: they are seen once more when the block has ended, where no signal can come.
     """
 
-    def __init__(self, functions: set[str], n: int) -> None:
-        self._functions = functions
+    def __init__(self, functions: Iterable[CodeType], n: int) -> None:
+        self._functions = frozenset(functions)
         self._left = n
+        self.entered: set[CodeType] = set()
 
     def run(self, call: Callable[[], object]) -> bool:
         """Call; True if it was interrupted, False if it ended before the n-th line."""
@@ -32,8 +51,9 @@ class Interrupter:
         return False
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_qualname not in self._functions:
+        if frame.f_code not in self._functions:
             return None if event == "call" else self._trace
+        self.entered.add(frame.f_code)
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         if event == "line" and not line.startswith("with "):
             self._left -= 1
@@ -43,9 +63,19 @@ class Interrupter:
         return self._trace
 
 
-def everywhere(functions: set[str], attempt: Callable[[Interrupter], bool]) -> Iterator[int]:
-    """Run ``attempt`` with an interrupt at the first line, the second, … until it is not interrupted any more."""
-    n = 1
-    while attempt(Interrupter(functions, n)):
+def everywhere(functions: Iterable[CodeType], attempt: Callable[[Interrupter], bool]) -> Iterator[int]:
+    """Run ``attempt`` with an interrupt at the first line, the second, … until it is not interrupted any more.
+
+    Raises:
+        AssertionError: The last attempt, which was not interrupted, did not run one of the functions: what the test
+            means to interrupt is elsewhere by now.
+    """
+    n, functions = 1, frozenset(functions)
+    while True:
+        interrupter = Interrupter(functions, n)
+        if not attempt(interrupter):
+            break
         yield n
         n += 1
+    missed = sorted(code.co_qualname for code in functions - interrupter.entered)
+    assert not missed, f"these functions were not run: {', '.join(missed)}"

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES
 from tests.mutants.of_groups import GROUPS
+from tests.mutants.of_producer import PRODUCER
 from txnstore.chain import state_document
 from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
@@ -26,8 +27,7 @@ from txnstore.core import (
 )
 from txnstore.core.model import Partition, Transaction
 from txnstore.core.view import View
-from txnstore.producer import Producer
-from txnstore.producing.session import Session
+from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.storage.claim import Claim
 from txnstore.testing.simulation import Mishap
 
@@ -284,14 +284,14 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a commit whose outcome is unknown is forgotten",
-        Producer._not_ended,
-        "if self._registrar.pending is not None and isinstance(self._registrar.pending.command, EndTxn):",
+        TransactionManager.not_ended,
+        "if pending is not None:",
         "if False:",
         test="protocol/test_producer_unknown.py",
     ),
     Mutant(
         "sequences go on in the next transaction",
-        Session.numbered,
+        TransactionManager.numbered,
         "sequence = following.get(upload.batch.tp, 0)",
         "sequence = following.get(upload.batch.tp, 1)",
     ),
@@ -419,4 +419,4 @@ MANY_CHAINS = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *GROUPS, *EXPIRY)
+MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *GROUPS, *EXPIRY, *PRODUCER)

@@ -342,8 +342,7 @@ def test_an_illegal_topic_name_never_reaches_the_file_system(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("partition", [2, 99, -1])
 def test_an_unknown_partition(bucket: MemoryStore, store: Store, partition: int) -> None:
-    producer = store.producer("id")
-    producer.begin_transaction()
+    producer = store.producer()
     tp = TopicPartition("t", partition)
     for call in (
         lambda: producer.send("t", b"x", partition=partition),
@@ -354,7 +353,7 @@ def test_an_unknown_partition(bucket: MemoryStore, store: Store, partition: int)
     ):
         with refused(bucket, UnknownTopicOrPartitionError, "t", str(partition)):
             call()
-    producer.commit_transaction()
+    producer.close()
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -373,20 +372,23 @@ def test_an_unknown_partition(bucket: MemoryStore, store: Store, partition: int)
     ids=range(6),
 )
 def test_a_wrong_schema(bucket: MemoryStore, store: Store, data: Any, column: str) -> None:
-    """The column is named; the transaction goes on without these rows."""
-    producer = store.producer("id")
-    producer.begin_transaction()
+    """The column is named; a producer without transactions goes on without these rows, one with them has to abort."""
+    with store.producer("id") as transactional, pytest.raises(InvalidTxnStateError):  # noqa: PT012 - the commit raises
+        transactional.begin_transaction()
+        with refused(bucket, SchemaMismatchError, column):
+            transactional.send_table("typed", data)
+        transactional.commit_transaction()
+    producer = store.producer()
     with refused(bucket, SchemaMismatchError, column):
         producer.send_table("typed", data)
     producer.send("typed", {"id": 2})
-    producer.commit_transaction()
+    producer.close()
     assert another_process(store, bucket).scan("typed").to_table()["id"].to_pylist() == [1, 2]
 
 
 def test_a_record_that_is_too_large(bucket: MemoryStore, store: Store) -> None:
     store.create_topic("small", config={"max.message.bytes": 10})
-    producer = store.producer("id")
-    producer.begin_transaction()
+    producer = store.producer()
     for call in (
         lambda: producer.send("small", b"x" * 11),
         lambda: producer.send("small", b"x" * 5, key=b"y" * 6),
@@ -396,7 +398,7 @@ def test_a_record_that_is_too_large(bucket: MemoryStore, store: Store) -> None:
         with refused(bucket, RecordTooLargeError, "over max.message.bytes"):
             call()
     producer.send("small", b"x" * 10)
-    producer.commit_transaction()
+    producer.close()
     assert values(store, "small") == [b"x" * 10]
 
 

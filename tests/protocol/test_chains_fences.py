@@ -166,7 +166,7 @@ def test_tpc_03_a_batch_that_was_added_before_the_prepare_is_refused_after_it() 
     connection_of(store).submit(Append(identity, (batch_for(store, 1),)))
     state = connection_of(store).chains[0].state
     evidence = Added(0, state.sequence, state.timestamp)
-    process(bucket, clock).submit(HoldTxn(identity))
+    connection_of(process(bucket, clock)).submit(HoldTxn(identity))
     for late in (
         Append(identity, (batch_for(store, 1, 1),), added=evidence),
         Append(identity, (), (positions(groups_of(store, 1)),), added=evidence),

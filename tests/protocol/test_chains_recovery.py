@@ -364,11 +364,10 @@ def test_a_refused_batch_in_one_chain_aborts_all_of_its_transaction(bucket: Memo
     producer.begin_transaction()
     write_everywhere(producer, b"lost")
     gone = partitions_of(store, 0)[0]
-    uploads = producer._accumulator
-    uploads.seal()
-    for upload in uploads.wait():
+    producer._accumulator.seal_all()
+    for upload in producer._sender._uploaded():
         if upload.batch.tp.partition == gone:
-            connection_of(process(bucket, clock)).submit(DropObjects((upload.new_batch.segment.key,)))
+            connection_of(process(bucket, clock)).submit(DropObjects((upload.registrable.segment.key,)))
     with pytest.raises(UploadExpiredError):
         producer.commit_transaction()
     assert connection_of(process(bucket, clock)).view().transactions[ids_of(store, 1)].state is TxnState.ONGOING

@@ -191,7 +191,7 @@ def test_what_was_added_for_an_upload_that_failed_is_aborted() -> None:
     faults = FaultStore(MemoryStore(clock=clock), no_faults)
     process(faults, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
     store = process(faults, clock)
-    producer = store.producer(ids_of(store, HOME))
+    producer = store.producer(ids_of(store, HOME), delivery_timeout=0)
     producer.begin_transaction()
     write_everywhere(producer, b"value", partitions=PARTITIONS)
     faults.plan = on(Fault.UNAVAILABLE_503, "put", key_contains="topics/")

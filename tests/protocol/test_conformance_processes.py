@@ -21,7 +21,13 @@ from tests.helpers.shell import (
 )
 from txnstore.core.events import MarkerWritten
 from txnstore.core.model import Outcome, TopicPartition, TxnState
-from txnstore.errors import InvalidTxnStateError, ProducerFencedError, StorageError, StorageRefusedError
+from txnstore.errors import (
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    StorageError,
+    StorageRefusedError,
+)
 from txnstore.producer import Producer
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -165,7 +171,7 @@ def test_tmo_02_what_is_past_its_time_out_is_fenced_and_aborted() -> None:
     offsets = store.offsets("t", 0)
     assert offsets.last_stable == offsets.high_watermark
     producer.send("t", b"later", partition=0)
-    with pytest.raises(ProducerFencedError):
+    with pytest.raises(InvalidProducerEpochError):
         producer.flush()
     assert values(store, isolation="read_uncommitted") == [b"late"]
     assert values(store) == []
@@ -192,7 +198,7 @@ def test_tmo_04_commit_or_time_out_one_of_them_and_it_is_told(first: str) -> Non
         with new_view(gated.inner, clock) as other:
             assert other.recover().aborted == ("id",)
         gate.open()
-        with pytest.raises(ProducerFencedError):
+        with pytest.raises(InvalidProducerEpochError):
             committing.result(60)
     assert values(store) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, sound, values
+from txnstore.core.group_metadata import GroupMetadata
 from txnstore.core.groups import committed
 from txnstore.core.model import OffsetAndMetadata, TopicPartition
 from txnstore.errors import (
@@ -24,15 +24,6 @@ from txnstore.errors import (
     UnstableOffsetCommitError,
 )
 from txnstore.producer import Producer
-
-
-@dataclass(frozen=True)
-class Membership:
-    """What a consumer's ``group_metadata()`` gives."""
-
-    group: str = "g"
-    generation: int = -1
-    member_id: str = ""
 
 
 @pytest.fixture
@@ -151,7 +142,7 @@ def test_a_member_that_is_gone_is_refused_and_its_transaction_can_be_aborted(ben
     plain(bench, 3)
     producer = begun(bench)
     producer.send("t", b"x")
-    producer.send_offsets({T0: 5}, Membership(generation=7, member_id="m"))
+    producer.send_offsets({T0: 5}, GroupMetadata("g", generation=7, member_id="m"))
     with pytest.raises(UnknownMemberError, match="no member 'm'"):
         producer.commit_transaction()
     with pytest.raises(InvalidTxnStateError, match="abort it"):
@@ -159,7 +150,7 @@ def test_a_member_that_is_gone_is_refused_and_its_transaction_can_be_aborted(ben
     producer.abort_transaction()
     assert (values(bench.store), position(bench)) == ([], 3)
     with producer.transaction() as txn:
-        txn.send_offsets({T0: 6}, Membership())
+        txn.send_offsets({T0: 6}, GroupMetadata("g"))
     assert position(bench) == 6
 
 

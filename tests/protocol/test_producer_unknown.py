@@ -179,7 +179,7 @@ def test_a_scope_does_not_abort_after_an_unknown_commit(bench: Bench) -> None:
     producer = bench.store.producer("id")
     with bench.silent(applied=True), pytest.raises(UnknownOutcomeError), producer.transaction() as txn:
         txn.send("t", b"a", partition=0)
-    assert repr(producer).endswith("ENDING>")
+    assert repr(producer).endswith("COMMITTING_TRANSACTION>")
     producer.commit_transaction()
     assert values(bench.store) == [b"a"]
 
@@ -372,7 +372,7 @@ def test_an_upload_without_an_answer_is_no_unknown_commit(bench: Bench) -> None:
     """REC-08: No entry names the object, so nothing has happened: the transaction is to be aborted, and the scope does
     it.
     """
-    producer = bench.store.producer("id")
+    producer = bench.store.producer("id", delivery_timeout=0)
     scope = producer.transaction()
     scope.__enter__().send("t", b"a", partition=0)
     lost = on(Fault.LOST_RESPONSE, "put", key_contains="topics/")

@@ -16,7 +16,7 @@ from txnstore.core.groups import committed
 from txnstore.core.invariants import check_view
 from txnstore.core.model import Outcome, TopicPartition, TxnState
 from txnstore.core.routing import chain_of_transactional_id
-from txnstore.errors import ProducerFencedError, TxnStoreError
+from txnstore.errors import InvalidProducerEpochError, InvalidTxnStateError, ProducerFencedError, TxnStoreError
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
@@ -95,18 +95,19 @@ def _offsets(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("call", [_send, _offsets, Producer.commit_transaction], ids=["send", "offsets", "commit"])
-def test_tmo_02_a_producer_that_was_paused_for_too_long_is_fenced(
+def test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on(
     store: Store, clock: ManualClock, call: Callable[[Producer], None]
 ) -> None:
     """TMO-02, BUG-08: one bump of the epoch, in one entry with the abort; whatever it does next is refused.
 
-    ``testFencingOnTransactionExpiration``: read_uncommitted has what it wrote before, read_committed nothing.
+    ``testFencingOnTransactionExpiration``: read_uncommitted has what it wrote before, read_committed nothing. No newer
+    instance has taken over, so the producer goes on with the bumped epoch after an abort (KIP-588).
     """
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
     store.recover()
     assert store.transaction(name_of(store)).epoch == producer.epoch + 1
-    with pytest.raises(ProducerFencedError):
+    with pytest.raises(InvalidProducerEpochError, match="aborted by somebody else"):
         call(producer)
     assert (seen(store), offset(store)) == ({}, None)
     assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
@@ -114,6 +115,36 @@ def test_tmo_02_a_producer_that_was_paused_for_too_long_is_fenced(
         ends = store.offsets("t", number)
         assert ends.last_stable == ends.high_watermark
     assert store.transaction(name_of(store)).epoch == producer.epoch + 1
+    with pytest.raises(InvalidTxnStateError, match="abort it"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert store.transaction(name_of(store)).epoch == producer.epoch
+    with producer.transaction() as txn:
+        txn.send("t", b"next", partition=0)
+    assert seen(store) == {b"next": 1}
+
+
+@pytest.mark.parametrize("when", ["before the call", "before the abort"])
+def test_fen_01_a_timeout_hides_no_newer_instance(store: Store, clock: ManualClock, when: str) -> None:
+    """FEN-01, KIP-588: after the abort for its age somebody else takes the id: the producer is fenced for good."""
+    producer = opened(store)
+    clock.advance(TIMEOUT_MS + 1)
+    store.recover()
+    if when == "before the call":
+        successor = store.producer(name_of(store))
+        with pytest.raises(ProducerFencedError):
+            _send(producer)
+    else:
+        with pytest.raises(InvalidProducerEpochError):
+            _send(producer)
+        successor = store.producer(name_of(store))
+    with pytest.raises(ProducerFencedError):
+        producer.abort_transaction()
+    with pytest.raises(ProducerFencedError):
+        producer.begin_transaction()
+    with successor.transaction() as txn:
+        txn.send("t", b"successor", partition=0)
+    assert seen(store) == {b"successor": 1}
 
 
 def test_tmo_02_an_abort_that_comes_after_the_sweep_agrees_with_it(store: Store, clock: ManualClock) -> None:
@@ -168,7 +199,7 @@ def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnSt
 def test_tmo_04_a_sweep_that_wins_is_told_to_the_commit(store: Store, clock: ManualClock) -> None:
     """TMO-04: the commit had not reached the chain; it is refused for good, and nothing of it is seen."""
     error, aborted = race(store, clock, commit_first=True)
-    assert type(error) is ProducerFencedError
+    assert type(error) is InvalidProducerEpochError
     assert aborted == (name_of(store),)
     assert (seen(store), offset(store)) == ({}, None)
 

@@ -11,8 +11,15 @@ from txnstore.core.commands import AbortTxn
 from txnstore.core.groups import committed
 from txnstore.core.invariants import check_view
 from txnstore.core.model import TopicPartition, TxnState
-from txnstore.errors import InvalidConfigError, InvalidTxnStateError, ProducerFencedError, TxnStoreError
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TxnStoreError,
+)
 from txnstore.producer import Producer
+from txnstore.producer.transaction_state import State
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, no_faults, on
@@ -92,7 +99,7 @@ def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, cloc
     other.consumer(["t"]).poll()
     assert connection_of(other).view().transactions[name_of(store)].state is TxnState.ONGOING
     connection_of(other).submit(AbortTxn(name_of(store)))
-    with pytest.raises(ProducerFencedError):
+    with pytest.raises(InvalidProducerEpochError):
         producer.commit_transaction()
     assert seen(process(bucket, clock)) == {}
     assert clean(process(bucket, clock))
@@ -146,7 +153,8 @@ def test_tpc_05_a_batch_of_the_old_epoch_is_refused_in_every_chain(bucket: Memor
     store = process(bucket, clock)
     producer, name = prepared(store)
     successor = process(bucket, clock).producer(name_of(store), keep_prepared=True)
-    producer._life.phase = type(producer._life.phase).IN_TRANSACTION  # As if it had not heard of its own prepare.
+    producer._manager.state = State.IN_TRANSACTION  # As if it had not heard of its own prepare.
+    producer._manager._note()
     write_everywhere(producer, b"zombie")
     with pytest.raises(TxnStoreError):
         producer.flush()
@@ -214,7 +222,7 @@ def test_a_name_that_is_none(text: object) -> None:
 
 
 def test_a_producer_that_is_fenced_when_it_prepares_is_over(bucket: MemoryStore, clock: ManualClock) -> None:
-    """TPC-03, API-09: aborted by another one between the last batch and the prepare; it does not go on as if nothing
+    """TPC-03, API-09: a newer instance came between the last batch and the prepare; it does not go on as if nothing
     had been.
     """
     store = process(bucket, clock)
@@ -222,7 +230,7 @@ def test_a_producer_that_is_fenced_when_it_prepares_is_over(bucket: MemoryStore,
     producer.begin_transaction()
     write_everywhere(producer, b"value")
     producer.flush()
-    assert process(bucket, clock).abort_transaction(name_of(store))
+    process(bucket, clock).producer(name_of(store))
     with pytest.raises(ProducerFencedError):
         producer.prepare_transaction()
     for call in (producer.abort_transaction, producer.begin_transaction, producer.prepare_transaction):
@@ -230,4 +238,23 @@ def test_a_producer_that_is_fenced_when_it_prepares_is_over(bucket: MemoryStore,
             call()
     producer.close()
     assert seen(process(bucket, clock)) == {}
+    assert clean(process(bucket, clock))
+
+
+def test_a_transaction_that_is_aborted_before_it_is_prepared_may_begin_anew(
+    bucket: MemoryStore, clock: ManualClock
+) -> None:
+    """TPC-03, KIP-588: the prepare is refused, the abort agrees with the one that was, and the producer goes on."""
+    store = process(bucket, clock)
+    producer = store.producer(name_of(store))
+    producer.begin_transaction()
+    write_everywhere(producer, b"value")
+    producer.flush()
+    assert process(bucket, clock).abort_transaction(name_of(store))
+    with pytest.raises(InvalidProducerEpochError):
+        producer.prepare_transaction()
+    producer.abort_transaction()
+    with producer.transaction() as txn:
+        write_everywhere(txn, b"next")
+    assert seen(process(bucket, clock)) == {b"next": PARTITIONS}
     assert clean(process(bucket, clock))

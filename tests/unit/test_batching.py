@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,27 +16,40 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.core.commands import Appended
 from txnstore.core.model import Topic, TopicPartition
 from txnstore.errors import StorageError, TransactionAbortedError
-from txnstore.producing.batching import (
-    PendingBatch,
-    RecordFuture,
-    RecordMetadata,
-    TableFuture,
-    TablePart,
-    fail_all,
-    resolve_all,
-)
+from txnstore.producer.batches import Batch, Waiter
+from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture, TablePart
 from txnstore.segment.schema import RECORD_SCHEMA
 
 TP = TopicPartition("t", 1)
 
 
-def batch(demand: object = None, tp: TopicPartition = TP) -> PendingBatch:
-    """A batch whose producer does ``demand`` when somebody waits."""
+class Flusher:
+    """A producer that does ``demand`` when somebody waits: at once, or when a wait with a time limit asks for it."""
 
-    def nothing() -> None:
-        return None
+    def __init__(self, demand: Callable[[], Exception | None] | None = None) -> None:
+        self._demand = demand
 
-    return PendingBatch(tp, topic_writer(Topic("t", "id", 3)), 1_000, demand if callable(demand) else nothing)
+    def flush_for(self, batch: Batch) -> Exception | None:
+        return self._demand() if self._demand is not None else None
+
+    def flush_soon(self, waiter: Waiter) -> None:
+        if self._demand is not None:
+            waiter.wake(self._demand())
+
+
+def batch(demand: Callable[[], Exception | None] | None = None, tp: TopicPartition = TP) -> Batch:
+    return Batch(tp, topic_writer(Topic("t", "id", 3)), 1_000, Flusher(demand))
+
+
+def settle(batches: Sequence[Batch], outcome: Appended | Exception) -> None:
+    """As the sender does: callbacks come last, so each finds all batches settled."""
+    for one in batches:
+        if isinstance(outcome, Exception):
+            one.fail(outcome)
+        else:
+            one.resolve(outcome)
+    for one in batches:
+        one.call_back()
 
 
 def landed(base: int, count: int = 1, tp: TopicPartition = TP) -> Appended:
@@ -57,7 +70,8 @@ def test_records_and_tables_come_out_in_the_order_in_which_they_came_in() -> Non
     assert pending.add_record((None, b"1", [("h", b"v")], 8), 2) == 1
     assert pending.add_table(table([b"2", b"3"])) == 2
     assert pending.add_record((None, b"4", None, None), 1) == 4
-    rows = pending.take_table(9)
+    pending.count()
+    rows = pending.table(9)
     assert rows.schema == RECORD_SCHEMA
     assert rows["value"].to_pylist() == [b"0", b"1", b"2", b"3", b"4"]
     assert rows["timestamp"].cast(pa.int64()).to_pylist() == [7, 8, None, None, 9]
@@ -78,8 +92,11 @@ def test_the_size_counts_every_record_and_grows() -> None:
 def test_taking_the_rows_lets_go_of_them() -> None:
     pending = batch()
     pending.add_record((None, b"x", None, None), 1)
-    pending.take_table(1)
-    assert pending._pieces == []
+    pending.count()
+    assert pending.table(1).num_rows == 1
+    assert pending.table(1).num_rows == 1  # An upload that failed is tried again.
+    pending.release()
+    assert (pending._pieces, pending._table, pending.rows) == ([], None, 1)
 
 
 # Settling -------------------------------------------------------------------------------------------------------------
@@ -94,7 +111,7 @@ def test_the_first_outcome_stays() -> None:
 
 
 def test_a_wait_asks_the_producer_to_flush_and_returns_what_that_gave() -> None:
-    pending: PendingBatch = batch(lambda: pending.resolve(landed(3)))
+    pending = batch(lambda: pending.resolve(landed(3)))
     assert not pending.settled
     assert pending.wait().base_offset == 3
 
@@ -122,7 +139,13 @@ def test_a_wait_ends_with_its_timeout() -> None:
 
 def test_many_threads_wait_for_one_batch() -> None:
     demands = threading.Semaphore(0)
-    pending = batch(demands.release)
+
+    class Slow(Flusher):
+        def flush_soon(self, waiter: Waiter) -> None:
+            demands.release()
+
+    pending = batch()
+    pending._flusher = Slow()
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(pending.wait, 30) for _ in range(8)]
         for _ in range(8):
@@ -139,11 +162,11 @@ def test_a_callback_finds_every_batch_of_its_entry_settled() -> None:
     first, second = batch(), batch()
     seen: list[bool] = []
     RecordFuture(first, 0, None).add_done_callback(lambda _: seen.append(second.settled))
-    resolve_all([first, second], [landed(0), landed(1)])
+    settle([first, second], landed(0))
     assert seen == [True]
     third, fourth = batch(), batch()
     RecordFuture(third, 0, None).add_done_callback(lambda _: seen.append(fourth.settled))
-    fail_all([third, fourth], StorageError("away"))
+    settle([third, fourth], StorageError("away"))
     assert seen == [True, True]
 
 
@@ -156,14 +179,14 @@ def test_callbacks_are_called_once_in_their_order() -> None:
 
     for number in range(3):
         future.add_done_callback(note(number))
-    resolve_all([pending], [landed(0)])
-    fail_all([pending], StorageError("late"))
+    settle([pending], landed(0))
+    settle([pending], StorageError("late"))
     assert calls == [(0, True), (1, True), (2, True)]
 
 
 def test_a_callback_that_is_added_late_is_called_at_once() -> None:
     pending, calls = batch(), list[object]()
-    resolve_all([pending], [landed(6)])
+    settle([pending], landed(6))
     RecordFuture(pending, 0, None).add_done_callback(lambda done: calls.append(done.result().offset))
     assert calls == [6]
 
@@ -179,7 +202,7 @@ def test_a_callback_that_raises_is_logged_and_stops_nobody(caplog: pytest.LogCap
     future.add_done_callback(broken)
     future.add_done_callback(calls.append)
     with caplog.at_level(logging.ERROR):
-        resolve_all([pending], [landed(0)])
+        settle([pending], landed(0))
     assert calls == [future]
     assert "a done callback failed" in caplog.text
 
@@ -224,7 +247,7 @@ def test_a_future_behaves_like_one_of_the_standard_library() -> None:
     assert (future.running(), future.done(), future.exception()) == (False, True, None)
 
 
-def part(pending: PendingBatch, first: int, *rows: int) -> TablePart:
+def part(pending: Batch, first: int, *rows: int) -> TablePart:
     """Rows of a sent table that went into one batch, from its row ``first`` on."""
 
     def places(count: int) -> npt.NDArray[np.int64]:
@@ -251,9 +274,9 @@ def test_a_table_is_done_when_all_of_its_batches_are_and_calls_back_once() -> No
     one, two = batch(), batch()
     future, calls = TableFuture([part(one, 0, 0), part(two, 0, 1), part(one, 1, 2)]), list[object]()
     future.add_done_callback(calls.append)
-    resolve_all([one], [landed(0)])
+    settle([one], landed(0))
     assert calls == []
-    resolve_all([two], [landed(1)])
+    settle([two], landed(1))
     assert calls == [future]
 
 

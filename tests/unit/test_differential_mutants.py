@@ -403,3 +403,14 @@ def test_a_recorded_script_can_be_replayed_from_the_command_line(
     path.write_text(path.read_text().replace('"epoch": 0', '"epoch": 1'))
     assert main(["replay", str(path)]) == 1
     assert "answer.epoch: expected 1, got 0" in capsys.readouterr().out
+
+
+def test_fen_06_a_client_is_fenced_for_good_only_by_a_newer_instance() -> None:
+    """FEN-06, KIP-588: after a timeout, Kafka's client aborts and goes on."""
+    comparison = Comparison(BROKER)
+    flush = {"op": "flush", "producer": "A"}
+    told = {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}
+    comparison.step({"op": "init", "producer": "A", "id": "a"}, {}, {})
+    assert comparison.step(flush, *told)
+    comparison.step({"op": "init", "producer": "B", "id": "a"}, {}, {})
+    assert comparison.step(flush, *told) == []

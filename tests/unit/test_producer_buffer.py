@@ -13,7 +13,8 @@ from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, new_store, sound, values
 from txnstore.errors import InvalidTxnStateError, ProducerFencedError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer import Producer
-from txnstore.producing.batching import RECORD_OVERHEAD, RecordFuture
+from txnstore.producer.batches import RECORD_OVERHEAD
+from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 
 RECORD = b"x" * 100
@@ -28,9 +29,11 @@ def gated() -> GatedStore:
 def held(producer: Producer) -> int:
     """The bytes in open batches and in uploads that have not ended."""
     accumulator = producer._accumulator
-    open_bytes = sum(batch.bytes for batch in accumulator._open.values())
-    assert open_bytes == accumulator._open_bytes
-    return open_bytes + sum(item.size for item in accumulator._sealed if not item.future.done())
+    with producer._manager.lock:
+        open_bytes = sum(batch.bytes for batch in accumulator._open.values())
+        found = open_bytes + sum(upload.size for upload in accumulator.sealed if upload.buffered)
+        assert found == accumulator.buffered
+        return found
 
 
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "idempotent"])
@@ -200,7 +203,7 @@ def test_inside_a_transaction_nothing_lingers_unless_it_is_asked_for() -> None:
     producer = bench.store.producer("id")
     producer.begin_transaction()
     producer.send("t", b"x")
-    assert producer._lingerer is None
+    assert producer._linger.thread is None
     producer.abort_transaction()
     done = threading.Event()
     with bench.store.producer("id", linger=0.001) as producer:
@@ -216,8 +219,7 @@ def test_a_record_that_lingers_when_the_storage_is_away_is_written_when_it_is_ba
     """Nobody has to send another one."""
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
-    assert producer._lingerer is not None
-    producer._lingerer._again = 0.001
+    producer._linger._again = 0.001
     tried, done = threading.Semaphore(0), threading.Event()
     real = bench.inner.put_if_absent
 
@@ -247,8 +249,7 @@ def test_a_close_flushes_what_lingers_and_ends_the_thread() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=3_600)
     future = producer.send("t", b"x", partition=0)
-    assert producer._lingerer is not None
-    thread = producer._lingerer._thread
+    thread = producer._linger.thread
     assert thread is not None
     producer.close()
     assert future.result().offset == 0

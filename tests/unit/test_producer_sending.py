@@ -190,7 +190,8 @@ def test_uploads_that_end_in_another_order_are_registered_in_that_of_their_sends
     with store.producer(batch_bytes=1, linger=None) as producer:
         futures = [producer.send("t", b"%d" % number, partition=0) for number in range(5)]
         gate.wait_for()
-        uploads = [upload.future for upload in producer._accumulator._sealed]
+        uploads = [upload.task for upload in producer._accumulator.sealed if upload.task is not None]
+        assert len(uploads) == 5
         ended = as_completed(uploads, timeout=60)
         for _ in range(4):
             next(ended)
@@ -481,3 +482,18 @@ def test_a_bad_setting_is_named_and_no_id_is_granted(bench: Bench, options: dict
 def test_an_unknown_option_is_a_type_error(bench: Bench) -> None:
     with pytest.raises(TypeError, match="compression"):
         bench.store.producer(compression="zstd")  # type: ignore[call-arg]
+
+
+def test_each_topic_is_looked_at_again_when_the_catalog_has_changed(bench: Bench) -> None:
+    """Also the one that is sent to after another one was."""
+    with bench.store.producer(linger=None) as producer:
+        for name in ("a", "b"):
+            bench.store.create_topic(name)
+            producer.send(name, b"old")
+        producer.flush()
+        bench.store.delete_topic("b")
+        bench.store.create_topic("b")
+        producer.send("a", b"new")
+        producer.send("b", b"new")
+        producer.flush()
+    assert values(bench.store, "b") == [b"new"]

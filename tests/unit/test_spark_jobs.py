@@ -14,7 +14,7 @@ from txnstore.core.model import NewBatch, TopicPartition, TxnState
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
-from txnstore.producing.uploads import upload
+from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
 from txnstore.spark import jobs
 from txnstore.storage.memory import MemoryStore

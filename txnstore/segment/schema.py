@@ -110,8 +110,8 @@ def timestamp_range(table: pa.Table, column: str | None, default_ms: int) -> tup
     """The minimum and maximum of :func:`timestamps_of` in milliseconds; ``default_ms`` twice without rows."""
     if table.num_rows == 0 or (column is None and TIMESTAMP_FIELD.name not in table.column_names):
         return default_ms, default_ms
-    ends = pc.min_max(timestamps_of(table, column, default_ms).cast(pa.int64()))
-    return ends["min"].as_py(), ends["max"].as_py()
+    ends = pc.min_max(timestamps_of(table, column, default_ms))
+    return ends["min"].value, ends["max"].value  # Milliseconds, without a cast of the column.
 
 
 def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:

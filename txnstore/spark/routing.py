@@ -20,8 +20,8 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.core.model import NewBatch, TopicPartition
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
-from txnstore.producing.records import check_rows
-from txnstore.producing.uploads import upload
+from txnstore.producer.records import check_rows
+from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.storage.base import ObjectStore

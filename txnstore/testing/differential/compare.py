@@ -39,14 +39,20 @@ class Allowed:
 class Comparison:
     """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
 
-    ``source``: who has made the expectations. Most entries of the whitelist are for a broker alone.
+    ``source``: who has made the expectations. Most entries of the whitelist are for a broker alone. ``of_model``: the
+    model is compared; it knows one class of stale epochs.
     """
 
-    def __init__(self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None) -> None:
+    def __init__(
+        self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None, *, of_model: bool = False
+    ) -> None:
+        self.of_model = of_model
         self.from_broker = source != MODEL
         self.compacted = False
         self.restarted = False
         self.newer_groups: set[str] = set()
+        self._ids: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
         self.used: dict[str, int] = {}
         self._whitelist = WHITELIST if whitelist is None else whitelist
 
@@ -54,6 +60,9 @@ class Comparison:
         """The differences after an operation that no item allows."""
         self.compacted = self.compacted or op["op"] == "compact"
         self.restarted = self.restarted or op["op"] == "restart"
+        if op["op"] in {"init", "raw_init", "fence"} and "id" in op:
+            producer = op.get("producer", "")
+            self._ids[producer], self._owners[op["id"]] = op["id"], producer
         if op.get("protocol") == "consumer":
             self.newer_groups.add(op["group"])
         found = []
@@ -64,6 +73,10 @@ class Comparison:
             else:
                 self.used[allowed.item] = self.used.get(allowed.item, 0) + 1
         return found
+
+    def replaced(self, producer: str) -> bool:
+        """Whether another producer has taken its transactional id."""
+        return self._owners.get(self._ids.get(producer, ""), producer) != producer
 
 
 def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
@@ -79,15 +92,6 @@ def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
 
 
 # The whitelist --------------------------------------------------------------------------------------------------------
-
-
-def _errors(*names: str) -> Callable[[Comparison, Op, Difference], bool]:
-    """All of these names are one class of error here."""
-
-    def applies(comparison: Comparison, op: Op, difference: Difference) -> bool:
-        return difference.path == ("error",) and {difference.expected, difference.actual} <= set(names)
-
-    return applies
 
 
 def _compacted(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -106,8 +110,21 @@ def _illegal_state(comparison: Comparison, op: Op, difference: Difference) -> bo
 def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool:
     """The commit, and what its producer is asked after it."""
     ends = op["op"] in {"begin", "commit"} or (op["op"] == "raw_end_txn" and op["commit"])
-    both = difference.expected == "INVALID_TXN_STATE" and difference.actual == "PRODUCER_FENCED"
+    if difference == Difference(("error",), "PRODUCER_FENCED", "INVALID_TXN_STATE"):
+        return op["op"] == "begin" and not comparison.from_broker  # The model's client is over, a real one may abort.
+    told = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+    both = difference.expected == "INVALID_TXN_STATE" and difference.actual in told
     return comparison.from_broker and difference.path == ("error",) and ends and both
+
+
+def _stale_epoch(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """One class for what a request finds. A client is fenced for good here only if a newer instance came (KIP-588)."""
+    both = (difference.expected, difference.actual)
+    if difference.path != ("error",) or sorted(map(str, both)) != ["INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"]:
+        return False
+    fatal = difference.actual == "PRODUCER_FENCED"
+    safe = op["op"].startswith("raw_") or comparison.of_model or not fatal
+    return safe or comparison.replaced(op.get("producer", ""))
 
 
 def _shorter_window(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -165,7 +182,7 @@ WHITELIST: tuple[Allowed, ...] = (
     Allowed(
         "FEN-06",
         "a stale epoch is one class here, whether a partition or the coordinator sees it",
-        _errors("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"),
+        _stale_epoch,
     ),
     Allowed("API-01", "Java's IllegalStateException is the producer's own state here", _illegal_state),
     Allowed(
@@ -173,7 +190,9 @@ WHITELIST: tuple[Allowed, ...] = (
         "a compaction may drop aborted records: read_uncommitted shows fewer, the index names fewer",
         _compacted,
     ),
-    Allowed("TV2-02", "a commit that finds its transaction aborted is fenced, as KAFKA-20785 asks", _late_commit),
+    Allowed(
+        "TV2-02", "a commit that finds its transaction aborted is refused as a stale epoch (KAFKA-20785)", _late_commit
+    ),
     Allowed("OFF-06", "Java's CommitFailedException hides which part of a membership is wrong", _commit_failed),
     Allowed(
         "OFF-07",

@@ -49,7 +49,8 @@ def record(ops: Iterable[Op], driver: Driver | None = None) -> list[Observation]
 
 def replay(trace: Trace, driver: Driver, comparison: Comparison | None = None) -> Comparison:
     """Run the operations of a trace and compare after each. Raises :class:`MismatchError` at the first difference."""
-    comparison = comparison if comparison is not None else Comparison(trace.source)
+    if comparison is None:
+        comparison = Comparison(trace.source, of_model=isinstance(driver, ModelDriver))
     expected: dict[str, Any] = {}
     for number, (op, observation) in enumerate(zip(trace.ops, trace.observations, strict=True), 1):
         expected = merged(expected, observation.get("state", {}))

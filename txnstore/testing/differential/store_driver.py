@@ -28,8 +28,8 @@ from txnstore.core.routing import chain_of_transactional_id
 from txnstore.errors import TxnStoreError
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
-from txnstore.producing.batching import RecordFuture
-from txnstore.producing.uploads import upload
+from txnstore.producer.futures import RecordFuture
+from txnstore.producer.upload import upload
 from txnstore.segment.schema import records_to_table
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on

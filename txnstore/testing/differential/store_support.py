@@ -10,7 +10,7 @@ from txnstore.core.commands import TxnOffsets
 from txnstore.core.events import GroupOffset
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
-from txnstore.producing.batching import RecordFuture
+from txnstore.producer.futures import RecordFuture
 from txnstore.testing.differential.members import Claim
 from txnstore.testing.differential.trace import Op
 
@@ -20,6 +20,7 @@ KAFKA_NAMES = {
     "FencedInstanceError": "FENCED_INSTANCE_ID",
     "IllegalGenerationError": "ILLEGAL_GENERATION",
     "InvalidPidMappingError": "INVALID_PRODUCER_ID_MAPPING",
+    "InvalidProducerEpochError": "INVALID_PRODUCER_EPOCH",
     "InvalidTxnStateError": "INVALID_TXN_STATE",
     "InvalidTxnTimeoutError": "INVALID_TRANSACTION_TIMEOUT",
     "OffsetMetadataTooLargeError": "OFFSET_METADATA_TOO_LARGE",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txnstore.errors import ProducerFencedError, StorageError, TxnStoreError, UnknownOutcomeError, UploadExpiredError
 from txnstore.producer import Producer
-from txnstore.producing.batching import RecordFuture
+from txnstore.producer.futures import RecordFuture
 from txnstore.testing.faults import SimulatedCrash
 from txnstore.testing.simulation.actor import PATIENCE, Actor
 from txnstore.testing.simulation.runtime import TaskExecutor

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from txnstore.errors import (
     ConcurrentTransactionsError,
     IllegalGenerationError,
+    InvalidProducerEpochError,
     InvalidTxnStateError,
     ProducerFencedError,
     StorageError,
@@ -24,6 +25,7 @@ from txnstore.testing.simulation.world import Process
 #: What a transaction may be refused with although its client did everything right.
 REFUSALS = (
     ProducerFencedError,
+    InvalidProducerEpochError,
     UploadExpiredError,
     ConcurrentTransactionsError,
     IllegalGenerationError,

@@ -18,7 +18,7 @@ from contextlib import closing
 import txnstore
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CompactionConflictError, StorageError, TxnStoreError, UnknownOutcomeError
-from txnstore.producing.batching import RecordFuture
+from txnstore.producer.futures import RecordFuture
 from txnstore.read.plan import IsolationLevel
 from txnstore.testing.history import (
     Assign,

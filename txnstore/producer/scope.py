@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from txnstore.errors import TxnStoreError, UnknownOutcomeError
 
-if TYPE_CHECKING:
-    from txnstore.producer import Producer
+
+class Transactional(Protocol):
+    """What a transaction is begun and ended on."""
+
+    def begin_transaction(self) -> None: ...
+
+    def commit_transaction(self) -> None: ...
+
+    def abort_transaction(self) -> None: ...
 
 
-class TransactionScope:
+P = TypeVar("P", bound=Transactional)
+
+
+class TransactionScope(Generic[P]):
     """The ``with`` block of :meth:`Producer.transaction`."""
 
     __slots__ = ("_producer",)
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: P) -> None:
         self._producer = producer
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> P:
         self._producer.begin_transaction()
         return self._producer
 

@@ -1,0 +1,250 @@
+"""The transaction manager alone, without threads or storage: every state and event, and what it keeps."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
+from txnstore.core.events import GroupOffset
+from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition
+from txnstore.errors import (
+    InvalidTxnStateError,
+    ProducerClosedError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    SchemaMismatchError,
+    StorageError,
+)
+from txnstore.producer.batches import Batch
+from txnstore.producer.prepared import PreparedTxn
+from txnstore.producer.transaction_manager import Pending, TransactionManager
+from txnstore.producer.transaction_state import TABLE, Event, State
+from txnstore.producer.upload import Upload
+
+TP = TopicPartition("t", 0)
+TRANSACTIONAL, PLAIN = ProducerIdentity(7, 3, "id"), ProducerIdentity(8, 0)
+ERROR, FATAL = StorageError("away"), ProducerFencedError("a newer instance")
+
+
+def manager(state: State = State.READY, identity: ProducerIdentity = TRANSACTIONAL) -> TransactionManager:
+    found = TransactionManager(identity)
+    found.state = state
+    found.error = {State.FATAL_ERROR: FATAL, State.ABORTABLE_ERROR: ERROR}.get(state)
+    found._note()
+    return found
+
+
+def uploaded(rows: int) -> Upload:
+    """An upload of so many rows that has ended."""
+    batch = object.__new__(Batch)
+    batch.tp, batch.rows, batch.bytes = TP, rows, 1
+    upload = Upload(batch)
+    upload.new_batch = NewBatch("t", 0, Segment("key", "parquet", 1, "", rows), 0, 0)
+    return upload
+
+
+#: What the application may call in which state, and the state after it. Everything else is refused.
+CALLS: dict[tuple[State, Event], State] = {
+    (State.READY, Event.BEGIN): State.IN_TRANSACTION,
+    (State.READY, Event.TAKE_OVER): State.PREPARED_TRANSACTION,
+    (State.READY, Event.FLUSH): State.READY,
+    (State.IN_TRANSACTION, Event.SEND): State.IN_TRANSACTION,
+    (State.IN_TRANSACTION, Event.SEND_OFFSETS): State.IN_TRANSACTION,
+    (State.IN_TRANSACTION, Event.FLUSH): State.IN_TRANSACTION,
+    (State.IN_TRANSACTION, Event.PREPARE): State.PREPARED_TRANSACTION,
+    (State.IN_TRANSACTION, Event.COMMIT): State.COMMITTING_TRANSACTION,
+    (State.IN_TRANSACTION, Event.ABORT): State.ABORTING_TRANSACTION,
+    (State.PREPARED_TRANSACTION, Event.FLUSH): State.PREPARED_TRANSACTION,
+    (State.PREPARED_TRANSACTION, Event.COMMIT): State.COMMITTING_TRANSACTION,
+    (State.PREPARED_TRANSACTION, Event.ABORT): State.ABORTING_TRANSACTION,
+    (State.COMMITTING_TRANSACTION, Event.COMMIT): State.COMMITTING_TRANSACTION,
+    (State.ABORTING_TRANSACTION, Event.ABORT): State.ABORTING_TRANSACTION,
+    (State.ABORTABLE_ERROR, Event.ABORT): State.ABORTING_TRANSACTION,
+    **{(state, Event.CLOSE): State.CLOSED for state in State},
+}
+#: What the sender reports, where it can come.
+REPORTS: dict[tuple[State, Event], State] = {
+    (State.COMMITTING_TRANSACTION, Event.ENDED): State.READY,
+    (State.ABORTING_TRANSACTION, Event.ENDED): State.READY,
+    (State.COMMITTING_TRANSACTION, Event.RESUME): State.IN_TRANSACTION,
+    (State.COMMITTING_TRANSACTION, Event.RESUME_PREPARED): State.PREPARED_TRANSACTION,
+    (State.READY, Event.ABORTABLE): State.READY,
+    (State.FATAL_ERROR, Event.ABORTABLE): State.FATAL_ERROR,
+    (State.CLOSED, Event.ABORTABLE): State.CLOSED,
+    **{
+        (state, Event.ABORTABLE): State.ABORTABLE_ERROR
+        for state in State
+        if state not in (State.READY, State.FATAL_ERROR, State.CLOSED)
+    },
+    **{(state, Event.FATAL): State.FATAL_ERROR for state in State if state is not State.CLOSED},
+    (State.CLOSED, Event.FATAL): State.CLOSED,
+}
+PLAIN_STATES = (State.READY, State.FATAL_ERROR, State.CLOSED)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(State, Event)), ids=lambda value: value.name)
+def test_every_event_in_every_state(state: State, event: Event) -> None:
+    """API-01: it leads where this table says, or it is refused and nothing changes."""
+    found = manager(state)
+    expected = {**CALLS, **REPORTS}.get((state, event))
+    if expected is not None:
+        found._move(event)
+        assert found.state is expected
+    else:
+        with pytest.raises((InvalidTxnStateError, ProducerClosedError, ProducerFencedError)):
+            found._move(event)
+        assert found.state is state
+    assert found.takes_records == (found.state is State.IN_TRANSACTION)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(PLAIN_STATES, Event)), ids=lambda value: value.name)
+def test_every_event_of_an_idempotent_producer(state: State, event: Event) -> None:
+    """It has no transactions; an error of a batch does not end it."""
+    found = manager(state, PLAIN)
+    known = {**CALLS, **REPORTS, (State.READY, Event.SEND): State.READY}
+    transactions = (Event.BEGIN, Event.TAKE_OVER)
+    if (state, event) in known and event not in transactions:
+        found._move(event)
+        assert found.state is known[state, event]
+    else:
+        with pytest.raises((InvalidTxnStateError, ProducerClosedError, ProducerFencedError)):
+            found._move(event)
+        assert found.state is state
+
+
+def test_the_table_names_only_states_that_it_explains() -> None:
+    for states in TABLE.values():
+        assert {after for events in states.values() for after in events.values()} <= set(states)
+    assert set(TABLE[True]) == set(State)
+
+
+def test_the_first_error_of_a_transaction_is_the_one_that_is_named() -> None:
+    """API-09: what follows from it does not hide it."""
+    found = manager(State.IN_TRANSACTION)
+    assert found.fail(ERROR)
+    assert found.fail(SchemaMismatchError("later"))
+    with pytest.raises(InvalidTxnStateError, match="away") as raised:
+        found.begin_end(Outcome.COMMIT)
+    assert raised.value.__cause__ is ERROR
+    found.fail(FATAL)
+    with pytest.raises(ProducerFencedError) as fatal:
+        found.begin_end(Outcome.ABORT)
+    assert fatal.value is FATAL
+
+
+def test_a_refused_record_ends_an_open_transaction_only() -> None:
+    """A10: as in Kafka's doSend. What comes while a transaction ends, or without one, changes nothing."""
+    error = RecordTooLargeError("too large")
+    for state in State:
+        found = manager(state)
+        assert found.refuse(error) == (state is State.IN_TRANSACTION)
+        assert found.state is (State.ABORTABLE_ERROR if state is State.IN_TRANSACTION else state)
+    assert not manager(identity=PLAIN).refuse(error)
+
+
+def test_a_failure_of_the_background_is_raised_once_by_the_next_call() -> None:
+    """A2."""
+    found = manager(identity=PLAIN)
+    found.remember(ERROR)
+    found.remember(SchemaMismatchError("second"))
+    before = found.takes_records
+    with pytest.raises(StorageError) as raised:
+        found.check_send()
+    assert raised.value is ERROR
+    assert (before, found.takes_records) == (False, True)
+    found.check_send()
+    found.report()
+
+
+def test_an_unknown_end_is_repeated_and_a_certain_failure_resumes() -> None:
+    """API-08: after an unknown commit no abort; after one that did not happen both."""
+    for prepared, after in ((None, State.IN_TRANSACTION), (PreparedTxn(7, 3), State.PREPARED_TRANSACTION)):
+        found = manager(after)
+        found.prepared = prepared
+        assert not found.begin_end(Outcome.COMMIT)
+        found.not_ended(Outcome.COMMIT, ERROR)
+        assert found.state is after
+        found.begin_end(Outcome.COMMIT)
+        found.pending = Pending(EndTxn(TRANSACTIONAL, Outcome.COMMIT), [])
+        found.not_ended(Outcome.COMMIT, ERROR)
+        assert found.end_unknown
+        with pytest.raises(InvalidTxnStateError, match="repeat that call"):
+            found.begin_end(Outcome.ABORT)
+        assert found.begin_end(Outcome.COMMIT)
+        found.ended(Outcome.COMMIT, TRANSACTIONAL)
+        assert found.state is State.READY
+
+
+def test_an_abort_that_failed_forbids_a_commit() -> None:
+    """Its unsent records are dropped already."""
+    found = manager(State.IN_TRANSACTION)
+    found.begin_end(Outcome.ABORT)
+    found.not_ended(Outcome.ABORT, ERROR)
+    with pytest.raises(InvalidTxnStateError, match="abort it"):
+        found.begin_end(Outcome.COMMIT)
+    found.begin_end(Outcome.ABORT)
+
+
+def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> None:
+    """API-08: until the application has heard of it, or begins the next transaction."""
+    found = manager(State.COMMITTING_TRANSACTION)
+    found.ended(Outcome.COMMIT, TRANSACTIONAL)
+    assert found.was_ended(Outcome.COMMIT)
+    assert not found.was_ended(Outcome.ABORT)
+    found.begin()
+    assert not found.was_ended(Outcome.COMMIT)
+    found.begin_end(Outcome.COMMIT)
+    found.ended(Outcome.COMMIT, TRANSACTIONAL)
+    found.heard()
+    assert not found.was_ended(Outcome.COMMIT)
+
+
+def test_sequences_are_contiguous_and_begin_anew_in_each_epoch() -> None:
+    """SEQ-01."""
+    found = manager(State.IN_TRANSACTION)
+    pending = found.append([uploaded(3), uploaded(2)])
+    assert isinstance(pending.command, Append)
+    assert [batch.base_sequence for batch in pending.command.batches] == [0, 3]
+    again = found.append(pending.uploads)  # Nothing was submitted, so the numbers are free.
+    assert again.command.batches == pending.command.batches
+    for _ in range(2):  # An interrupt may have it reported twice.
+        found.advance(pending.command)
+    assert [batch.base_sequence for batch in found.append([uploaded(1)]).command.batches] == [5]
+    found.begin_end(Outcome.COMMIT)
+    found.ended(Outcome.COMMIT, ProducerIdentity(7, 4, "id"))
+    assert [batch.base_sequence for batch in found.append([uploaded(1)]).command.batches] == [0]
+
+
+def test_offsets_go_with_one_command_only() -> None:
+    """OFF-02."""
+    found = manager(State.IN_TRANSACTION)
+    first = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),))
+    found.add_offsets(first)
+    pending = found.append([])
+    second = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),))
+    found.add_offsets(second)
+    for _ in range(2):
+        found.advance(pending.command)
+    end = found.end(Outcome.COMMIT, [])
+    assert end is not None
+    assert end.command.offsets == (second,)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_an_empty_transaction_has_no_command(outcome: Outcome) -> None:
+    """API-07."""
+    found = manager(State.IN_TRANSACTION)
+    assert found.end(outcome, []) is None
+    found.started = True
+    assert found.end(outcome, []) is not None
+
+
+def test_a_command_without_an_answer_is_ended_in_the_chain() -> None:
+    """API-17: the chain may know of the transaction."""
+    found = manager(State.IN_TRANSACTION)
+    found.pending = found.append([uploaded(1)])
+    found.begin_end(Outcome.ABORT)
+    found.drop_unsent()
+    assert found.end(Outcome.ABORT, []) == Pending(EndTxn(TRANSACTIONAL, Outcome.ABORT), [])

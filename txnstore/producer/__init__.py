@@ -1,0 +1,12 @@
+"""Producers: records in, batches out, transactions around them.
+
+A record goes from :class:`Producer` into the open batch of its partition (:mod:`~txnstore.producer.accumulator`). The
+:mod:`~txnstore.producer.sender` uploads full batches, and registers uploaded ones with the chain when a flush, a full
+buffer or a commit asks for it. The :mod:`~txnstore.producer.transaction_manager` decides which call fits which state.
+"""
+
+from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture
+from txnstore.producer.prepared import PreparedTxn
+from txnstore.producer.producer import Producer
+
+__all__ = ["PreparedTxn", "Producer", "RecordFuture", "RecordMetadata", "TableFuture"]

@@ -1,0 +1,359 @@
+"""Where records wait: one open batch per partition, and the sealed ones that are being uploaded.
+
+Kafka's ``RecordAccumulator``. What fills the buffers is counted as it comes and goes, so a send costs the same however
+many batches wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.connection import Connection
+from txnstore.core.model import TopicPartition
+from txnstore.core.names import check_topic_name
+from txnstore.core.partitioner import StickyPartitioner, partition_for_key
+from txnstore.errors import UnknownTopicOrPartitionError
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher
+from txnstore.producer.futures import RecordFuture, TablePart
+from txnstore.producer.records import (
+    MAX_TIMESTAMP,
+    RowFormat,
+    check_no_envelope,
+    check_record,
+    check_rows,
+    check_size,
+)
+from txnstore.producer.transaction_manager import TransactionManager
+from txnstore.producer.upload import Upload
+from txnstore.segment.convert import normalize_batches
+from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
+from txnstore.segment.schema import fill_timestamps
+
+Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
+
+
+class TopicBuffer:
+    """A topic as the producer writes it: decoded once for each version of it.
+
+    ``sticky``: the batch of records without a key. ``state``: that of the catalog in which the topic was last found
+    unchanged.
+    """
+
+    __slots__ = ("max_bytes", "partitions", "row_format", "stamped", "state", "sticky", "topic", "tps", "writer")
+
+    def __init__(self, writer: TopicWriter) -> None:
+        self.writer = writer
+        self.topic = writer.topic
+        self.partitions = writer.topic.partitions
+        self.tps = [TopicPartition(writer.topic.name, number) for number in range(self.partitions)]
+        self.row_format = RowFormat(writer) if writer.schema is not None else None
+        self.max_bytes = writer.config.max_message_bytes
+        # Under LogAppendTime the record gets the time of its append, whatever it brought (as in Kafka).
+        self.stamped = not writer.config.append_time
+        self.state: object = None
+        self.sticky: Batch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of the topic's stored schema; ``first`` is the number of the first one in what was sent."""
+
+    buffer: TopicBuffer
+    rows: pa.Table
+    first: int
+
+
+class RecordAccumulator:
+    """The buffers of a producer, guarded by the lock of its transaction manager.
+
+    ``buffered``: bytes in open batches and in uploads that have not ended. ``unstarted``: sealed batches whose upload
+    nobody has begun. ``sealed``: all batches that are sealed and not registered, in the order of their seals.
+    """
+
+    def __init__(
+        self, connection: Connection, manager: TransactionManager, flusher: Flusher, batch_bytes: int, buffer_bytes: int
+    ) -> None:
+        self._connection = connection
+        self._manager = manager
+        self._lock = manager.lock
+        self._flusher = flusher
+        self._clock = connection.runtime.clock
+        self._batch_bytes = min(batch_bytes, buffer_bytes)
+        self.buffer_bytes = buffer_bytes
+        self.buffered = 0
+        self.unstarted: deque[Upload] = deque()
+        self.sealed: dict[Upload, None] = {}
+        self._open: dict[TopicPartition, Batch] = {}
+        self._sticky = StickyPartitioner(connection.runtime.rng)
+        self._topics: dict[str, TopicBuffer] = {}
+        self._catalog = connection.chain
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something is not registered yet."""
+        return bool(self._open or self.sealed)
+
+    # Taking in --------------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | Mapping[str, Any] | None,
+        key: bytes | None,
+        partition: int | None,
+        headers: Headers | None,
+        timestamp: int | None,
+    ) -> RecordFuture:
+        """Put one record into its partition's batch. All of it is checked first, so a wrong one fails alone."""
+        buffer = self._topics.get(topic) if type(topic) is str else None
+        if buffer is None or partition is not None or buffer.state is not self._catalog.state:
+            buffer = self._find(topic, partition)
+        now = self._clock()
+        record: Any
+        if buffer.row_format is not None:
+            check_no_envelope(buffer.writer, key, headers, timestamp)
+            record, key, size, timestamp = buffer.row_format.check(value, now)
+        else:
+            if timestamp is None:
+                timestamp = now
+            if (
+                type(value) is bytes
+                and (key is None or type(key) is bytes)
+                and not headers
+                and type(timestamp) is int
+                and 0 <= timestamp <= MAX_TIMESTAMP
+            ):
+                record = (key, value, None, timestamp)
+                size = len(value) if key is None else len(value) + len(key)
+            else:
+                record, key, size = check_record(topic, value, key, headers, timestamp)
+        if size > buffer.max_bytes:
+            check_size(buffer.writer, size)
+        with self._lock:
+            manager = self._manager
+            if not manager.takes_records:
+                manager.check_send()
+            batch = buffer.sticky if key is None and partition is None else None
+            if batch is None or batch.sealed:
+                batch = self._batch(buffer, key, partition, now)
+            if type(record) is tuple:
+                row = batch.add_record(record, size)
+                self.buffered += size + RECORD_OVERHEAD
+            else:  # A row that was converted alone.
+                row = batch.add_table(record, TABLE_OVERHEAD)
+                self.buffered += size + TABLE_OVERHEAD
+            if batch.bytes >= self._batch_bytes:
+                self._seal(batch)
+        return RecordFuture(batch, row, timestamp if buffer.stamped else None)
+
+    def check_partition(self, topic: str, partition: int) -> None:
+        """Raise :class:`UnknownTopicOrPartitionError` unless the partition exists."""
+        self._check_number(self._find(topic, partition), partition)
+
+    def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[Piece]:
+        """The rows in pieces that the buffer can take."""
+        buffer = self._find(topic, partition)
+        most = max(1, self.buffer_bytes // 2)
+
+        def run() -> Iterator[Piece]:
+            first = 0
+            for table in normalize_batches(data, buffer.writer.schema):
+                rows = max(1, table.num_rows * most // max(1, table.nbytes))
+                for at in range(0, max(1, table.num_rows), rows):
+                    yield Piece(buffer, table.slice(at, rows), first + at)
+                first += table.num_rows
+
+        return run()
+
+    def send_table(self, piece: Piece, partition: int | None) -> list[TablePart]:
+        """Put rows into their partitions' batches."""
+        buffer, table = piece.buffer, piece.rows
+        writer, now = buffer.writer, self._clock()
+        check_rows(writer, table)
+        if writer.event_time is not None:
+            table = fill_timestamps(table, writer.event_time, now)
+        with self._lock:
+            self._manager.check_send()
+            numbers = self._partitions(buffer, table, partition)
+            parts: list[TablePart] = []
+            for number, rows in split_by_partition(table, numbers, buffer.partitions):
+                parts += self._add(buffer, number, rows, _Places(numbers, number, piece.first), now)
+        return parts
+
+    def _add(self, buffer: TopicBuffer, number: int, rows: pa.Table, places: _Places, now: int) -> Iterator[TablePart]:
+        """Cut the rows so that no batch grows far over its size."""
+        at, average = 0, max(1, rows.nbytes // max(1, rows.num_rows))
+        event_time = buffer.writer.event_time
+        while at < rows.num_rows:
+            batch = self._batch(buffer, None, number, now)
+            count = min(rows.num_rows - at, max(1, (self._batch_bytes - batch.bytes) // average + 1))
+            piece = rows.slice(at, count)
+            times = piece[event_time] if event_time is not None else None
+            yield TablePart(batch, batch.add_table(piece), count, places.after(at), times)
+            at += count
+            self.buffered += piece.nbytes
+            if batch.bytes >= self._batch_bytes:
+                self._seal(batch)
+
+    def _partitions(self, buffer: TopicBuffer, table: pa.Table, partition: int | None) -> npt.NDArray[np.int32]:
+        column = buffer.writer.key_column
+        if partition is not None:
+            self._check_number(buffer, partition)
+            return np.full(table.num_rows, partition, dtype=np.int32)
+        sticky = self._sticky.partition(buffer.topic.name, buffer.partitions)
+        if column is None:
+            return np.full(table.num_rows, sticky, dtype=np.int32)
+        numbers = partition_array(key_bytes(table[column], column), buffer.partitions)
+        return np.where(numbers < 0, np.int32(sticky), numbers)
+
+    # Topics -----------------------------------------------------------------------------------------------------------
+
+    def _find(self, topic: str, partition: int | None = None) -> TopicBuffer:
+        """The topic as the chain knows it now; asks at the head for one that is unknown, or too small."""
+        catalog = self._catalog
+        state = catalog.state
+        buffer = self._topics.get(topic) if type(topic) is str else None
+        # A state shares the topics that did not change with the states before it.
+        if buffer is not None and state.topics.get(topic) is buffer.topic:
+            buffer.state = state
+            if partition is None or (type(partition) is int and 0 <= partition < buffer.partitions):
+                return buffer
+        topic = check_topic_name(topic)
+        known = state.topics.get(topic)
+        if known is None or (isinstance(partition, int) and partition >= known.partitions):
+            known = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
+            self._catalog = self._connection.chain
+        buffer = self._topics.get(topic)
+        if buffer is None or buffer.topic is not known:
+            buffer = TopicBuffer(topic_writer(known))
+            with self._lock:
+                self._topics[topic] = buffer
+        if partition is not None:
+            self._check_number(buffer, partition)
+        return buffer
+
+    def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
+        if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+            msg = f"partition must be an integer of at least 0, not {partition!r}"
+            raise UnknownTopicOrPartitionError(msg)
+        if partition >= buffer.partitions:
+            name, count = buffer.topic.name, buffer.partitions
+            msg = f"topic {name!r} has {count} partitions, so there is no partition {partition}"
+            raise UnknownTopicOrPartitionError(msg)
+
+    def _batch(self, buffer: TopicBuffer, key: bytes | None, partition: int | None, now: int) -> Batch:
+        """The open batch of the given partition, the key's, or the sticky one."""
+        sticky = key is None and partition is None
+        if partition is None:
+            name, count = buffer.topic.name, buffer.partitions
+            partition = partition_for_key(key, count) if key is not None else self._sticky.partition(name, count)
+        tp = buffer.tps[partition]
+        batch = self._open.get(tp)
+        if batch is not None and batch.writer is not buffer.writer:
+            self._seal(batch)  # The topic was altered meanwhile: a batch has one schema.
+            batch = None
+        if batch is None:
+            batch = self._open[tp] = Batch(tp, buffer.writer, now, self._flusher)
+        if sticky:
+            buffer.sticky = batch
+        return batch
+
+    def look_again(self) -> None:
+        """The store may have been closed meanwhile, and opened again: its chains are others then."""
+        self._catalog = self._connection.chain
+
+    # Sealing ----------------------------------------------------------------------------------------------------------
+
+    def _seal(self, batch: Batch) -> None:
+        """No record is added to it any more, and its upload may begin. May be repeated after an interrupt."""
+        if not batch.sealed:
+            batch.count()
+            upload = Upload(batch)
+            self.sealed[upload], batch.sealed = None, True
+            self.unstarted.append(upload)
+        buffer = self._topics.get(batch.tp.topic)
+        if buffer is not None:
+            buffer.sticky = None
+        self._open.pop(batch.tp, None)
+        self._sticky.new_batch(batch.tp.topic)
+
+    def seal_all(self) -> None:
+        """Seal every open batch."""
+        with self._lock:
+            for batch in list(self._open.values()):
+                self._seal(batch)
+
+    def make_room(self) -> None:
+        """Seal the largest batches until less than half of the buffer is open."""
+        with self._lock:
+            open_bytes = sum(batch.bytes for batch in self._open.values())
+            for batch in sorted(self._open.values(), key=lambda batch: batch.bytes, reverse=True):
+                if open_bytes * 2 < self.buffer_bytes:
+                    return
+                open_bytes -= batch.bytes
+                self._seal(batch)
+
+    # Leaving ----------------------------------------------------------------------------------------------------------
+
+    def released(self, upload: Upload) -> None:
+        """The upload has ended: its rows take no room any more. May be told again."""
+        with self._lock:
+            left = max(0, self.buffered - upload.size) if upload.buffered else self.buffered
+            upload.buffered, self.buffered = False, left
+        upload.batch.release()
+
+    def forget(self, uploads: Sequence[Upload]) -> None:
+        """These batches are settled."""
+        with self._lock:
+            for upload in uploads:
+                self.sealed.pop(upload, None)
+
+    def abandon(self) -> list[Upload]:
+        """Nobody waits for anything any more: seal what is open, begin no upload, try none again.
+
+        Returns all uploads; they stay until :meth:`forget`.
+        """
+        with self._lock:
+            for batch in list(self._open.values()):
+                self._seal(batch)
+            self.unstarted.clear()
+            for upload in self.sealed:
+                upload.abandoned = True
+            return list(self.sealed)
+
+    def row_format(self, batch: Batch) -> RowFormat | None:
+        """How the rows of a batch become columns; None for records without a schema."""
+        if batch.writer.schema is None:
+            return None
+        buffer = self._topics.get(batch.tp.topic)
+        return buffer.row_format if buffer is not None and buffer.writer is batch.writer else RowFormat(batch.writer)
+
+    @property
+    def sealed_partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose batches are on their way, or uploaded and not registered."""
+        return tuple(dict.fromkeys(upload.batch.tp for upload in list(self.sealed)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which rows of a sent table went to one partition, worked out when somebody asks."""
+
+    numbers: npt.NDArray[np.int32]
+    number: int
+    first: int
+    skip: int = 0
+
+    def after(self, rows: int) -> _Places:
+        return _Places(self.numbers, self.number, self.first, rows)
+
+    def __call__(self, count: int) -> npt.NDArray[np.int64]:
+        rows = np.flatnonzero(self.numbers == self.number)[self.skip : self.skip + count]
+        return rows + self.first

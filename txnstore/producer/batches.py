@@ -1,0 +1,215 @@
+"""Batches: records of one partition that become one segment, and settle together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from txnstore.catalog.writing import TopicWriter
+from txnstore.core.commands import Appended
+from txnstore.core.model import TopicPartition
+from txnstore.producer.records import RowFormat
+from txnstore.segment.schema import RecordTuple, records_to_table
+
+#: What a record costs in memory beside its bytes; for the estimate that fills a batch.
+RECORD_OVERHEAD = 32
+#: The same of a row that is kept as an Arrow table of its own.
+TABLE_OVERHEAD = 1024
+
+
+class Flusher(Protocol):
+    """What a batch asks of its producer when somebody waits for it."""
+
+    def flush_for(self, batch: Batch) -> Exception | None:
+        """Flush in the calling thread; why the batch could not be written."""
+        ...
+
+    def flush_soon(self, waiter: Waiter) -> None:
+        """Flush in the background; the waiter is woken when that has ended, with what prevented it."""
+        ...
+
+
+class Waiter:
+    """A thread that waits for a batch. Woken once the batch is settled, or with what keeps it from being written.
+
+    A queue of C code, so an interrupt cannot leave a lock taken.
+    """
+
+    __slots__ = ("_woken", "batch")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self._woken: SimpleQueue[Exception | None] = SimpleQueue()
+
+    def wake(self, hindrance: Exception | None = None) -> None:
+        """End the wait."""
+        self._woken.put(hindrance)
+
+    def wait(self, timeout: float | None) -> Exception | None:
+        """What :meth:`wake` was given. Raises ``queue.Empty`` after ``timeout`` seconds."""
+        return self._woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
+
+
+class Batch:
+    """Records for one partition. Filled by the accumulator under the producer's lock, then sealed, uploaded, settled.
+
+    It settles once: with the offsets it got, or with the error that ended it, which is never an interrupt.
+    """
+
+    __slots__ = ("_appended", "_base", "_callbacks", "_error", "_flusher", "_pieces", "_rows", "_table", "_waiters",
+                 "bytes", "opened_at", "rows", "sealed", "tp", "writer")  # fmt: skip
+
+    def __init__(self, tp: TopicPartition, writer: TopicWriter, opened_at: int, flusher: Flusher) -> None:
+        self.tp = tp
+        self.writer = writer
+        self.opened_at = opened_at
+        self.bytes = 0
+        self.rows = 0  # Counted when it is sealed.
+        self.sealed = False
+        self._flusher = flusher
+        # Each with the number of its first row, so that a place in the batch is known by one step that is atomic:
+        # an interrupt leaves a row in the batch, or not, but never the rows after it under wrong numbers.
+        self._pieces: list[tuple[int, list[Any] | pa.Table]] = []
+        self._rows: list[Any] | None = None  # The last piece, if rows may be added to it.
+        self._base = 0  # Its first row.
+        self._table: pa.Table | None = None
+        self._appended: Appended | None = None
+        self._error: Exception | None = None
+        self._waiters: list[Waiter] = []
+        self._callbacks: list[Callable[[], None]] = []
+
+    def add_record(self, record: Any, size: int) -> int:
+        """Add a record (of a typed topic: a row as :class:`RowFormat` gives it); returns its row number."""
+        rows = self._rows
+        if rows is None:
+            rows = self._new_rows()
+        row = self._base + len(rows)
+        self.bytes += size + RECORD_OVERHEAD
+        rows.append(record)
+        return row
+
+    def _new_rows(self) -> list[Any]:
+        rows: list[Any] = []
+        base = self._end()
+        self._pieces.append((base, rows))
+        self._base, self._rows = base, rows
+        return rows
+
+    def add_table(self, table: pa.Table, overhead: int = 0) -> int:
+        """Add rows that have the topic's stored schema; returns the number of the first."""
+        first = self._end()
+        self._rows = None
+        self.bytes += table.nbytes + overhead
+        self._pieces.append((first, table))
+        return first
+
+    def _end(self) -> int:
+        if not self._pieces:
+            return 0
+        base, piece = self._pieces[-1]
+        return base + len(piece)
+
+    def count(self) -> None:
+        """No row comes any more: remember how many there are."""
+        self.rows = self._end()
+
+    def table(self, now_ms: int, row_format: RowFormat | None = None) -> pa.Table:
+        """All rows as one table. They are kept until :meth:`release`, so an upload may be tried again."""
+        pieces = self._pieces  # Before the table is looked at: they go when that is set.
+        table = self._table
+        if table is None:
+            tables = [self._as_table(piece, now_ms, row_format) for _, piece in pieces if len(piece)]
+            table = self._table = pa.concat_tables(tables or [self.writer.stored.empty_table()])
+        self._pieces, self._rows = [], None
+        return table
+
+    def release(self) -> None:
+        """Let go of the rows."""
+        self._pieces, self._rows, self._table = [], None, None
+
+    def _as_table(self, piece: list[Any] | pa.Table, now_ms: int, row_format: RowFormat | None) -> pa.Table:
+        if isinstance(piece, pa.Table):
+            return piece
+        if self.writer.schema is None:
+            records: Sequence[RecordTuple] = piece
+            return records_to_table(records, now_ms)
+        return (row_format or RowFormat(self.writer)).table(piece)
+
+    # Settling ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether its outcome is known."""
+        return self._appended is not None or self._error is not None
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended it, if it failed."""
+        return self._error
+
+    def resolve(self, appended: Appended) -> None:
+        """The batch is in the log."""
+        if not self.settled:
+            self._appended = appended
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The batch will not get into the log. The first outcome stays."""
+        if not self.settled:
+            self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            waiter.wake()
+
+    def call_back(self) -> None:
+        """Call those who asked to be told of the outcome. Each is called once, whoever calls this how often."""
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:  # pragma: no cover - another thread took the last one
+                return
+            callback()
+
+    def wait(self, timeout: float | None = None) -> Appended:
+        """Where the batch landed; raises what ended it.
+
+        Waiting flushes the producer: in this thread without a ``timeout``; else in the background, so that the wait
+        ends after ``timeout`` seconds with a :class:`TimeoutError`, whatever the flush waits for.
+        """
+        if not self.settled:
+            hindrance = self._flusher.flush_for(self) if timeout is None else None
+            if not self.settled and hindrance is None:
+                hindrance = self._wait(timeout)
+            if not self.settled and hindrance is not None:
+                raise hindrance
+        if self._error is not None:
+            raise self._error
+        assert self._appended is not None
+        return self._appended
+
+    def _wait(self, timeout: float | None) -> Exception | None:
+        """Wait until the batch is settled, or for what keeps it from being written."""
+        waiter = Waiter(self)
+        self._waiters.append(waiter)  # From here on, whoever settles it wakes this.
+        if timeout is not None and not self.settled:
+            self._flusher.flush_soon(waiter)
+        hindrance: Exception | None = None
+        while not self.settled and hindrance is None:
+            try:
+                hindrance = waiter.wait(timeout)
+            except Empty:
+                if not self.settled:
+                    msg = f"no answer for a batch of {self.tp} within {timeout} s"
+                    raise TimeoutError(msg) from None
+        return hindrance
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call back once the outcome is known; immediately if it is."""
+        self._callbacks.append(callback)
+        if self.settled:
+            self.call_back()

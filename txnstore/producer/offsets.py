@@ -1,0 +1,30 @@
+"""Offsets that are committed with a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from txnstore.core.commands import TxnOffsets
+from txnstore.core.group_metadata import GroupMetadata
+from txnstore.core.groups import group_offset, with_id
+from txnstore.core.model import OffsetAndMetadata, TopicPartition
+from txnstore.core.names import check_id
+from txnstore.errors import InvalidConfigError
+
+
+def txn_offsets(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+    group: str | GroupMetadata,
+) -> TxnOffsets:
+    """Positions as a command carries them. :class:`InvalidConfigError` says what is wrong with one."""
+    if not isinstance(cast("object", offsets), Mapping):
+        msg = f"offsets must be a mapping of TopicPartition to the next offset, not {offsets!r}"
+        raise InvalidConfigError(msg)
+    if isinstance(group, GroupMetadata):
+        items = tuple(with_id(group_offset(tp, value), group.topic_ids) for tp, value in offsets.items())
+        return TxnOffsets(check_id("group", group.group), items, group.generation, group.member_id, group.instance_id)
+    if not isinstance(cast("object", group), str):
+        msg = f"group must be a name or a consumer's group_metadata(), not {group!r}"
+        raise InvalidConfigError(msg)
+    return TxnOffsets(check_id("group", group), tuple(group_offset(tp, value) for tp, value in offsets.items()))

@@ -1,0 +1,284 @@
+"""Records and rows, checked before they are taken in: a wrong one fails alone and not its batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.catalog.writing import TopicWriter
+from txnstore.core.names import is_unicode
+from txnstore.errors import RecordTooLargeError, SchemaMismatchError
+from txnstore.segment.convert import normalize
+from txnstore.segment.partition import key_bytes
+from txnstore.segment.schema import as_milliseconds, fill_timestamps
+
+#: The years 1 to 9999 in milliseconds: all that Python, Spark and DuckDB can read. One row beyond would make its whole
+#: topic unreadable there, and it is nearly always a time in another unit.
+_MIN_TIMESTAMP, MAX_TIMESTAMP = -62_135_596_800_000, 253_402_300_799_999
+
+
+def check_record(
+    topic: str,
+    value: object,
+    key: object,
+    headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None,
+    timestamp: int,
+) -> tuple[Any, bytes | None, int]:
+    """The tuple that a batch keeps, the key that chooses the partition, and the size.
+
+    All of it is checked here, so that a wrong record fails alone and not its batch.
+    """
+    key, value = _bytes_or_none(topic, "key", key), _bytes_or_none(topic, "value", value)
+    pairs: list[tuple[str, bytes | None]] | None = None
+    size = len(key or b"") + len(value or b"")
+    if headers:
+        pairs = _headers(topic, headers)
+        size += sum(len(name) + len(content or b"") for name, content in pairs)
+    if type(timestamp) is not int or not 0 <= timestamp <= MAX_TIMESTAMP:
+        msg = (
+            f"the timestamp of a record of topic {topic!r} must be milliseconds, 0 or more and before the year 10000, "
+            f"not {timestamp!r}"
+        )
+        raise SchemaMismatchError(msg)
+    return (key, value, pairs, timestamp), key, size
+
+
+def _bytes_or_none(topic: str, what: str, data: object) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    msg = f"the {what} of a record of topic {topic!r} must be bytes or None, not {type(data).__name__}: encode it first"
+    raise SchemaMismatchError(msg)
+
+
+def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
+    """The headers as pairs, in their order; a name may be there twice."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        found = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        msg = f"the headers of a record of topic {topic!r} must be a mapping or pairs of name and bytes"
+        raise SchemaMismatchError(msg) from None
+    for name, _ in found:
+        if not isinstance(name, str) or not is_unicode(name):
+            msg = f"the name of a header of topic {topic!r} must be a string of Unicode characters, not {name!r}"
+            raise SchemaMismatchError(msg)
+    return found
+
+
+class RowFormat:
+    """The rows of a typed topic: each is checked when it is sent, and all of a batch are converted together.
+
+    A row whose values have the plain Python types of their columns is checked by one function per column, and kept as a
+    tuple. Any other row takes the way of tables (:func:`normalize`), alone, and is kept as a table of one row. So a
+    row that is wrong fails alone, and no row changes what another one means.
+    """
+
+    __slots__ = ("_checks", "_event_time", "_key", "_pack", "_writer")
+
+    def __init__(self, writer: TopicWriter) -> None:
+        assert writer.schema is not None
+        self._writer = writer
+        names = writer.schema.names
+        self._checks = [
+            (field.name, field.nullable, value_check(field.type, is_time=field.name == writer.event_time))
+            for field in writer.schema
+        ]
+        self._event_time = names.index(writer.event_time) if writer.event_time is not None else None
+        self._key = names.index(writer.topic.key) if writer.topic.key is not None else None
+        self._pack = _PACKERS.get(writer.schema.types[self._key]) if self._key is not None else None
+
+    def check(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
+        """The row as a batch keeps it, its key, size in bytes and event time in ms. Raises what is wrong with it."""
+        if type(value) is dict:
+            found = self._plain(value, now_ms)
+            if found is not None:
+                return found
+        return self._unusual(value, now_ms)
+
+    def _plain(self, row: dict[Any, Any], now_ms: int) -> tuple[Any, bytes | None, int, int | None] | None:
+        """The same of a row of plain values; None if another one is among them, or if something is wrong."""
+        values: list[Any] = []
+        size = taken = 0
+        for name, nullable, check in self._checks:
+            value = row.get(name)
+            if value is None:
+                if not nullable:
+                    return None
+                taken += name in row
+                size += 8
+                values.append(None)
+                continue
+            checked = check(value) if check is not None else None
+            if checked is None:
+                return None
+            taken += 1
+            size += checked[1]
+            values.append(checked[0])
+        if taken != len(row):
+            return None
+        moment = None
+        if self._event_time is not None:
+            moment = values[self._event_time]
+            field = self._writer.stored.field(self._event_time)
+            per_ms = 1000 if pa.types.is_timestamp(field.type) and field.type.unit == "us" else 1
+            if moment is None:
+                moment, values[self._event_time] = now_ms, now_ms * per_ms
+            else:
+                moment //= per_ms
+        key = None
+        if self._key is not None and values[self._key] is not None:
+            key = values[self._key]
+            if self._pack is not None:
+                key = self._pack(key)
+            elif type(key) is str:
+                key = key.encode()
+            elif type(key) is not bytes:
+                return None
+        return tuple(values), key, size, moment
+
+    def _unusual(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
+        writer = self._writer
+        if not isinstance(value, Mapping):
+            msg = f"topic {writer.topic.name!r} has a schema: send a mapping of its columns, not {type(value).__name__}"
+            raise SchemaMismatchError(msg)
+        try:
+            table = normalize([dict(value)], writer.schema)
+        except UnicodeError as error:
+            msg = f"a text in a row for topic {writer.topic.name!r} is not Unicode: {error}"
+            raise SchemaMismatchError(msg) from error
+        check_rows(writer, table)
+        column, moment = writer.event_time, None
+        if column is not None:
+            table = fill_timestamps(table, column, now_ms)
+            moment = as_milliseconds(table[column], column).cast(pa.int64())[0].as_py()
+        key = writer.topic.key
+        encoded = key_bytes(table[key], key)[0].as_py() if key is not None else None
+        return table, encoded, table.nbytes, moment
+
+    def table(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+        """Rows that :meth:`check` gave as tuples, as a table of the stored schema."""
+        stored = self._writer.stored
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(values, field.type) for field, values in zip(stored, columns, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=stored)
+
+
+def check_no_envelope(writer: TopicWriter, key: object, headers: object, timestamp: object) -> None:
+    """Refuse what only records without a schema have."""
+    if key is not None or headers is not None or timestamp is not None:
+        name = writer.topic.name
+        msg = f"topic {name!r} has a schema: its key and timestamp are columns, and it has no headers"
+        raise SchemaMismatchError(msg)
+
+
+#: The value as Arrow takes it for the column's type, and its bytes; None: it is not plain, or wrong.
+_Check = Callable[[Any], tuple[Any, int] | None]
+
+#: Keys of these types are numbers of big-endian bytes (:func:`~txnstore.segment.partition.key_bytes`).
+_PACKERS = {
+    pa.int16(): struct.Struct(">h").pack,
+    pa.int32(): struct.Struct(">i").pack,
+    pa.int64(): struct.Struct(">q").pack,
+}
+
+_EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH = _EPOCH_UTC.replace(tzinfo=None)
+_UNITS = {"ms": dt.timedelta(milliseconds=1), "us": dt.timedelta(microseconds=1)}
+
+
+def value_check(kind: pa.DataType, *, is_time: bool) -> _Check | None:
+    """What checks plain values of a column; None for types whose values all take the slow way.
+
+    ``is_time``: integers are times in milliseconds.
+    """
+    if pa.types.is_boolean(kind):
+        return lambda value: (value, 1) if type(value) is bool else None
+    if pa.types.is_integer(kind):
+        return _integers(kind, is_time=is_time)
+    if pa.types.is_float64(kind):
+        return lambda value: (value, 8) if type(value) is float else None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _text
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda value: (value, 8 + len(value)) if type(value) is bytes else None
+    if pa.types.is_timestamp(kind) and kind.unit in _UNITS:
+        return _moments(kind)
+    if pa.types.is_date32(kind):
+        return lambda value: (value, 4) if type(value) is dt.date else None
+    return None
+
+
+def _integers(kind: pa.DataType, *, is_time: bool) -> _Check:
+    bits = kind.bit_width
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, 2**bits - 1)
+    if is_time:
+        low, high = max(low, _MIN_TIMESTAMP), min(high, MAX_TIMESTAMP)
+    size = bits // 8
+    return lambda value: (value, size) if type(value) is int and low <= value <= high else None
+
+
+def _text(value: Any) -> tuple[Any, int] | None:
+    if type(value) is not str:
+        return None
+    if value.isascii():
+        return value, 8 + len(value)
+    return (value, 8 + len(value.encode())) if is_unicode(value) else None
+
+
+def _moments(kind: pa.DataType) -> _Check:
+    """Times as integers of the column's unit, rounded down; one without a zone is UTC where the column has a zone."""
+    unit, zoned = _UNITS[kind.unit], kind.tz is not None
+
+    def check(value: Any) -> tuple[Any, int] | None:
+        if type(value) is not dt.datetime:
+            return None
+        if value.tzinfo is None:
+            return (value - _EPOCH) // unit, 8
+        return ((value - _EPOCH_UTC) // unit, 8) if zoned and value.tzinfo is dt.UTC else None
+
+    return check
+
+
+def check_size(writer: TopicWriter, size: int) -> None:
+    limit = writer.config.max_message_bytes
+    if size > limit:
+        msg = f"a record of {size} bytes is over max.message.bytes ({limit}) of topic {writer.topic.name!r}"
+        raise RecordTooLargeError(msg)
+
+
+def check_rows(writer: TopicWriter, table: pa.Table) -> None:
+    """Refuse rows that are too large, and times that no reader could show."""
+    _check_row_sizes(writer, table)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_timestamp(column.type):
+            _check_times(writer.topic.name, name, column, 1000 if column.type.unit == "us" else 1)
+        elif name == writer.event_time:
+            _check_times(writer.topic.name, name, column, 1)
+
+
+def _check_times(topic: str, name: str, column: Any, per_ms: int) -> None:
+    ends = pc.min_max(column.cast(pa.int64())).as_py()
+    if ends["min"] is None or (_MIN_TIMESTAMP * per_ms <= ends["min"] and ends["max"] < (MAX_TIMESTAMP + 1) * per_ms):
+        return
+    wrong = ends["min"] if ends["min"] < _MIN_TIMESTAMP * per_ms else ends["max"]
+    kind = "milliseconds" if column.type == pa.int64() else str(column.type)
+    msg = f"column {name!r} of topic {topic!r} holds a time outside the years 1 to 9999: {wrong} as {kind}"
+    raise SchemaMismatchError(msg)
+
+
+def _check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
+    """A row is too large if one of its binary or string cells is; a whole table that is small needs no look."""
+    if table.nbytes <= writer.config.max_message_bytes:
+        return
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_binary(kind):
+            longest = pc.max(pc.binary_length(column)).as_py()
+            check_size(writer, longest or 0)

@@ -1,0 +1,344 @@
+"""The state of a producer (:mod:`~txnstore.producer.transaction_state`), and the session that lasts for one epoch.
+
+Kafka's ``TransactionManager``. Nothing here makes a request, starts a thread or waits:
+the :mod:`~txnstore.producer.sender` does, and reports to the manager what became of it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
+from txnstore.core.model import NewBatch, Outcome, TopicPartition, next_sequence
+from txnstore.errors import InvalidTxnStateError, ProducerClosedError, TxnStoreError, UnknownOutcomeError
+from txnstore.producer.prepared import PreparedTxn
+from txnstore.producer.transaction_state import TABLE, Event, State
+from txnstore.producer.upload import Upload
+
+_ENDING = (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION)
+_OUTCOMES = {Outcome.COMMIT: Event.COMMIT, Outcome.ABORT: Event.ABORT}
+_VERBS = {Event.BEGIN: "begin a transaction", Event.SEND: "send", Event.SEND_OFFSETS: "send offsets",
+          Event.FLUSH: "flush", Event.PREPARE: "prepare", Event.COMMIT: "commit", Event.ABORT: "abort"}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Pending:
+    """A command that has been begun, and the uploads it carries. It is resolved before anything else is submitted.
+
+    ``unknown``: the attempt is over and its outcome is unknown, so the command has to be repeated.
+    """
+
+    command: Append | EndTxn
+    uploads: list[Upload]
+    unknown: bool = False
+
+
+class TransactionManager:
+    """The state of one producer. ``lock`` guards it, and the buffers of its accumulator.
+
+    Every public method takes the lock itself, but :meth:`check_send`, which the accumulator calls under it.
+    ``takes_records``: whether a record may be sent now. ``started``: the chain may know of the transaction, so it has
+    to be ended there. ``pending``: the command that has no answer yet. ``error``: the first error of the transaction.
+    """
+
+    def __init__(self, identity: ProducerIdentity) -> None:
+        self.lock = threading.Lock()
+        self.identity = identity
+        self.state = State.READY
+        self.error: BaseException | None = None
+        self.pending: Pending | None = None
+        self.prepared: PreparedTxn | None = None
+        self.started = False
+        self.transactional = identity.transactional_id is not None
+        self.takes_records = not self.transactional
+        self.pid = os.getpid()
+        self._sequences: dict[TopicPartition, int] = {}
+        self._offsets: list[TxnOffsets] = []
+        self._unreported: Exception | None = None
+        self._unheard: Outcome | None = None
+
+    # States -----------------------------------------------------------------------------------------------------------
+
+    def _move(self, event: Event) -> None:
+        """Go where the table says; raises what refuses the event."""
+        after = TABLE[self.transactional][self.state].get(event)
+        if after is None:
+            raise self._refusal(event)
+        self.state = after
+        self._note()
+
+    def _note(self) -> None:
+        self.takes_records = Event.SEND in TABLE[self.transactional][self.state] and self._unreported is None
+
+    def allows(self, event: Event) -> bool:
+        """Whether the event is one that the state takes."""
+        return event in TABLE[self.transactional][self.state]
+
+    def _refusal(self, event: Event) -> BaseException:
+        """The error of a call that does not fit the state."""
+        what = _VERBS.get(event, event.name.lower())
+        if self.state is State.CLOSED:
+            return ProducerClosedError("the producer is closed")
+        if self.state is State.FATAL_ERROR and self.error is not None:
+            self._unreported = None
+            return self.error
+        if event is Event.BEGIN and not self.transactional:
+            return InvalidTxnStateError("this producer has no transactional_id, so it cannot begin a transaction")
+        if event is Event.BEGIN:
+            return _caused(f"cannot {what}: the producer is {self.state.name}", self.error)
+        if self.state is State.ABORTABLE_ERROR:
+            return _caused(f"cannot {what}: the transaction failed ({self.error}); abort it", self.error)
+        if self.state in _ENDING and event in (Event.COMMIT, Event.ABORT):
+            msg = f"cannot {what}: the outcome of the other end is not known yet; repeat that call"
+            return InvalidTxnStateError(msg)
+        if self.state in _ENDING:
+            why = "its outcome is not known yet, repeat that call" if self.end_unknown else "wait for it to end"
+            return InvalidTxnStateError(f"cannot {what}: the transaction is being committed or aborted; {why}")
+        if self.state is State.PREPARED_TRANSACTION:
+            msg = f"cannot {what}: the transaction is prepared; commit, abort or complete it"
+            return InvalidTxnStateError(msg)
+        hint = "" if event in (Event.COMMIT, Event.ABORT) else "; call begin_transaction() first"
+        return InvalidTxnStateError(f"cannot {what}: no transaction is open{hint}")
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that made the producer."""
+        return self.pid != os.getpid()
+
+    @property
+    def pending_end(self) -> Pending | None:
+        """The commit or abort that was submitted and has no answer yet."""
+        pending = self.pending
+        return pending if pending is not None and isinstance(pending.command, EndTxn) else None
+
+    @property
+    def end_unknown(self) -> bool:
+        """Whether a commit or abort was submitted and its outcome is unknown: only the same call may follow."""
+        pending = self.pending_end
+        return pending is not None and pending.unknown
+
+    def refusal_of_flush(self) -> Exception:
+        """Why nothing can be written in this state."""
+        error = self._refusal(Event.FLUSH)
+        return error if isinstance(error, Exception) else _caused("the call was interrupted", error)
+
+    def check_process(self) -> None:
+        """Raise :class:`ProducerClosedError` in a forked child."""
+        if self.forked:
+            msg = "this producer belongs to the process that this one was forked from"
+            raise ProducerClosedError(msg)
+
+    def check_usable(self) -> None:
+        """Raise if the producer is closed, failed for good, or of another process."""
+        self.check_process()
+        if self.state in (State.CLOSED, State.FATAL_ERROR):
+            raise self._refusal(Event.FLUSH)
+
+    def check_send(self, event: Event = Event.SEND) -> None:
+        """Raise unless records, or offsets, may be sent now. Reports an error of the background once."""
+        self.check_process()
+        if not self.allows(event):
+            raise self._refusal(event)
+        self._report()
+
+    def check_flush(self) -> None:
+        """After a flush: raise what keeps records from being written."""
+        if self.state is State.ABORTABLE_ERROR:
+            raise self._refusal(Event.FLUSH)
+        if self.end_unknown:
+            msg = "the outcome of the commit or abort is not known yet: repeat that call"
+            raise UnknownOutcomeError(msg)
+        self.report()
+
+    # What failed in the background ------------------------------------------------------------------------------------
+
+    def remember(self, error: Exception) -> None:
+        """Batches failed while no call of the application was there to raise it: the next one does.
+
+        A failed transaction needs no reminder: its state refuses the next call.
+        """
+        with self.lock:
+            if not self.transactional and self.state is not State.CLOSED and self._unreported is None:
+                self._unreported = error
+                self._note()
+
+    def report(self) -> None:
+        """Raise what failed in the background since the last call. Each failure is raised once."""
+        with self.lock:
+            self._report()
+
+    def _report(self) -> None:
+        error = self._unreported
+        if error is not None:
+            self._unreported = None
+            self._note()
+            raise error
+
+    # Transactions -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A transaction begins; nothing is written before its first record (API-02)."""
+        self.check_usable()
+        with self.lock:
+            self._move(Event.BEGIN)
+            self._unheard = None
+
+    def add_offsets(self, offsets: TxnOffsets) -> None:
+        """Offsets that are committed with the transaction."""
+        with self.lock:
+            self.check_send(Event.SEND_OFFSETS)
+            if offsets.offsets:
+                self._offsets.append(offsets)
+
+    def require(self, event: Event) -> None:
+        """Raise unless the state takes the event."""
+        self.check_usable()
+        with self.lock:
+            if not self.allows(event):
+                raise self._refusal(event)
+
+    def prepare(self) -> PreparedTxn:
+        """Everything is written and held: an outside coordinator decides."""
+        with self.lock:
+            self._move(Event.PREPARE)
+            self.prepared = PreparedTxn(self.identity.producer_id, self.identity.epoch)
+            return self.prepared
+
+    def take_over(self, prepared: PreparedTxn) -> None:
+        """Go on with the transaction that a predecessor has prepared."""
+        with self.lock:
+            self._move(Event.TAKE_OVER)
+            self.prepared, self.started = prepared, True
+
+    def begin_end(self, outcome: Outcome) -> bool:
+        """A commit or abort begins; whether it repeats one whose outcome is unknown.
+
+        From here on no record is taken in, so each belongs to this transaction or to the next (API-19).
+        """
+        self.check_usable()
+        with self.lock:
+            repeats = self.state in _ENDING
+            self._move(_OUTCOMES[outcome])
+            return repeats
+
+    def ended(self, outcome: Outcome, identity: ProducerIdentity) -> None:
+        """The transaction has ended; the next one has this identity, and sequences from 0 (SEQ-01)."""
+        with self.lock:
+            self._unheard = outcome
+            self.identity = identity
+            self._sequences, self._offsets, self.started = {}, [], False
+            self.pending = self.error = self.prepared = None
+            self._move(Event.ENDED)
+
+    def was_ended(self, outcome: Outcome) -> bool:
+        """Whether the call that ended the transaction so was interrupted before it returned, and is repeated now."""
+        return self._unheard is outcome and self.state is State.READY
+
+    def heard(self) -> None:
+        """The application knows that the transaction has ended."""
+        self._unheard = None
+
+    def not_ended(self, outcome: Outcome, error: BaseException) -> None:
+        """A commit or abort raised ``error``: back to where it was called, unless its outcome is unknown."""
+        with self.lock:
+            pending = self.pending_end
+            if pending is not None:
+                pending.unknown = True  # The same call repeats it, and gets the same answer.
+            elif self.state not in _ENDING:
+                return
+            elif outcome is Outcome.ABORT:
+                # Its unsent records are dropped, so this transaction must never be committed.
+                self.error = self.error or error
+                self._move(Event.ABORTABLE)
+            else:
+                self._move(Event.RESUME if self.prepared is None else Event.RESUME_PREPARED)
+
+    def fail(self, error: BaseException) -> bool:
+        """An error ends the producer if it is fatal, else the transaction (API-09, ERR-05).
+
+        Returns whether what is not written yet is lost with it.
+        """
+        with self.lock:
+            fatal = isinstance(error, TxnStoreError) and error.fatal
+            before = self.state
+            if before is State.CLOSED or (before is State.FATAL_ERROR and not fatal):
+                return True
+            self._move(Event.FATAL if fatal else Event.ABORTABLE)
+            if self.state is not State.READY and self.state is not before:
+                self.error = error
+            return self.state is not State.READY
+
+    def refuse(self, error: BaseException) -> bool:
+        """A record of the open transaction was refused; whether the transaction has to be aborted for that.
+
+        What is refused for the state of the producer changes nothing.
+        """
+        with self.lock:
+            if self.forked or self.state is not State.IN_TRANSACTION:
+                return False
+            self._move(Event.ABORTABLE)
+            self.error = error
+            return True
+
+    def close(self) -> None:
+        """No call is taken any more."""
+        with self.lock:
+            self._move(Event.CLOSE)
+
+    # Commands ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether offsets wait to be registered."""
+        return bool(self._offsets)
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups whose offsets wait to be registered."""
+        return [offsets.group for offsets in self._offsets]
+
+    def numbered(self, uploads: Sequence[Upload]) -> tuple[NewBatch, ...]:
+        """The batches with their sequence numbers: contiguous in each partition, from 0 in each epoch (SEQ-01)."""
+        batches, following = [], dict(self._sequences)
+        for upload in uploads:
+            sequence = following.get(upload.batch.tp, 0)
+            batches.append(replace(upload.registrable, base_sequence=sequence))
+            following[upload.batch.tp] = next_sequence(sequence, upload.batch.rows)
+        return tuple(batches)
+
+    def append(self, uploads: list[Upload]) -> Pending:
+        """The command that registers the batches, with the offsets that are not registered yet."""
+        return Pending(Append(self.identity, self.numbered(uploads), tuple(self._offsets)), uploads)
+
+    def end(self, outcome: Outcome, uploads: list[Upload]) -> Pending | None:
+        """The command that ends the transaction with all that is not registered; None if there is nothing (API-07)."""
+        if outcome is Outcome.ABORT:
+            return Pending(EndTxn(self.identity, outcome), []) if self.started else None
+        if not (self.started or uploads or self._offsets):
+            return None
+        return Pending(EndTxn(self.identity, outcome, self.numbered(uploads), tuple(self._offsets)), uploads)
+
+    def advance(self, command: Append | EndTxn) -> None:
+        """The command is in the chain. It may be reported again after an interrupt."""
+        self.started = True
+        sent = {id(offsets) for offsets in command.offsets}
+        with self.lock:
+            self._offsets = [offsets for offsets in self._offsets if id(offsets) not in sent]
+        for batch in command.batches:
+            self._sequences[batch.tp] = next_sequence(batch.base_sequence, batch.records)
+
+    def drop_unsent(self) -> None:
+        """The transaction is aborted: what is not registered, and the command without an answer, are given up."""
+        with self.lock:
+            self.started = self.started or self.pending is not None
+            self._offsets = []
+            self.pending = None
+
+
+def _caused(msg: str, cause: BaseException | None) -> InvalidTxnStateError:
+    error = InvalidTxnStateError(msg)
+    error.__cause__ = cause
+    return error

@@ -1,1 +1,0 @@
-"""Inside a producer: buffers, batches and their futures, uploads, sequences."""
