@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
 from txnstore.catalog.settings import TopicConfig, check_setting
-from txnstore.core.commands import AlterTopic, Command, CreateTopic, DeleteTopic
-from txnstore.core.model import (
-    Topic,
-)
+from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.commands import Command
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError
 from txnstore.ids import Runtime

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from txnstore.catalog.settings import TopicConfig
-from txnstore.core.model import Topic
+from txnstore.core.catalog.model import Topic
 from txnstore.segment.schema import stored_schema
 from txnstore.segment.schema_text import schema_from_text
 

@@ -15,7 +15,7 @@ from txnstore.cli.output import Advance, counted
 from txnstore.cli.records import ADVICE, InputPiece, Reading, pieces_of_file, pieces_of_stream, size_of_file
 
 if TYPE_CHECKING:
-    from txnstore.core.model import Topic
+    from txnstore.core.catalog.model import Topic
     from txnstore.producer import Producer
 
 _SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")

@@ -8,7 +8,7 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant, size
-from txnstore.core.groups import exists
+from txnstore.core.groups.offsets import exists
 from txnstore.core.routing import MAX_CHAINS
 
 

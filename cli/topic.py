@@ -15,9 +15,7 @@ from txnstore.core.view import View
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnstore.core.model import (
-        Topic,
-    )
+    from txnstore.core.catalog.model import Topic
 
 
 @click.group()

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from txnstore.core.history import TransactionStep
-    from txnstore.core.model import TopicPartition, Transaction
+    from txnstore.core.model import TopicPartition
+    from txnstore.core.transactions.model import Transaction
 
 _COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "groups", "started_at", "updated_at"]
 _OPEN_COLUMNS = ["partition", "first_offset", "last_stable", "high_watermark"]

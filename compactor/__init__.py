@@ -6,7 +6,7 @@ from txnstore.compactor.compaction import CompactionProgress, CompactionReport, 
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.vacuum import VacuumReport, vacuum
 from txnstore.compactor.verify import VerifyReport, verify
-from txnstore.core.invariants import Violation
+from txnstore.core.invariants.common import Violation
 
 __all__ = [
     "CompactionProgress", "CompactionReport", "MergePlan", "PartitionCompaction", "VacuumReport", "VerifyReport",

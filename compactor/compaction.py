@@ -11,8 +11,10 @@ from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.connection import Connection
 from txnstore.coordinating.expiring import expire_due
-from txnstore.core.commands import ReplaceSegments
-from txnstore.core.model import Batch, Partition, Topic, TopicPartition
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Batch, Partition
+from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import CompactionConflictError, CorruptionError, ReadOnlyError

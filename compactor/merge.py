@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.compactor.plan import MergePlan
-from txnstore.core.model import Batch, Topic
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Batch
 from txnstore.errors import CorruptionError
 from txnstore.ids import Runtime
 from txnstore.read.readahead import read_ahead

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from txnstore.core.model import Batch, Partition, TopicPartition
-from txnstore.core.visibility import Slice, aborted_batches
+from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.visibility import Slice, aborted_batches
+from txnstore.core.model import TopicPartition
 
 #: A first segment this many times as large as all others of its run is left out, so that repeated compactions do not
 #: rewrite the largest segment each time for a few new records.

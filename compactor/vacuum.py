@@ -10,8 +10,7 @@ from txnstore.chain import checkpoint, keys
 from txnstore.connection import Connection
 from txnstore.coordinating.copies import copy_all, has_stale_copies
 from txnstore.coordinating.expiring import expire_due
-from txnstore.core.commands import DropObjects, ForgetObjects
-from txnstore.core.transactions import FORGET_AFTER_MS
+from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.view import View
 from txnstore.errors import ObjectNotFoundError, ReadOnlyError
 from txnstore.storage.base import ObjectInfo, ObjectStore

@@ -10,9 +10,10 @@ from txnstore.chain.state_document import HeadDocument
 from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
 from txnstore.connection import Connection
-from txnstore.core.invariants import Violation, check_across
-from txnstore.core.model import State
+from txnstore.core.invariants.check import check_across
+from txnstore.core.invariants.common import Violation
 from txnstore.core.routing import CATALOG
+from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StoreNotFoundError, UnsupportedFormatError
 
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, fields, replace
 
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import Entry, content_hash, decode
-from txnstore.core.events import Event, SegmentsReplaced
-from txnstore.core.evolve import begin_entry, evolve, first_state
-from txnstore.core.invariants import Violation, check, check_step
-from txnstore.core.model import State, TopicPartition
-from txnstore.core.visibility import aborted_batches
+from txnstore.core.events import Event
+from txnstore.core.evolve import evolve
+from txnstore.core.invariants.check import check, check_step
+from txnstore.core.invariants.common import Violation
+from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.maintenance import SegmentsReplaced
+from txnstore.core.model import TopicPartition
+from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
 

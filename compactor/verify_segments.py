@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from txnstore.chain import keys
-from txnstore.core.invariants import Violation
-from txnstore.core.model import Batch, Isolation, State, Topic, TopicPartition
-from txnstore.core.visibility import Slice, visible
+from txnstore.core.catalog.model import Topic
+from txnstore.core.invariants.common import Violation
+from txnstore.core.log.model import Batch
+from txnstore.core.log.visibility import Slice, visible
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.state import State
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.read.reader import Projection, read_slice
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD

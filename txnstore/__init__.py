@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from txnstore import testing as testing
     from txnstore.consumer import Consumer as Consumer
     from txnstore.consumer import PartitionOffsets as PartitionOffsets
+    from txnstore.core.catalog.model import Topic as Topic
+    from txnstore.core.groups.model import OffsetAndMetadata as OffsetAndMetadata
     from txnstore.core.model import Isolation as Isolation
-    from txnstore.core.model import OffsetAndMetadata as OffsetAndMetadata
-    from txnstore.core.model import Topic as Topic
     from txnstore.core.model import TopicPartition as TopicPartition
     from txnstore.errors import TxnStoreError as TxnStoreError
     from txnstore.ids import Runtime as Runtime

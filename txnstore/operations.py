@@ -15,8 +15,8 @@ from txnstore.admin.descriptions import (
 from txnstore.connection import Connection
 from txnstore.coordinating.expiring import ExpiryReport, expire
 from txnstore.coordinating.recovery import RecoveryReport, recover
-from txnstore.core.commands import ProducerIdentity
-from txnstore.core.model import TopicPartition, Transaction
+from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.transactions.model import Transaction
 
 if TYPE_CHECKING:
     from txnstore.admin.groups import GroupDescription, Target

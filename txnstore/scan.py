@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.connection import Connection
+from txnstore.core.log.visibility import Slice, visible
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.core.visibility import Slice, visible
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
 from txnstore.read.plan import IsolationLevel, find_partitions, parse_isolation
 from txnstore.read.readahead import read_ahead

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from txnstore.catalog import topics as catalog
 from txnstore.connection import Connection, StoreMetrics, create_connection, open_connection
-from txnstore.core.model import Topic
+from txnstore.core.catalog.model import Topic
 from txnstore.ids import Runtime
 from txnstore.operations import Operations
 from txnstore.read.plan import IsolationLevel, PartitionOffsets, partition_offsets
@@ -217,7 +217,8 @@ class Store(Operations):
 
         Args:
             transactional_id: Fences all earlier producers of this id, and ends what they left open.
-            transaction_timeout: Seconds after which any process may abort an open transaction (``transaction.timeout.ms``).
+            transaction_timeout: Seconds after which any process may abort an open transaction
+                (``transaction.timeout.ms``).
             batch_bytes: The size at which the batch of a partition is uploaded.
             buffer_bytes: How many bytes may wait for their upload; above it ``send`` blocks.
             linger: Seconds after which a record is flushed; None: not by time. By default none in transactions.

@@ -9,29 +9,18 @@ from concurrent.futures import Executor
 from typing import Any
 
 from tests.helpers.connections import connection_of
-from txnstore.core.commands import (
-    Added,
-    Append,
-    CloseTopic,
-    Command,
-    CompleteTxn,
-    CopyTopic,
-    CreateTopic,
-    DeleteTopic,
-    Ended,
-    EndTxn,
-    InitProducer,
-    ProducerIdentity,
-    TxnOffsets,
-    Unfinished,
-    WriteMarkers,
-)
+from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.commands import Command
 from txnstore.core.decide import decide
-from txnstore.core.evolve import begin_entry, first_state
-from txnstore.core.invariants import check, check_step, check_view
-from txnstore.core.model import NewBatch, Outcome, Segment, State, Topic, TopicPartition
-from txnstore.core.parts import chains_of
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.invariants.check import check, check_step, check_view
+from txnstore.core.log.commands import Added, Append
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
+from txnstore.core.state import State, begin_entry, first_state
+from txnstore.core.transactions.commands import CompleteTxn, Ended, EndTxn, InitProducer, Unfinished, WriteMarkers
 from txnstore.core.view import View
 from txnstore.ids import Runtime
 from txnstore.producer import Producer

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.helpers.connections import connection_of
-from txnstore.core.commands import ReplaceSegments
-from txnstore.core.model import Batch, TopicPartition
+from txnstore.core.log.model import Batch
+from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import TopicPartition
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel

@@ -12,39 +12,23 @@ from typing import Any
 
 import pytest
 
-from txnstore.core.commands import (
-    Append,
-    Appended,
-    Command,
-    CommitOffsets,
-    CreateTopic,
-    Ended,
-    EndTxn,
-    InitProducer,
-    ProducerIdentity,
-    ReplaceSegments,
-    TxnOffsets,
-)
+from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.commands import Command
 from txnstore.core.decide import decide
-from txnstore.core.events import Event, GroupOffset
-from txnstore.core.evolve import begin_entry, evolve
-from txnstore.core.groups import committed
-from txnstore.core.invariants import check, check_step
-from txnstore.core.model import (
-    NO_PRODUCER,
-    Batch,
-    Isolation,
-    NewBatch,
-    Outcome,
-    Partition,
-    Segment,
-    State,
-    Topic,
-    TopicPartition,
-    Transaction,
-    next_sequence,
-)
-from txnstore.core.visibility import visible
+from txnstore.core.events import Event
+from txnstore.core.evolve import evolve
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.offsets import committed
+from txnstore.core.invariants.check import check, check_step
+from txnstore.core.log.commands import Append, Appended
+from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
+from txnstore.core.log.visibility import visible
+from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import NO_PRODUCER, Isolation, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.state import State, begin_entry
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.core.transactions.model import Transaction
 from txnstore.errors import TxnStoreError
 
 T0 = TopicPartition("t", 0)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.helpers.core import World
-from txnstore.core.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets
-from txnstore.core.events import GroupOffset
-from txnstore.core.model import Group, TopicPartition
+from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.model import Group
+from txnstore.core.model import TopicPartition
 
 SESSION = 45_000
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.helpers.connections import connection_of
-from txnstore.core.groups import committed
-from txnstore.core.invariants import check_view
+from txnstore.core.groups.offsets import committed
+from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.errors import UnknownOutcomeError
 from txnstore.ids import Runtime

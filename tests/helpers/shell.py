@@ -16,8 +16,9 @@ from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.chain.log import Chain
-from txnstore.core.invariants import check_view
-from txnstore.core.model import Topic, TopicPartition
+from txnstore.core.catalog.model import Topic
+from txnstore.core.invariants.check import check_view
+from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
 from txnstore.ids import Runtime
 from txnstore.read.plan import IsolationLevel

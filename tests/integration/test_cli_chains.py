@@ -9,9 +9,9 @@ import pytest
 import txnstore
 from tests.helpers.cli import Cli
 from tests.helpers.connections import connection_of
-from txnstore.core.commands import EndTxn, ProducerIdentity
-from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.transactions.commands import EndTxn
 from txnstore.ids import Runtime
 from txnstore.storage.registry import open_store
 from txnstore.store import open_on

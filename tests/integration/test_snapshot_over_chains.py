@@ -11,10 +11,10 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import values
 from txnstore import create
-from txnstore.core.commands import Ended, EndTxn, ProducerIdentity, WriteMarkers
-from txnstore.core.model import Outcome, TopicPartition
-from txnstore.core.parts import chains_of
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
+from txnstore.core.transactions.commands import Ended, EndTxn, WriteMarkers
 from txnstore.ids import Runtime
 from txnstore.read.reader import Projection, read_slice
 from txnstore.snapshot import Snapshot

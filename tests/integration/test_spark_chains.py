@@ -10,9 +10,10 @@ import pytest
 import txnstore
 from tests.helpers.connections import connection_of
 from tests.helpers.spark import append, load, records, values
-from txnstore.core.commands import EndTxn, ProducerIdentity
-from txnstore.core.model import Outcome, TopicPartition, TxnState
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
+from txnstore.core.transactions.commands import EndTxn
+from txnstore.core.transactions.model import TxnState
 from txnstore.ids import Runtime
 from txnstore.spark import read
 from txnstore.store import Store, open_on

@@ -11,8 +11,9 @@ import pytest
 import txnstore
 from tests.helpers.connections import connection_of
 from tests.helpers.spark import append, load, records, values
-from txnstore.core.model import TopicPartition, TxnState
+from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
+from txnstore.core.transactions.model import TxnState
 from txnstore.store import Store
 
 if TYPE_CHECKING:

@@ -14,18 +14,16 @@ from txnstore.coordinating import recovery
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.coordinator import _has as has_all
 from txnstore.coordinating.endings import Endings
-from txnstore.core import (
-    appending,
-    decide,
-    evolve,
-    groups,
-    log_evolve,
-    markers,
-    offset_evolve,
-    transactions,
-    visibility,
-)
-from txnstore.core.model import Partition, Transaction
+from txnstore.core import maintenance, ordering
+from txnstore.core.catalog import rules as catalog_rules
+from txnstore.core.groups import fold as groups_fold
+from txnstore.core.groups import offsets as groups_offsets
+from txnstore.core.log import appending as log_appending
+from txnstore.core.log import visibility as log_visibility
+from txnstore.core.log.model import Partition
+from txnstore.core.transactions import init as transactions_init
+from txnstore.core.transactions import rules as transactions_rules
+from txnstore.core.transactions.model import Transaction
 from txnstore.core.view import View
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.storage.claim import Claim
@@ -35,89 +33,89 @@ from txnstore.testing.simulation import Mishap
 ONE_CHAIN = (
     Mutant(
         "an append skips the check of the epoch",
-        transactions.append,
+        transactions_rules.append,
         "if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):",
         "if False:",
     ),
     Mutant(
         "an end skips the check of the epoch",
-        transactions.end,
+        transactions_rules.end,
         "or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch)",
         "",
         test="protocol/test_core_end.py::test_a_late_end_never_ends_the_next_transaction",
     ),
     Mutant(
         "init leaves the transaction of its predecessor open",
-        transactions.init_producer,
+        transactions_init.init_producer,
         "_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)",
         "unfinished_of(txn)",
     ),
     Mutant(
         "init commits the transaction of its predecessor",
-        transactions.init_producer,
+        transactions_init.init_producer,
         "_end(draft, txn, Outcome.ABORT)",
         "_end(draft, txn, Outcome.COMMIT)",
     ),
     Mutant(
         "init grants the epoch of its predecessor again",
-        transactions.init_producer,
+        transactions_init.init_producer,
         "return _grant(draft, command, txn.producer_id, txn.epoch + 1)",
         "return _grant(draft, command, txn.producer_id, txn.epoch)",
     ),
     Mutant(
         "an end does not bump the epoch",
-        transactions._end,
+        transactions_rules.decide_end,
         "next_epoch=0 if rotate else txn.epoch + 1",
         "next_epoch=0 if rotate else txn.epoch",
     ),
     Mutant(
         "the bump comes in an entry after the abort",
-        transactions.abort,
+        transactions_rules.abort,
         "return _end(draft, txn, Outcome.ABORT)",
         "return None",
         test="protocol/test_chains_steps.py::test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age",
     ),
     Mutant(
         "a marker carries the epoch of its transaction",
-        markers._emit_marker,
+        transactions_rules._emit_marker,
         "epoch=decided.epoch + 1",
         "epoch=decided.epoch",
     ),
     Mutant(
         "one partition's marker is forgotten",
-        markers.write_own_markers,
+        transactions_rules.write_own_markers,
         "for tp in decided.partitions:",
         "for tp in decided.partitions[:2]:",
     ),
     Mutant(
         "the markers of groups are forgotten",
-        markers.write_own_markers,
+        transactions_rules.write_own_markers,
         "for group in decided.groups:",
         "for group in ():",
     ),
     Mutant(
         "a batch joins no transaction",
-        transactions._join,
-        "new = sorted_tps(joining - txn.partitions)",
-        "new = sorted_tps(set(list(joining)[:1]) - txn.partitions)",
+        transactions_rules.join,
+        "new = sorted(joining - txn.partitions)",
+        "new = sorted(set(list(joining)[:1]) - txn.partitions)",
     ),
     Mutant(
         "a retried commit is answered with fenced",
-        transactions._repeated_end,
+        transactions_rules._repeated_end,
         "if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):",
         "if True:",
         mishaps=(Mishap.OUTAGE,),
     ),
     Mutant(
         "a retried commit is told that an abort was a commit",
-        transactions._repeated_end,
+        transactions_rules._repeated_end,
         "if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):",
         "if outcome is Outcome.ABORT:\n        outcome = command.outcome\n    if outcome is None:",
         test="protocol/test_chains_steps.py::test_a_commit_after_somebody_aborted_is_fenced",
     ),
     Mutant(
         "the epoch of a batch is not checked in its partition",
-        appending._check_sequence,
+        log_appending._check_sequence,
         "elif producer.epoch < known.epoch:",
         "elif False:",
         chains=3,
@@ -125,42 +123,42 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a gap in the sequences is accepted",
-        appending._check_sequence,
+        log_appending._check_sequence,
         "if batch.base_sequence != expected:",
         "if batch.base_sequence < expected:",
         test="protocol/test_core_sequences.py::test_a_gap_is_refused",
     ),
     Mutant(
         "a duplicate outside of the window is accepted",
-        appending._check_sequence,
+        log_appending._check_sequence,
         "if batch.base_sequence != expected:",
         "if batch.base_sequence > expected:",
         test="protocol/test_core_sequences.py::test_a_batch_that_overlaps_the_window_is_refused",
     ),
     Mutant(
         "a duplicate inside of the window is appended again",
-        appending._check_sequence,
+        log_appending._check_sequence,
         "for seen in known.batches:",
         "for seen in ():",
         test="protocol/test_core_sequences.py::test_a_duplicate_of_the_last_five_gets_the_first_answer",
     ),
     Mutant(
         "the window forgets at once",
-        log_evolve._remember,
+        log_appending._remember,
         "(*known, metadata)[-WINDOW:]",
         "(metadata,)",
         test="protocol/test_core_sequences.py::test_a_duplicate_of_the_last_five_gets_the_first_answer",
     ),
     Mutant(
         "a new epoch keeps the window of the one before",
-        log_evolve._remember,
+        log_appending._remember,
         "if producer is not None and producer.epoch == batch.epoch else ()",
         "if producer is not None else ()",
         test="protocol/test_core_sequences.py::test_a_new_epoch_begins_at_0",
     ),
     Mutant(
         "a vacuumed upload is registered",
-        appending._check_upload,
+        log_appending._check_upload,
         "if key in state.dropped:",
         "if False:",
         test="protocol/test_vacuum_segments.py::test_vacuumed_upload_is_refused_and_the_producer_can_retry",
@@ -179,62 +177,62 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a consumer reads past the LSO",
-        visibility.read_limit,
+        log_visibility.read_limit,
         "partition.last_stable_offset if isolation is Isolation.READ_COMMITTED else partition.high_watermark",
         "partition.high_watermark",
     ),
     Mutant(
         "aborted data is read",
-        visibility.visible,
+        log_visibility.visible,
         "if is_aborted is None or not is_aborted(batch)",
         "",
     ),
     Mutant(
         "an abort is looked up for all producers alike",
-        visibility.aborted_batches.__init__,
+        log_visibility.aborted_batches.__init__,
         "self._firsts.setdefault(entry.producer_id, []).append(entry.first_offset)",
         "self._firsts.setdefault(0, []).append(entry.first_offset)",
     ),
     Mutant(
         "the aborted index has commits, too",
-        log_evolve._marker_written,
+        log_appending._marker_written,
         "if event.outcome is Outcome.ABORT and first_offset is not None:",
         "if first_offset is not None:",
     ),
     Mutant(
         "the aborted index forgets what other producers aborted",
-        log_evolve._marker_written,
+        log_appending._marker_written,
         "aborted = (*aborted, AbortedTxn(",
         "aborted = (*(a for a in aborted if a.producer_id == event.producer_id), AbortedTxn(",
     ),
     Mutant(
         "a second transaction of a producer opens at its first one",
-        log_evolve._marker_written,
+        log_appending._marker_written,
         "open_txns = partition.open_txns.discard(event.producer_id)",
         "open_txns = partition.open_txns",
     ),
     Mutant(
         "pending offsets take effect at once",
-        offset_evolve._offsets_committed,
+        groups_fold._offsets_committed,
         "pending = event.producer_id != NO_PRODUCER",
         "pending = False",
     ),
     Mutant(
         "pending offsets of an aborted transaction take effect",
-        offset_evolve.decided_offsets,
+        groups_fold.decided_offsets,
         "if outcome is Outcome.COMMIT:",
         "if True:",
     ),
     Mutant(
         "offsets ignore the order of the log",
-        offset_evolve.decided_offsets,
+        groups_fold.decided_offsets,
         "if current is None or current.position < value.position:",
         "if True:",
         test="protocol/test_core_offsets.py::test_the_later_place_in_the_log_wins",
     ),
     Mutant(
         "an offset that is pending is not waited for",
-        groups.committed,
+        groups_offsets.committed,
         "if require_stable and any(",
         "if False and any(",
         test="protocol/test_core_offsets.py::test_a_stable_fetch_waits_for_the_partition_that_is_pending",
@@ -303,20 +301,20 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a compaction goes above the LSO",
-        decide._check_removed,
+        maintenance._check_removed,
         "if limit > partition.last_stable_offset:",
         "if False:",
         test="unit/test_compactor_replace.py::test_batches_of_an_open_transaction_are_not_replaced",
     ),
     Mutant(
         "a compaction takes aborted records along",
-        visibility.aborted_batches.__call__,
+        log_visibility.aborted_batches.__call__,
         "return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]",
         "return False",
     ),
     Mutant(
         "a vacuum may delete what was registered while it ran",
-        decide._drop_objects,
+        maintenance.drop_objects,
         "if key not in named",
         "",
         test="protocol/test_vacuum_segments.py::test_deletion_of_referenced_segments_is_refused",
@@ -341,7 +339,7 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a marker goes only where the producer has written",
-        markers._emit_marker,
+        transactions_rules._emit_marker,
         "if known is None or known.epoch <= decided.epoch:",
         "if known is not None and known.epoch <= decided.epoch:",
         test="protocol/test_chains_steps.py::test_fen_02_a_late_batch_meets_the_marker_where_nothing_had_arrived",
@@ -370,7 +368,7 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a marker does not say what it rests on",
-        markers.observe,
+        ordering.observe,
         "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
         "if False:",
         test="protocol/test_chains_reading.py::test_a_commit_between_any_two_requests_of_a_snapshot",
@@ -384,14 +382,14 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a recoverer decides again",
-        transactions.abort,
+        transactions_rules.abort,
         "if txn.state is not TxnState.ONGOING or (",
         "if txn.state is TxnState.PREPARE_COMMIT:\n        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
         test="protocol/test_chains_steps.py::test_stm_02_a_decision_is_never_taken_again",
     ),
     Mutant(
         "a recoverer aborts what is not expired",
-        transactions.abort,
+        transactions_rules.abort,
         "(command.expired_only and not txn.expired(draft.state.timestamp))",
         "False",
         test="protocol/test_chains_steps.py::test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age",
@@ -405,14 +403,14 @@ MANY_CHAINS = (
     ),
     Mutant(
         "an old topic that goes takes the partitions of the next one out of transactions",
-        evolve._topic_deleted,
+        catalog_rules._topic_deleted,
         "for txn_id, txn in state.transactions.items():",
         "for led, (txn_id, txn) in ((gone, item) for item in state.transactions.items()):",
         test="protocol/test_chains_topics.py::test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_next_topic",
     ),
     Mutant(
         "a transaction begins while the one before is being ended",
-        transactions._join,
+        transactions_rules.join,
         "if txn.outcome is not None:",
         "if False:",
         test="protocol/test_chains_steps.py::test_add_05_the_next_transaction_waits_for_the_end_of_this_one",

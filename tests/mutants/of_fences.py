@@ -6,8 +6,11 @@ from tests.mutants.mutant import Mutant
 from txnstore.coordinating import copies
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.coordinator import _has as has_all
-from txnstore.core import appending, decide, fences, markers, parts
-from txnstore.core.commands import Unfinished
+from txnstore.core import fences, routes
+from txnstore.core.catalog import rules as catalog_rules
+from txnstore.core.log import appending as log_appending
+from txnstore.core.transactions import rules as transactions_rules
+from txnstore.core.transactions.commands import Unfinished
 
 _FENCES = "protocol/test_chains_fences.py::"
 _STEPS = "protocol/test_chains_steps.py::"
@@ -57,7 +60,7 @@ FENCES = (
     ),
     Mutant(
         "a takeover fences no chain",
-        markers.fence,
+        transactions_rules.fence,
         "if fenced_epoch(draft.state, producer.producer_id) < producer.epoch:",
         "if False:",
         test=_FENCES + "test_fen_02_a_takeover_fences_what_the_chain_has_not_heard_of",
@@ -71,7 +74,7 @@ FENCES = (
     ),
     Mutant(
         "a topic that is being deleted takes records",
-        appending.partition_of,
+        log_appending.partition_of,
         "if partition is not None and state.is_closed(state.topics[tp.topic]):",
         "if False:",
         test=_FENCES + "test_a_deletion_that_cannot_close_a_chain_deletes_nothing",
@@ -85,14 +88,14 @@ FENCES = (
     ),
     Mutant(
         "a late copy brings a deleted topic back",
-        decide._heard_of,
+        catalog_rules._heard_of,
         "max(known.revision if known is not None else 0, state.deleted.get(name, 0))",
         "known.revision if known is not None else 0",
         test=_FENCES + "test_a_topic_that_is_altered_while_it_is_deleted_is_closed_again",
     ),
     Mutant(
         "a chain is not told of the topics of offsets",
-        parts._partitions_of,
+        routes._partitions_of,
         "yield from (item.tp for item in command.offsets.offsets)",
         "return",
         test=_FENCES + "test_off_18_offsets_of_a_topic_that_the_groups_chain_has_not_heard_of",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.consumer.membership import GroupMembership
 from txnstore.consumer.subscription import Positions
-from txnstore.core import group_evolve, groups, membership
+from txnstore.core.groups import fold as groups_fold
+from txnstore.core.groups import membership as groups_membership
+from txnstore.core.groups import offsets as groups_offsets
 
 _MEMBERSHIP = "protocol/test_group_membership.py::"
 _CONSUMERS = "protocol/test_group_consumers.py::"
@@ -13,91 +15,91 @@ _CONSUMERS = "protocol/test_group_consumers.py::"
 GROUPS = (
     Mutant(
         "an offset commit skips the generation",
-        membership.check_commit,
+        groups_membership.check_commit,
         "instance_id)\n    if offsets.generation != group.generation:",
         "instance_id)\n    if False:",
         test=_MEMBERSHIP + "test_off_06_a_change_of_members_fences_those_that_do_not_know",
     ),
     Mutant(
         "an offset commit of a member that was put out is accepted",
-        membership.check_commit,
+        groups_membership.check_commit,
         "    known_member(group, name, offsets.member_id, offsets.instance_id)\n",
         "",
         test=_MEMBERSHIP + "test_a_member_that_is_silent_is_replaced_after_its_time_out",
     ),
     Mutant(
         "a member commits for a partition of another one",
-        membership.check_commit,
+        groups_membership.check_commit,
         "wanted.intersection(other.held)",
         "wanted.intersection(())",
         test=_MEMBERSHIP + "test_a_member_cannot_commit_for_a_partition_of_another",
     ),
     Mutant(
         "anybody commits while a group has members",
-        membership.check_commit,
+        groups_membership.check_commit,
         "or empty(draft, name)):",
         "or True):",
         test=_MEMBERSHIP + "test_off_08_without_a_membership",
     ),
     Mutant(
         "a static name has two holders",
-        membership.known_member,
+        groups_membership.known_member,
         "if static is not None and static.member_id != member_id:",
         "if False:",
         test=_MEMBERSHIP + "test_a_static_member_comes_back_to_its_partitions",
     ),
     Mutant(
         "a partition moves before its owner has given it back",
-        membership._emit,
+        groups_membership._emit,
         "or tp in owned.get(member.member_id, member.held)",
         "",
         test=_MEMBERSHIP + "test_a_partition_moves_when_its_owner_has_given_it_back",
     ),
     Mutant(
         "leases never run out",
-        membership.expire,
+        groups_membership.expire,
         "if member.expired(draft.state.timestamp) and member.member_id != spared",
         "if False",
         test=_MEMBERSHIP + "test_a_member_that_is_silent_is_replaced_after_its_time_out",
     ),
     Mutant(
         "a commit does not renew the lease",
-        group_evolve.with_lease,
+        groups_fold.with_lease,
         "replace(member, seen_at=now)",
         "member",
         test=_MEMBERSHIP + "test_an_offset_commit_renews_the_lease",
     ),
     Mutant(
         "the generation of a group stays",
-        membership._rebalance,
+        groups_membership._rebalance,
         "max(group.generation, 0) + 1",
         "max(group.generation, 1)",
         test=_MEMBERSHIP + "test_con_17_the_generation_only_grows",
     ),
     Mutant(
         "the generation of a group begins anew with its members",
-        membership._rebalance,
+        groups_membership._rebalance,
         "max(group.generation, 0) + 1",
         "max(group.generation if len(members) > 1 else 0, 0) + 1",
         test=_MEMBERSHIP + "test_con_17_the_generation_only_grows",
     ),
     Mutant(
         "an offset of a topic that was created again is committed",
-        groups.with_topic_id,
+        groups_offsets.with_topic_id,
         "if item.topic_id is not None and item.topic_id != topic.topic_id:",
         "if False:",
         test=_MEMBERSHIP + "test_off_18_an_offset_of_a_topic_that_was_created_again_is_refused",
     ),
     Mutant(
         "a group with live members is reset",
-        groups._check_empty,
+        groups_offsets._check_empty,
         "if not empty(draft, name):",
         "if False:",
         test=_MEMBERSHIP + "test_offsets_are_reset_while_nobody_is_a_member",
     ),
     Mutant(
         "offsets expire while a transaction holds them",
-        groups.expired_offsets,
+        groups_offsets.expired_offsets,
         "and tp not in pending",
         "",
         test="unit/test_groups.py::test_off_16_nothing_expires_that_a_transaction_holds",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from txnstore.core.model import VALID_PREVIOUS_STATES, TxnState
+from txnstore.core.transactions.model import VALID_PREVIOUS_STATES, TxnState
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 

@@ -13,13 +13,18 @@ from tests.helpers.shell import in_threads
 from txnstore.admin.descriptions import HangingTransaction
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
-from txnstore.core.commands import EndTxn, ProducerIdentity
-from txnstore.core.events import BatchAppended, Event, GroupOffset, OffsetsCommitted
-from txnstore.core.groups import committed
+from txnstore.core.events import Event
+from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
+from txnstore.core.groups.offsets import committed
 from txnstore.core.history import TransactionStep
-from txnstore.core.invariants import check_view
-from txnstore.core.model import Batch, Outcome, Segment, State, TopicPartition, TxnState
+from txnstore.core.invariants.check import check_view
+from txnstore.core.log.events import BatchAppended
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
+from txnstore.core.state import State
+from txnstore.core.transactions.commands import EndTxn
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     InvalidConfigError,
     InvalidPidMappingError,

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.shell import a_chain, entries, names_in_bucket, topic
 from txnstore.chain import keys
 from txnstore.chain.codec import decode, encode
-from txnstore.core.commands import CreateTopic
+from txnstore.core.catalog.model import CreateTopic
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
 from txnstore.storage.memory import MemoryStore
 

@@ -12,8 +12,7 @@ import pytest
 
 from tests.helpers.shell import a_chain, entries, names_in_bucket, topic
 from txnstore.chain.log import Chain
-from txnstore.core.commands import CreateTopic
-from txnstore.core.model import Topic
+from txnstore.core.catalog.model import CreateTopic, Topic
 from txnstore.errors import (
     ObjectNotFoundError,
     StorageError,

@@ -8,9 +8,12 @@ import pytest
 
 from tests.helpers.shell import GatedStore, a_chain, entries, in_threads, topic
 from txnstore.chain.log import Chain
-from txnstore.core.commands import Append, CreateTopic, EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.invariants import check
-from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.invariants.check import check
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.errors import ProducerFencedError
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore

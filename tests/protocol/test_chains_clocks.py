@@ -14,9 +14,12 @@ from tests.helpers.chains import ids_of, partitions_of, process, seen, write_eve
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.log import CHECKPOINT_EVERY
-from txnstore.core.commands import Added, Append, EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.invariants import check_view
-from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition, TxnState
+from txnstore.core.invariants.check import check_view
+from txnstore.core.log.commands import Added, Append
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import ProducerFencedError, UploadExpiredError
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore

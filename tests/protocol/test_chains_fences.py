@@ -6,26 +6,16 @@ import pytest
 
 from tests.helpers.chains import Cluster, groups_of, ids_of, partitions_of, process, seen
 from tests.helpers.connections import connection_of
-from txnstore.core.commands import (
-    Added,
-    Append,
-    CloseTopic,
-    CommitOffsets,
-    CopyTopic,
-    CreateTopic,
-    DeleteTopic,
-    EndTxn,
-    FenceProducer,
-    HoldTxn,
-    InitProducer,
-    TxnOffsets,
-    WriteMarkers,
-)
-from txnstore.core.events import GroupOffset
-from txnstore.core.groups import committed
-from txnstore.core.invariants import check_view
-from txnstore.core.model import Map, NewBatch, Outcome, Segment, Topic, TopicPartition
+from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.offsets import committed
+from txnstore.core.invariants.check import check_view
+from txnstore.core.log.commands import Added, Append
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import Map, Outcome, TopicPartition
 from txnstore.core.routing import chain_of_group
+from txnstore.core.transactions.commands import EndTxn, FenceProducer, HoldTxn, InitProducer, WriteMarkers
 from txnstore.errors import (
     InvalidTxnStateError,
     ProducerFencedError,

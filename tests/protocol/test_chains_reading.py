@@ -15,7 +15,7 @@ import pytest
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
-from txnstore.core.invariants import check_view
+from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import UnknownMemberError

@@ -14,10 +14,13 @@ import pytest
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.coordinating.recovery import FINISH_AFTER_MS
-from txnstore.core.commands import DropObjects, Ended, EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.groups import committed
-from txnstore.core.invariants import check_view
-from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition, TxnState
+from txnstore.core.groups.offsets import committed
+from txnstore.core.invariants.check import check_view
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.maintenance import DropObjects
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     ProducerFencedError,
     StorageError,

@@ -14,7 +14,8 @@ import pytest
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore
-from txnstore.core.model import TopicPartition, TxnState
+from txnstore.core.model import TopicPartition
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import StorageError
 from txnstore.ids import Runtime
 from txnstore.producer import Producer

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.chains import Cluster
-from txnstore.core.appending import MAX_ADDED_AGE_MS
-from txnstore.core.commands import AbortTxn, Added, Append, CompleteTxn, EndTxn, InitProducer, TxnOffsets, Unfinished
-from txnstore.core.events import GroupOffset
-from txnstore.core.groups import committed
-from txnstore.core.model import MAX_EPOCH, Outcome, TopicPartition, TxnState
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.offsets import committed
+from txnstore.core.log.appending import MAX_ADDED_AGE_MS
+from txnstore.core.log.commands import Added, Append
+from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.routing import (
     chain_of_group,
     chain_of_partition,
@@ -20,6 +21,8 @@ from txnstore.core.routing import (
     chain_of_transactional_id,
     first_producer_id,
 )
+from txnstore.core.transactions.commands import AbortTxn, CompleteTxn, EndTxn, InitProducer, Unfinished
+from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.errors import (
     ConcurrentTransactionsError,
     InvalidTxnStateError,
@@ -283,7 +286,7 @@ def test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age(cluster: Clus
 
 def test_off_11_the_log_of_the_group_decides_across_chains(cluster: Cluster) -> None:
     """OFF-11: a plain commit that came after the pending one in the group's chain wins over it."""
-    from txnstore.core.commands import CommitOffsets
+    from txnstore.core.groups.commands import CommitOffsets
 
     cluster.do(1, CommitOffsets(positions(9)))
     cluster.prepare()

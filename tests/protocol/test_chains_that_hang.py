@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.core.model import TxnState
 from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.transactions.model import TxnState
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on

@@ -8,10 +8,13 @@ import pytest
 
 from tests.helpers.chains import Cluster, groups_of, ids_of, process
 from tests.helpers.connections import connection_of
-from txnstore.core.commands import CopyTopic, CreateTopic, Ended, EndTxn, InitProducer, TxnOffsets
-from txnstore.core.events import GroupOffset
-from txnstore.core.model import Isolation, Outcome, Topic, TxnState
-from txnstore.core.visibility import visible
+from txnstore.core.catalog.model import CopyTopic, CreateTopic, Topic
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.log.visibility import visible
+from txnstore.core.model import Isolation, Outcome
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.core.transactions.model import TxnState
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 

@@ -21,8 +21,9 @@ from tests.helpers.compaction import (
     values,
 )
 from tests.helpers.connections import connection_of
-from txnstore.core.commands import Append, ProducerIdentity
-from txnstore.core.model import NewBatch
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import ProducerIdentity
 from txnstore.errors import CompactionConflictError, CorruptionError, StorageError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store

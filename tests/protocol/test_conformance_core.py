@@ -12,8 +12,10 @@ from tests.helpers.core import World, with_txn
 from tests.helpers.shell import another_process, backend, new_store
 from txnstore.chain.codec import _sealed
 from txnstore.chain.state_document import from_document, to_document
-from txnstore.core.commands import Append, EndTxn, InitProducer
-from txnstore.core.model import MAX_EPOCH, Outcome, TxnState
+from txnstore.core.log.commands import Append
+from txnstore.core.model import Outcome
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.errors import ConcurrentTransactionsError, OutOfOrderSequenceError
 
 

@@ -19,8 +19,9 @@ from tests.helpers.shell import (
     sound,
     values,
 )
-from txnstore.core.events import MarkerWritten
-from txnstore.core.model import Outcome, TopicPartition, TxnState
+from txnstore.core.log.events import MarkerWritten
+from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,

@@ -7,14 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.helpers.core import RC, T0, T1, Client, World, offsets
-from txnstore.core.commands import Command, DeleteTopic, EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.events import MarkerWritten, PartitionsAdded
-from txnstore.core.model import (
-    MAX_EPOCH,
-    Outcome,
-    TopicPartition,
-    TxnState,
-)
+from txnstore.core.catalog.model import DeleteTopic
+from txnstore.core.commands import Command
+from txnstore.core.log.events import MarkerWritten
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+from txnstore.core.transactions.events import PartitionsAdded
+from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.errors import (
     InvalidPidMappingError,
     InvalidTxnStateError,

@@ -11,25 +11,16 @@ import pytest
 
 from tests.helpers.chains import Cluster
 from tests.helpers.core import RC, RU, T0, T1, Client, World, offsets
-from txnstore.core.appending import MAX_ADDED_AGE_MS
-from txnstore.core.commands import (
-    Added,
-    Append,
-    Command,
-    CommitOffsets,
-    Expire,
-    Expired,
-    InitProducer,
-    JoinGroup,
-    LeaveGroup,
-    ProducerIdentity,
-    WriteMarkers,
-)
+from txnstore.core.commands import Command
 from txnstore.core.decide import decide
-from txnstore.core.evolve import begin_entry
-from txnstore.core.expiry import MAX_EVENTS, is_due
-from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.expiration import MAX_EVENTS, Expire, Expired, is_due
+from txnstore.core.groups.commands import CommitOffsets, JoinGroup, LeaveGroup
+from txnstore.core.log.appending import MAX_ADDED_AGE_MS
+from txnstore.core.log.commands import Added, Append
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group
+from txnstore.core.state import begin_entry
+from txnstore.core.transactions.commands import InitProducer, WriteMarkers
 from txnstore.errors import (
     InvalidConfigError,
     InvalidPidMappingError,

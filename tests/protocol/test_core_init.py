@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.core import RC, T0, T1, World
-from txnstore.core.commands import InitProducer
-from txnstore.core.model import MAX_EPOCH, NO_PRODUCER, Outcome, TxnState
-from txnstore.core.transactions import MAX_TIMEOUT_MS
+from txnstore.core.model import NO_PRODUCER, Outcome
+from txnstore.core.transactions.commands import InitProducer
+from txnstore.core.transactions.init import MAX_TIMEOUT_MS
+from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.errors import InvalidPidMappingError, InvalidTxnTimeoutError, ProducerFencedError
 
 

@@ -8,8 +8,9 @@ from itertools import permutations
 import pytest
 
 from tests.helpers.core import RC, RU, T0, T1, Client, World, with_partition
-from txnstore.core.model import AbortedTxn, Outcome, TopicPartition
-from txnstore.core.visibility import read_limit
+from txnstore.core.log.model import AbortedTxn
+from txnstore.core.log.visibility import read_limit
+from txnstore.core.model import Outcome, TopicPartition
 
 
 @pytest.fixture

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.core import RC, RU, T0, T1, Client, World
-from txnstore.core.commands import Append, EndTxn
-from txnstore.core.model import Outcome, TopicPartition, TxnState
+from txnstore.core.log.commands import Append
+from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.transactions.commands import EndTxn
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import ProducerFencedError
 
 PARTITIONS = [T0, T1]

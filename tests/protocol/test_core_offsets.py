@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.core import RC, T0, T1, World, offsets
-from txnstore.core.commands import Append, CommitOffsets, DeleteTopic, ProducerIdentity, TxnOffsets
-from txnstore.core.events import GroupMarkerWritten, GroupOffset
-from txnstore.core.groups import MAX_METADATA_BYTES, committed
-from txnstore.core.model import OffsetAndMetadata, Outcome, TopicPartition
+from txnstore.core.catalog.model import DeleteTopic
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.events import GroupMarkerWritten, GroupOffset
+from txnstore.core.groups.model import OffsetAndMetadata
+from txnstore.core.groups.offsets import MAX_METADATA_BYTES, committed
+from txnstore.core.log.commands import Append
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.errors import (
     IllegalGenerationError,
     InvalidConfigError,

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.core import RC, RU, T0, T1, Client, World, with_partition
-from txnstore.core.commands import Append, ProducerIdentity
-from txnstore.core.events import MarkerWritten, PartitionsAdded
-from txnstore.core.model import MAX_EPOCH, MAX_SEQUENCE, NO_PRODUCER, WINDOW, BatchMetadata, Outcome, ProducerState
+from txnstore.core.log.commands import Append
+from txnstore.core.log.events import MarkerWritten
+from txnstore.core.log.model import MAX_SEQUENCE, WINDOW, BatchMetadata, ProducerState
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
+from txnstore.core.transactions.events import PartitionsAdded
+from txnstore.core.transactions.model import MAX_EPOCH
 from txnstore.errors import (
     InvalidPidMappingError,
     InvalidTxnStateError,

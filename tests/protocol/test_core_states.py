@@ -7,9 +7,12 @@ from itertools import permutations
 import pytest
 
 from tests.helpers.core import RC, RU, T0, T1, World
-from txnstore.core.commands import AlterTopic, Append, Command, ProducerIdentity
-from txnstore.core.events import PartitionsAdded
-from txnstore.core.model import VALID_PREVIOUS_STATES, Outcome, TopicPartition, TxnState, sorted_tps
+from txnstore.core.catalog.model import AlterTopic
+from txnstore.core.commands import Command
+from txnstore.core.log.commands import Append
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.events import PartitionsAdded
+from txnstore.core.transactions.model import VALID_PREVIOUS_STATES, TxnState
 from txnstore.errors import InvalidPidMappingError, ProducerFencedError, UnknownTopicOrPartitionError
 
 COMMIT = Outcome.COMMIT
@@ -96,7 +99,7 @@ def test_a_partition_is_listed_before_its_first_record(world: World) -> None:
     assert world.last_events() == ["PartitionsAdded", "BatchAppended", "BatchAppended"]
     (added, *_) = world.entries[-1][1]
     assert isinstance(added, PartitionsAdded)
-    assert added.partitions == sorted_tps([T0, T1])
+    assert added.partitions == sorted([T0, T1])
 
 
 def test_the_first_partition_starts_the_clock(world: World) -> None:

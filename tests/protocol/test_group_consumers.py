@@ -10,7 +10,8 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.reading import another_process, append, kinds, new_store, read_all, texts
 from txnstore.consumer import Consumer
-from txnstore.core.model import Group, TopicPartition
+from txnstore.core.groups.model import Group
+from txnstore.core.model import TopicPartition
 from txnstore.errors import (
     FencedInstanceError,
     IllegalGenerationError,

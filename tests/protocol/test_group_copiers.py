@@ -16,7 +16,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.reading import texts
 from txnstore.consumer import Consumer
 from txnstore.consumer.membership import AssignorName
-from txnstore.core.invariants import check_view
+from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError, UnstableOffsetCommitError
 from txnstore.ids import Runtime

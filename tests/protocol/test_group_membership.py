@@ -8,18 +8,18 @@ import pytest
 
 from tests.helpers.core import T0, T1, World
 from tests.helpers.groups import SESSION, group, join, settle
-from txnstore.core.commands import (
-    Append,
+from txnstore.core.catalog.model import DeleteTopic
+from txnstore.core.groups.commands import (
     CommitOffsets,
     DeleteGroup,
-    DeleteTopic,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
     ResetOffsets,
     TxnOffsets,
 )
-from txnstore.core.events import GroupOffset
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.log.commands import Append
 from txnstore.core.model import Outcome, TopicPartition
 from txnstore.errors import (
     FencedInstanceError,

@@ -9,8 +9,9 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from txnstore.chain.log import Chain, _Waiter
-from txnstore.core.commands import InitProducer
-from txnstore.core.model import OffsetAndMetadata, TopicPartition
+from txnstore.core.groups.model import OffsetAndMetadata
+from txnstore.core.model import TopicPartition
+from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeError
 from txnstore.ids import Runtime
 from txnstore.producer import Producer

@@ -13,10 +13,12 @@ from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
 from txnstore.connection import Connection
 from txnstore.coordinating.recovery import FINISH_AFTER_MS
-from txnstore.core.commands import DeleteTopic, EndTxn, ProducerIdentity
-from txnstore.core.events import MarkerWritten, TxnPrepared
-from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.catalog.model import DeleteTopic
+from txnstore.core.log.events import MarkerWritten
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
+from txnstore.core.transactions.commands import EndTxn
+from txnstore.core.transactions.events import TxnPrepared
 from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.store import Store, open_on

@@ -10,9 +10,9 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, sound, values
-from txnstore.core.group_metadata import GroupMetadata
-from txnstore.core.groups import committed
-from txnstore.core.model import OffsetAndMetadata, TopicPartition
+from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
+from txnstore.core.groups.offsets import committed
+from txnstore.core.model import TopicPartition
 from txnstore.errors import (
     InvalidConfigError,
     InvalidTopicError,

@@ -12,9 +12,9 @@ from tests.helpers.producing import Bench
 from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, rows, sound, values
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, encode
-from txnstore.core.events import ProducerInitialized
-from txnstore.core.model import MAX_EPOCH, TxnState
 from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.transactions.events import ProducerInitialized
+from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.errors import (
     InvalidConfigError,
     InvalidTxnStateError,

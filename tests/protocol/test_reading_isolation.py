@@ -24,7 +24,7 @@ from tests.helpers.reading import (
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain import keys
 from txnstore.consumer import Consumer
-from txnstore.core.commands import ReplaceSegments
+from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel

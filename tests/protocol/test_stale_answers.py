@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import another_process, new_store
-from txnstore.core.commands import AbortTxn, InitProducer
+from txnstore.core.transactions.commands import AbortTxn, InitProducer
 from txnstore.errors import ProducerFencedError
 
 

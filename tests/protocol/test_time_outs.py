@@ -11,11 +11,12 @@ from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywh
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, in_threads
 from txnstore.chain import keys
-from txnstore.core.commands import EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.groups import committed
-from txnstore.core.invariants import check_view
-from txnstore.core.model import Outcome, TopicPartition, TxnState
+from txnstore.core.groups.offsets import committed
+from txnstore.core.invariants.check import check_view
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import InvalidProducerEpochError, InvalidTxnStateError, ProducerFencedError, TxnStoreError
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore

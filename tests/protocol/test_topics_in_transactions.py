@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.core.invariants import check_view
+from txnstore.core.invariants.check import check_view
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, no_faults

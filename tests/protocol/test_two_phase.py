@@ -7,10 +7,11 @@ import pytest
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore import PreparedTxn
-from txnstore.core.commands import AbortTxn
-from txnstore.core.groups import committed
-from txnstore.core.invariants import check_view
-from txnstore.core.model import TopicPartition, TxnState
+from txnstore.core.groups.offsets import committed
+from txnstore.core.invariants.check import check_view
+from txnstore.core.model import TopicPartition
+from txnstore.core.transactions.commands import AbortTxn
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import (
     InvalidConfigError,
     InvalidProducerEpochError,

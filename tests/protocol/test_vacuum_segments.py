@@ -26,9 +26,8 @@ from tests.helpers.compaction import (
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.chain import keys
-from txnstore.core.commands import DropObjects, ReplaceSegments
+from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
-from txnstore.core.transactions import FORGET_AFTER_MS
 from txnstore.errors import InvalidConfigError, ReadOnlyError, UploadExpiredError
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore

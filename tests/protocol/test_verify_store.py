@@ -15,9 +15,9 @@ from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
 from txnstore.connection import Connection
-from txnstore.core.commands import ReplaceSegments
-from txnstore.core.events import BatchAppended, MarkerWritten, SegmentsReplaced
-from txnstore.core.model import Batch
+from txnstore.core.log.events import BatchAppended, MarkerWritten
+from txnstore.core.log.model import Batch
+from txnstore.core.maintenance import ReplaceSegments, SegmentsReplaced
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError
 from txnstore.segment.codec import encode as encode_segment
 from txnstore.segment.schema import HEADERS, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 from txnstore.catalog.writing import topic_writer
-from txnstore.core.commands import Appended
-from txnstore.core.model import Topic, TopicPartition
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.commands import Appended
+from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError, TransactionAbortedError
 from txnstore.producer.batches import Batch, Waiter
 from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture, TablePart

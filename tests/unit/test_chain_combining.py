@@ -11,18 +11,15 @@ import pytest
 
 from tests.helpers.shell import Gate, GatedStore, a_chain, entries, in_threads, names_in_bucket, runtime, topic
 from txnstore.chain.log import Chain
-from txnstore.core.commands import (
-    Append,
-    Command,
-    CommitOffsets,
-    CreateTopic,
-    InitProducer,
-    ProducerIdentity,
-    TxnOffsets,
-)
-from txnstore.core.events import GroupOffset
-from txnstore.core.invariants import check
-from txnstore.core.model import NewBatch, Segment
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.commands import Command
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.invariants.check import check
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import ProducerIdentity
+from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import (
     InvalidConfigError,
     StorageError,

@@ -14,8 +14,9 @@ from tests.helpers.shell import T0, a_chain, another_process, backend, names_in_
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import LatestDocument, encode
 from txnstore.chain.log import Chain
-from txnstore.core.commands import CreateTopic
-from txnstore.core.model import State, TopicPartition
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.model import TopicPartition
+from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ReadOnlyError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore

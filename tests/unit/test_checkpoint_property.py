@@ -13,26 +13,17 @@ from hypothesis import strategies as st
 from tests.helpers.shell import runtime
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.log import Chain
-from txnstore.core.commands import (
-    AlterTopic,
-    Append,
-    Command,
-    CommitOffsets,
-    CreateTopic,
-    DeleteGroup,
-    DeleteTopic,
-    EndTxn,
-    Heartbeat,
-    InitProducer,
-    JoinGroup,
-    LeaveGroup,
-    ProducerIdentity,
-    ReplaceSegments,
-    TxnOffsets,
-)
-from txnstore.core.events import GroupOffset
-from txnstore.core.invariants import check
-from txnstore.core.model import Batch, NewBatch, Outcome, Segment, State, Topic, TopicPartition, next_sequence
+from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.commands import Command
+from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.invariants.check import check
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import Batch, NewBatch, Segment, next_sequence
+from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.state import State
+from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.errors import TxnStoreError
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock

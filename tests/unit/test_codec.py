@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, StoreDocument, content_hash, decode, encode
-from txnstore.core.events import GroupOffset, OffsetsCommitted, PartitionsAdded, TopicCreated, TxnCompleted
-from txnstore.core.model import Outcome, Topic, TopicPartition
+from txnstore.core.catalog.model import Topic, TopicCreated
+from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
+from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.transactions.events import PartitionsAdded, TxnCompleted
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 KEY = "chains/0000/entries/00000000000000000007.json"

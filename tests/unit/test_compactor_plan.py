@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 
 from txnstore.compactor import MergePlan, plan_merges
-from txnstore.core.batches import BatchList
-from txnstore.core.model import AbortedTxn, Batch, Map, Partition, Segment, TopicPartition
-from txnstore.core.visibility import aborted_batches
+from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, Segment
+from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.model import Map, TopicPartition
 
 TP = TopicPartition("t", 0)
 MIB = 1 << 20

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from txnstore.core.appending import MAX_UPLOAD_AGE_MS
-from txnstore.core.batches import BatchList
-from txnstore.core.commands import ReplaceSegments
+from txnstore.core.catalog.model import Topic
 from txnstore.core.decide import decide
-from txnstore.core.events import SegmentsReplaced
-from txnstore.core.model import Batch, Map, Partition, Segment, State, Topic, TopicPartition
+from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, Batch, BatchList, Partition, Segment
+from txnstore.core.maintenance import ReplaceSegments, SegmentsReplaced
+from txnstore.core.model import Map, TopicPartition
+from txnstore.core.state import State
 from txnstore.errors import CompactionConflictError
 
 TP = TopicPartition("t", 0)

@@ -27,7 +27,7 @@ from tests.helpers.reading import (
 from tests.helpers.shell import ONE_CHAIN
 from txnstore.consumer import Consumer, OffsetAndTimestamp
 from txnstore.consumer.subscription import ResetPolicy
-from txnstore.core.model import OffsetAndMetadata
+from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.errors import (
     ConsumerClosedError,
     CorruptionError,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txnstore.core import batches
-from txnstore.core.batches import BatchList
+from txnstore.core.log import model
+from txnstore.core.log.model import BatchList
 
 REPEATABLE = settings(derandomize=True, deadline=None, max_examples=150)
 
@@ -28,7 +28,7 @@ class Range:
 def small_chunks() -> Iterator[None]:
     """Chunks of four, so that short lists have many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "_CHUNK", 4)
+        patch.setattr(model, "_CHUNK", 4)
         yield
 
 

@@ -9,15 +9,10 @@ import pytest
 
 from tests.helpers.core import RC, T0, World
 from txnstore.chain import checkpoint
-from txnstore.core.commands import (
-    AlterTopic,
-    CreateTopic,
-    DeleteTopic,
-    DropObjects,
-    ForgetObjects,
-    ReplaceSegments,
-)
-from txnstore.core.model import Batch, Outcome, Topic, TopicPartition
+from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.log.model import Batch
+from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
+from txnstore.core.model import Outcome, TopicPartition
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,

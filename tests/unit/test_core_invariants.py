@@ -9,23 +9,16 @@ from typing import Any
 import pytest
 
 from tests.helpers.core import T0, T1, World, with_partition, with_txn
-from txnstore.core.batches import BatchList
-from txnstore.core.commands import DeleteTopic, DropObjects, ForgetObjects
-from txnstore.core.group_invariants import GROUP_INVARIANTS, GROUP_STEPS
-from txnstore.core.invariants import INVARIANTS, Violation, check, check_step
-from txnstore.core.model import (
-    AbortedTxn,
-    Batch,
-    CommittedOffset,
-    Group,
-    OffsetAndMetadata,
-    Outcome,
-    ProducerState,
-    State,
-    TopicPartition,
-    TxnState,
-)
-from txnstore.core.steps import STEPS
+from txnstore.core.catalog.model import DeleteTopic
+from txnstore.core.groups.model import CommittedOffset, Group, OffsetAndMetadata
+from txnstore.core.invariants.check import INVARIANTS, STEPS, check, check_step
+from txnstore.core.invariants.common import Violation
+from txnstore.core.invariants.groups import GROUP_INVARIANTS, GROUP_STEPS
+from txnstore.core.log.model import AbortedTxn, Batch, BatchList, ProducerState
+from txnstore.core.maintenance import DropObjects, ForgetObjects
+from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.state import State
+from txnstore.core.transactions.model import TxnState
 
 NOWHERE = TopicPartition("nowhere", 0)
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.helpers.chains import Cluster
-from txnstore.core.invariants import ACROSS, check_step, check_view
-from txnstore.core.model import State, TxnState
+from txnstore.core.invariants.check import ACROSS, check_step, check_view
+from txnstore.core.state import State
+from txnstore.core.transactions.model import TxnState
 from txnstore.core.view import View
 
 

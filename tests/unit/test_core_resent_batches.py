@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers.chains import Cluster
-from txnstore.core.commands import Added, Append, InitProducer
-from txnstore.core.model import WINDOW
+from txnstore.core.log.commands import Added, Append
+from txnstore.core.log.model import WINDOW
+from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import OutOfOrderSequenceError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.helpers.core import RC, T0, World
-from txnstore.core.model import AbortedTxn, Batch, Partition, Segment
-from txnstore.core.visibility import aborted_batches, visible
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
+from txnstore.core.log.visibility import aborted_batches, visible
 
 TRANSACTIONS = 1000
 

@@ -11,8 +11,10 @@ import pytest
 
 from txnstore.chain.codec import Entry, LatestDocument, StoreDocument
 from txnstore.chain.state_document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
+from txnstore.core.catalog.model import Topic
 from txnstore.core.events import Event
-from txnstore.core.model import Batch, Segment, Topic, TopicPartition
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import murmur2
 from txnstore.core.routing import (
     MAX_CHAINS,

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.helpers.core import World
 from tests.helpers.groups import SESSION, Peer, group, join
-from txnstore.core.assignors import ASSIGNORS, Assignment, range_assignor, sticky_assignor
-from txnstore.core.model import Member, TopicPartition
+from txnstore.core.groups.assignors import ASSIGNORS, Assignment, range_assignor, sticky_assignor
+from txnstore.core.groups.model import Member
+from txnstore.core.model import TopicPartition
 
 TOPICS = {"t": 5, "u": 3, "v": 1, "w": 0}
 

@@ -10,9 +10,10 @@ import pytest
 
 from tests.helpers.core import World
 from tests.helpers.groups import join, settle
-from txnstore.core.group_invariants import GROUP_INVARIANTS, GROUP_STEPS
-from txnstore.core.invariants import check, check_step
-from txnstore.core.model import State, TopicPartition
+from txnstore.core.invariants.check import check, check_step
+from txnstore.core.invariants.groups import GROUP_INVARIANTS, GROUP_STEPS
+from txnstore.core.model import TopicPartition
+from txnstore.core.state import State
 
 FIRST, LAST = TopicPartition("t", 0), TopicPartition("t", 3)
 

@@ -13,8 +13,9 @@ from tests.helpers.cli import Cli
 from tests.helpers.core import T0, T1, World, offsets
 from tests.helpers.groups import SESSION, join
 from tests.helpers.reading import another_process, append, begin, new_store, read_all, texts
-from txnstore.core.groups import OFFSETS_RETENTION_MS, expired_offsets, is_dead
-from txnstore.core.model import OffsetAndMetadata, TopicPartition
+from txnstore.core.groups.model import OffsetAndMetadata
+from txnstore.core.groups.offsets import OFFSETS_RETENTION_MS, expired_offsets, is_dead
+from txnstore.core.model import TopicPartition
 from txnstore.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.reading import T0, append, new_store
-from txnstore.core.visibility import Slice
+from txnstore.core.log.visibility import Slice
 from txnstore.errors import CorruptionError, UnsupportedFormatError
 from txnstore.read import readahead
 from txnstore.read.readahead import read_ahead

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txnstore.core.model import Segment
+from txnstore.core.log.model import Segment
 from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.segment.codec import (
     COMPRESSIONS,

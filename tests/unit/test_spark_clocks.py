@@ -6,7 +6,7 @@ import random
 
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import new_store
-from txnstore.core.model import NewBatch, Segment
+from txnstore.core.log.model import NewBatch, Segment
 from txnstore.spark import jobs
 
 DAY = 86_400_000

@@ -10,8 +10,10 @@ import pytest
 from tests.helpers.connections import connection_of
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
-from txnstore.core.model import NewBatch, TopicPartition, TxnState
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
+from txnstore.core.transactions.model import TxnState
 from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
 from txnstore.producer.upload import upload

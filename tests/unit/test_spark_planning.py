@@ -10,8 +10,9 @@ import pytest
 
 import txnstore
 from tests.helpers.connections import connection_of
-from txnstore.core.model import Batch, Segment, TopicPartition
-from txnstore.core.visibility import Slice
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.spark.options import read_options
 from txnstore.spark.planning import group, plan, projection_schema

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from txnstore.catalog.writing import topic_writer
-from txnstore.core.model import NewBatch, Topic
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import NewBatch
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime

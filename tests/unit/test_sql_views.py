@@ -8,10 +8,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txnstore.core.batches import BatchList
-from txnstore.core.model import Batch, Isolation, Map, Partition, Segment, State, Topic, TopicPartition
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Batch, BatchList, Partition, Segment
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import Isolation, Map, TopicPartition
+from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.core.visibility import Slice
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.schema_text import schema_to_text
 from txnstore.sql.views import topic_select, view_names, visible_slices

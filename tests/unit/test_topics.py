@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import another_process, entries, in_threads, sound
-from txnstore.core.model import Topic
+from txnstore.core.catalog.model import Topic
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,

@@ -6,9 +6,12 @@ from itertools import product
 
 import pytest
 
-from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
-from txnstore.core.events import GroupOffset
-from txnstore.core.model import NewBatch, Outcome, Segment, TopicPartition
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import EndTxn
 from txnstore.errors import (
     InvalidTxnStateError,
     ProducerClosedError,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.core import RC, RU, T0, World
-from txnstore.core.model import Batch, Isolation, Partition
-from txnstore.core.visibility import Slice, aborted_batches, check_offset, visible
+from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.visibility import Slice, aborted_batches, check_offset, visible
+from txnstore.core.model import Isolation
 from txnstore.errors import OffsetOutOfRangeError
 
 

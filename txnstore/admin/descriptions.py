@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from txnstore.core.history import TransactionStep
-from txnstore.core.model import TopicPartition, TxnState
+from txnstore.core.model import TopicPartition
+from txnstore.core.transactions.model import TxnState
 
 
 @dataclass(frozen=True, slots=True)

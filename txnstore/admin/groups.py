@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from txnstore.connection import Connection
-from txnstore.core.commands import DeleteGroup, ResetOffsets, TxnOffsets
-from txnstore.core.groups import committed, exists, group_offset
-from txnstore.core.membership import live_members
-from txnstore.core.model import Group, Isolation, Member, OffsetAndMetadata, TopicPartition
+from txnstore.core.groups.commands import DeleteGroup, ResetOffsets, TxnOffsets
+from txnstore.core.groups.membership import live_members
+from txnstore.core.groups.model import Group, Member, OffsetAndMetadata
+from txnstore.core.groups.offsets import committed, exists, group_offset
+from txnstore.core.log.visibility import check_offset, read_limit
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.core.visibility import check_offset, read_limit
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
 from txnstore.read.plan import offset_for_time
 from txnstore.validation import as_integer, check_id, check_names

@@ -18,16 +18,13 @@ from txnstore.admin.descriptions import (
 from txnstore.chain.entries import newest, read_entry
 from txnstore.connection import Connection
 from txnstore.coordinating.coordinator import Coordinator
-from txnstore.core.commands import AbortTxn, InitProducer, ProducerIdentity, Unfinished, WriteMarkers
 from txnstore.core.fences import fenced_epoch, lacks_markers
 from txnstore.core.history import Happened, steps_of
-from txnstore.core.model import NO_PRODUCER, Outcome, Partition, TopicPartition, Transaction, TxnState
-from txnstore.core.routing import (
-    chain_of_group,
-    chain_of_partition,
-    chain_of_producer,
-    chain_of_transactional_id,
-)
+from txnstore.core.log.model import Partition
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, chain_of_transactional_id
+from txnstore.core.transactions.commands import AbortTxn, InitProducer, Unfinished, WriteMarkers
+from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.core.view import View
 from txnstore.errors import TransactionalIdNotFoundError, UnknownTopicOrPartitionError
 from txnstore.validation import (

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from txnstore.chain import keys
 from txnstore.chain.log import Chain
-from txnstore.core.model import State
+from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.ids import Runtime

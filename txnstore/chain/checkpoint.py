@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 from txnstore.chain import keys
 from txnstore.chain.codec import LatestDocument, content_hash, decode, encode
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
-from txnstore.core.batches import BatchList
-from txnstore.core.model import Batch, Segment, State, TopicPartition
+from txnstore.core.log.model import Batch, BatchList, Segment
+from txnstore.core.model import TopicPartition
+from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
 

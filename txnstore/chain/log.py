@@ -22,8 +22,8 @@ from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
-from txnstore.core.evolve import begin_entry, evolve, first_state
-from txnstore.core.model import State
+from txnstore.core.evolve import evolve
+from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import (
     CorruptionError,
     InvalidConfigError,

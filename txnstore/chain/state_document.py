@@ -6,23 +6,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
 from txnstore.chain.codec import Stored
-from txnstore.core.batches import BatchList
-from txnstore.core.model import (
-    AbortedTxn,
-    Batch,
-    CommittedOffset,
-    Fence,
-    Group,
-    Map,
-    Member,
-    Partition,
-    ProducerState,
-    State,
-    Topic,
-    TopicPartition,
-    Transaction,
-    TxnState,
-)
+from txnstore.core.catalog.model import Topic
+from txnstore.core.groups.model import CommittedOffset, Group, Member
+from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, ProducerState
+from txnstore.core.model import Fence, Map, TopicPartition
+from txnstore.core.state import State
+from txnstore.core.transactions.model import Transaction, TxnState
 
 K = TypeVar("K", int, str)
 V = TypeVar("V")

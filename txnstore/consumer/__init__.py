@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txnstore.consumer.consumer import Consumer
-from txnstore.core.group_metadata import GroupMetadata
+from txnstore.core.groups.model import GroupMetadata
 from txnstore.read.plan import OffsetAndTimestamp, PartitionOffsets, partition_offsets
 from txnstore.read.records import Record
 

@@ -16,10 +16,10 @@ from txnstore.connection import Connection
 from txnstore.consumer.fetcher import Poller, Taken
 from txnstore.consumer.membership import AssignorName, Callback, ConsumerGroup, MemberOptions
 from txnstore.consumer.subscription import Assignment, Positions, Reset, ResetPolicy
-from txnstore.core.group_metadata import GroupMetadata
-from txnstore.core.model import OffsetAndMetadata, TopicPartition
+from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
+from txnstore.core.log.visibility import read_limit
+from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.core.visibility import read_limit
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.read.plan import IsolationLevel, OffsetAndTimestamp, offset_for_time, parse_isolation
 from txnstore.read.records import Record

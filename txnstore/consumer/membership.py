@@ -17,12 +17,12 @@ from typing import Literal
 
 from txnstore.connection import Connection
 from txnstore.consumer.subscription import Positions
-from txnstore.core.assignors import ASSIGNORS
-from txnstore.core.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
-from txnstore.core.group_metadata import GroupMetadata
-from txnstore.core.groups import committed, group_offset, with_id
-from txnstore.core.membership import MAX_SESSION_TIMEOUT_MS
-from txnstore.core.model import Group, Member, OffsetAndMetadata, TopicPartition
+from txnstore.core.groups.assignors import ASSIGNORS
+from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
+from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
+from txnstore.core.groups.model import Group, GroupMetadata, Member, OffsetAndMetadata
+from txnstore.core.groups.offsets import committed, group_offset, with_id
+from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import (

@@ -17,16 +17,13 @@ from typing import Literal
 
 import pyarrow as pa
 
-from txnstore.core.groups import committed
-from txnstore.core.model import (
-    Isolation,
-    Partition,
-    Topic,
-    TopicPartition,
-)
+from txnstore.core.catalog.model import Topic
+from txnstore.core.groups.offsets import committed
+from txnstore.core.log.model import Partition
+from txnstore.core.log.visibility import Slice, check_offset, read_limit, visible
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
 from txnstore.core.view import View
-from txnstore.core.visibility import Slice, check_offset, read_limit, visible
 from txnstore.errors import OffsetOutOfRangeError, UnstableOffsetCommitError
 from txnstore.read.plan import find_partitions
 from txnstore.read.readahead import Fetched, fetch_slice

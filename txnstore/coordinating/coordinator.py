@@ -23,40 +23,29 @@ from typing import Any, TypeVar
 from txnstore.chain.chains import Chains
 from txnstore.coordinating.copies import copy_everywhere, delete_topic, left_unknown, submit_told
 from txnstore.coordinating.endings import ATTEMPTS, Endings
-from txnstore.core.appending import find_batch
-from txnstore.core.commands import (
+from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.commands import Command
+from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
+from txnstore.core.groups.offsets import with_topic_id
+from txnstore.core.log.appending import find_batch
+from txnstore.core.log.commands import Added, Append, Appended
+from txnstore.core.maintenance import DropObjects, ForgetObjects
+from txnstore.core.model import NO_PRODUCER, ProducerIdentity, TopicPartition
+from txnstore.core.routes import Part, chains_of, chains_of_command, joined, keys_by_chain, parts_of
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
+from txnstore.core.state import State
+from txnstore.core.transactions.commands import (
     AbortTxn,
-    Added,
-    AlterTopic,
-    Append,
-    Appended,
-    Command,
-    CommitOffsets,
-    CreateTopic,
-    DeleteTopic,
-    DropObjects,
     Ended,
     EndTxn,
     FenceProducer,
-    ForgetObjects,
     HoldTxn,
     InitProducer,
     Kept,
-    ProducerIdentity,
-    ResetOffsets,
-    TxnOffsets,
     Unfinished,
 )
-from txnstore.core.groups import with_topic_id
-from txnstore.core.model import NO_PRODUCER, State, Topic, TopicPartition, Transaction, TxnState
-from txnstore.core.parts import Part, chains_of, chains_of_command, joined, keys_by_chain, parts_of
-from txnstore.core.routing import (
-    CATALOG,
-    chain_of_group,
-    chain_of_partition,
-    chain_of_producer,
-)
-from txnstore.core.transactions import was_decided
+from txnstore.core.transactions.model import Transaction, TxnState
+from txnstore.core.transactions.table import was_decided
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from txnstore.chain.chains import Chains
-from txnstore.core.commands import CloseTopic, Command, CopyTopic, DeleteTopic
-from txnstore.core.model import State, Topic
-from txnstore.core.parts import leaders_of, topics_of
+from txnstore.core.catalog.model import CloseTopic, CopyTopic, DeleteTopic, Topic
+from txnstore.core.commands import Command
+from txnstore.core.routes import leaders_of, topics_of
 from txnstore.core.routing import CATALOG
+from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import (
     StorageError,

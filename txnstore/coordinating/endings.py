@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from txnstore.chain.chains import Chains
 from txnstore.coordinating.copies import left_unknown, submit_told
-from txnstore.core.commands import CompleteTxn, ProducerIdentity, Unfinished, WriteMarkers
-from txnstore.core.parts import chains_of
+from txnstore.core.model import ProducerIdentity
+from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.transactions import unfinished_of
+from txnstore.core.transactions.commands import CompleteTxn, Unfinished, WriteMarkers
+from txnstore.core.transactions.table import unfinished_of
 from txnstore.errors import (
     ConcurrentTransactionsError,
     StorageError,

@@ -11,8 +11,7 @@ from functools import partial
 
 from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
-from txnstore.core.commands import Expire, Expired
-from txnstore.core.expiry import is_due
+from txnstore.core.expiration import Expire, Expired, is_due
 from txnstore.validation import check_milliseconds
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from txnstore.chain.chains import Chains
 from txnstore.coordinating.coordinator import Coordinator
 from txnstore.coordinating.copies import copy_all, finish_deletions, has_stale_copies
-from txnstore.core.commands import AbortTxn
-from txnstore.core.model import Transaction
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.transactions import unfinished_of
+from txnstore.core.transactions.commands import AbortTxn
+from txnstore.core.transactions.model import Transaction
+from txnstore.core.transactions.table import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 

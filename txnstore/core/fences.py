@@ -1,18 +1,17 @@
-"""The fence table of a chain: which epochs of producers of other chains it still accepts.
+"""The fence table: of each producer that another chain coordinates, the newest epoch seen in this chain.
 
-A chain is the coordinator of its own producers and knows their epochs. Of a producer that another chain coordinates it
-keeps the newest epoch it has heard of, from a batch, an offset, a marker or a fence. The entry holds for the whole
-chain: every partition and group, also those that were deleted, created again or copied afterwards. So a batch or an
-offset that arrives after the markers of its transaction is refused wherever it goes (FEN-02).
+A fence holds for the whole chain: a batch, an offset or a marker of an older epoch is refused in every partition and
+group, also in a topic that was deleted and created again.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from txnstore.core.commands import ProducerIdentity
-from txnstore.core.model import NO_PRODUCER, Fence, Partition, State
+from txnstore.core.log.model import Partition
+from txnstore.core.model import NO_PRODUCER, Fence, ProducerIdentity
 from txnstore.core.routing import chain_of_producer
+from txnstore.core.state import State
 from txnstore.errors import InvalidTxnStateError, ProducerFencedError
 
 

@@ -1,28 +1,24 @@
-"""The steps of a transactional id's transactions, told from the entries of all chains in the names of KIP-98.
-
-Pure: entries in, steps out. Entries of several chains are put in an order in which each comes after what it rests on.
-"""
+"""The history of a transactional id, step by step, from the entries of all chains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from txnstore.core.events import (
-    Event,
-    GroupMarkerWritten,
-    MarkerWritten,
-    Observed,
+from txnstore.core.events import Event
+from txnstore.core.expiration import TransactionalIdExpired
+from txnstore.core.groups.events import GroupMarkerWritten
+from txnstore.core.log.events import MarkerWritten, ProducerFenced
+from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
+from txnstore.core.ordering import Observed
+from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,
-    ProducerFenced,
     ProducerInitialized,
     TxnCompleted,
     TxnHeld,
     TxnPrepared,
 )
-from txnstore.core.expiry_events import TransactionalIdExpired
-from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

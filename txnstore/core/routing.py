@@ -11,8 +11,10 @@ from txnstore.core.partitioner import partition_for_key
 
 #: The chain that holds the catalog: it decides which topics exist. The others have copies of what they need.
 CATALOG = 0
+
 #: The most chains that a store may have.
 MAX_CHAINS = 256
+
 #: A producer id is the number of the chain that granted it, shifted by so many bits, plus a counter.
 _PRODUCER_ID_BITS = 32
 

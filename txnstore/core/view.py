@@ -13,17 +13,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from txnstore.core.model import (
-    AbortedTxn,
-    Group,
-    Outcome,
-    Partition,
-    State,
-    Topic,
-    TopicPartition,
-    Transaction,
-)
-from txnstore.core.offset_evolve import decided_offsets
+from txnstore.core.catalog.model import Topic
+from txnstore.core.groups.fold import decided_offsets
+from txnstore.core.groups.model import Group
+from txnstore.core.log.model import AbortedTxn, Partition
+from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.routing import (
     CATALOG,
     chain_of_group,
@@ -31,6 +25,8 @@ from txnstore.core.routing import (
     chain_of_producer,
     chain_of_transactional_id,
 )
+from txnstore.core.state import State
+from txnstore.core.transactions.model import Transaction
 from txnstore.errors import UnknownTopicOrPartitionError
 
 K = TypeVar("K")
@@ -38,7 +34,7 @@ V = TypeVar("V")
 
 
 class View:
-    """A consistent cut over all chains, with the names of a :class:`~txnstore.core.model.State` for reading.
+    """A consistent cut over all chains, with the names of a :class:`~txnstore.core.state.State` for reading.
 
     ``states``: one a chain, by number. With one chain it is that chain's state.
     """

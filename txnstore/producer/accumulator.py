@@ -18,7 +18,6 @@ import pyarrow as pa
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
-from txnstore.core.names import check_topic_name
 from txnstore.core.partitioner import StickyPartitioner, partition_for_key
 from txnstore.errors import UnknownTopicOrPartitionError
 from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher
@@ -36,6 +35,7 @@ from txnstore.producer.upload import Upload
 from txnstore.segment.convert import normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
+from txnstore.validation import check_topic_name
 
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 

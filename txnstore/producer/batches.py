@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter
-from txnstore.core.commands import Appended
+from txnstore.core.log.commands import Appended
 from txnstore.core.model import TopicPartition
 from txnstore.producer.records import RowFormat
 from txnstore.segment.schema import RecordTuple, records_to_table

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from txnstore.connection import Connection
-from txnstore.core.commands import ProducerIdentity
-from txnstore.core.model import Outcome
+from txnstore.core.model import Outcome, ProducerIdentity
 from txnstore.core.routing import chain_of_transactional_id
-from txnstore.core.transactions import outcome_of
+from txnstore.core.transactions.table import outcome_of
 from txnstore.errors import InvalidPidMappingError, InvalidProducerEpochError, ProducerFencedError
 
 

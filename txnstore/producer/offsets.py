@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from txnstore.core.commands import TxnOffsets
-from txnstore.core.group_metadata import GroupMetadata
-from txnstore.core.groups import group_offset, with_id
-from txnstore.core.model import OffsetAndMetadata, TopicPartition
-from txnstore.core.names import check_id
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
+from txnstore.core.groups.offsets import group_offset, with_id
+from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError
+from txnstore.validation import check_id
 
 
 def txn_offsets(

@@ -9,11 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from txnstore.connection import Connection
-from txnstore.core.commands import InitProducer, ProducerIdentity
-from txnstore.core.group_metadata import GroupMetadata
-from txnstore.core.groups import check_offset
-from txnstore.core.model import NO_PRODUCER, OffsetAndMetadata, Outcome, TopicPartition
-from txnstore.core.names import check_id
+from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
+from txnstore.core.groups.offsets import check_offset
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidConfigError
 from txnstore.producer.futures import RecordFuture, TableFuture, TablePart
 from txnstore.producer.linger import linger_seconds
@@ -23,6 +22,7 @@ from txnstore.producer.scope import TransactionScope
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.producer.transaction_state import Event, State
+from txnstore.validation import check_id
 
 
 class Producer:

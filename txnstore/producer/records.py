@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.catalog.writing import TopicWriter
-from txnstore.core.names import is_unicode
 from txnstore.errors import RecordTooLargeError, SchemaMismatchError
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import as_milliseconds, fill_timestamps
+from txnstore.validation import is_unicode
 
 #: The years 1 to 9999 in milliseconds: all that Python, Spark and DuckDB can read. One row beyond would make its whole
 #: topic unreadable there, and it is nearly always a time in another unit.

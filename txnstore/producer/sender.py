@@ -13,8 +13,8 @@ from concurrent import futures
 from contextlib import suppress
 
 from txnstore.connection import Connection
-from txnstore.core.commands import Ended, HoldTxn
 from txnstore.core.model import Outcome
+from txnstore.core.transactions.commands import Ended, HoldTxn
 from txnstore.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,

@@ -11,8 +11,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from txnstore.core.commands import Append, EndTxn, ProducerIdentity, TxnOffsets
-from txnstore.core.model import NewBatch, Outcome, TopicPartition, next_sequence
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch, next_sequence
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import EndTxn
 from txnstore.errors import InvalidTxnStateError, ProducerClosedError, TxnStoreError, UnknownOutcomeError
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_state import TABLE, Event, State

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter
 from txnstore.chain import keys
-from txnstore.core.model import WINDOW, NewBatch, TopicPartition
+from txnstore.core.log.model import WINDOW, NewBatch
+from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError, StorageRefusedError
 from txnstore.ids import Runtime
 from txnstore.producer.batches import Batch

@@ -9,9 +9,9 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.core.visibility import visible
 from txnstore.read.reader import Projection, read_slice
 from txnstore.storage.base import ObjectStore
 from txnstore.validation import check_choice

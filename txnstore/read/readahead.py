@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from txnstore.core.visibility import Slice
+from txnstore.core.log.visibility import Slice
 from txnstore.read.reader import OpenSlice, Projection, open_slice
 from txnstore.storage.base import ObjectStore
 

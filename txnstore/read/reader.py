@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from txnstore.catalog.schemas import schema_from_text
-from txnstore.core.model import Segment, Topic, TopicPartition
-from txnstore.core.visibility import Slice
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Segment
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
 from txnstore.segment.codec import verify_checksum
 from txnstore.segment.convert import conform

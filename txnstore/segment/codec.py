@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from txnstore.core.model import Segment
+from txnstore.core.log.model import Segment
 from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.segment.pieces import open_segment
 

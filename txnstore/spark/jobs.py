@@ -15,14 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from txnstore.core.commands import Command, Ended, EndTxn, InitProducer, ProducerIdentity
-from txnstore.core.model import (
-    NewBatch,
-    Outcome,
-    TopicPartition,
-    next_sequence,
-)
-from txnstore.core.transactions import knows_version
+from txnstore.core.commands import Command
+from txnstore.core.log.model import NewBatch, next_sequence
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.core.transactions.table import knows_version
 from txnstore.core.view import View
 from txnstore.errors import StorageError, UnknownTopicOrPartitionError
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from txnstore.core.model import Topic
-from txnstore.core.visibility import Slice
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.visibility import Slice
 from txnstore.read.plan import IsolationLevel
 from txnstore.read.reader import Projection
 from txnstore.scan import Scan

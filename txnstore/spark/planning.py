@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txnstore.core.model import (
-    Topic,
-    TopicPartition,
-)
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.visibility import Slice, check_offset, visible
+from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.core.visibility import Slice, check_offset, visible
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
 from txnstore.read.plan import find_partitions, offset_for_time
 from txnstore.read.reader import Projection

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.catalog.writing import TopicWriter
-from txnstore.core.model import NewBatch, TopicPartition
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import TopicPartition
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.ids import Runtime
 from txnstore.producer.records import check_rows

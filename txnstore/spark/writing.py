@@ -18,10 +18,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from txnstore.catalog.writing import TopicWriter, topic_writer
-from txnstore.core.model import (
-    NewBatch,
-    Topic,
-)
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import NewBatch
 from txnstore.core.view import View
 from txnstore.errors import SchemaMismatchError
 from txnstore.ids import Runtime

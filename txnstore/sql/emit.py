@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txnstore.core.model import Isolation, Segment
-from txnstore.core.visibility import Slice
+from txnstore.core.log.model import Segment
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError
 from txnstore.snapshot import Snapshot
 from txnstore.sql.types import quote

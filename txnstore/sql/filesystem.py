@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.spec import AbstractFileSystem
 
-from txnstore.core.model import Segment, TopicPartition
+from txnstore.core.log.model import Segment
+from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.read.reader import fetch
 from txnstore.segment.codec import decode

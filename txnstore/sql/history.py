@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from txnstore.chain.codec import Entry
 from txnstore.chain.entries import newest, read_entry
-from txnstore.core.events import SegmentsReplaced
+from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
 from txnstore.storage.base import ObjectStore

@@ -11,16 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from txnstore.core.model import (
-    NO_PRODUCER,
-    Batch,
-    Partition,
-    TopicPartition,
-    next_sequence,
-)
+from txnstore.core.log.model import Batch, Partition, next_sequence
+from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.view import View
-from txnstore.core.visibility import aborted_batches
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.segment.schema_text import schema_from_text
 from txnstore.sql.views import view_names

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
 from txnstore.connection import Connection
-from txnstore.core.model import Isolation, State, Topic
+from txnstore.core.catalog.model import Topic
+from txnstore.core.model import Isolation
+from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.sql.filesystem import PROTOCOL, ContentCache, SegmentFileSystem, TableFile
 from txnstore.sql.local import local_root

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from txnstore.core.model import Isolation, Segment, Topic, TopicPartition
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Segment
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.sql import history, inspection
 from txnstore.sql.filesystem import PROTOCOL, SegmentObject, TableFile, VirtualFile

@@ -22,14 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-from txnstore.core.model import (
-    Isolation,
-    Segment,
-    Topic,
-    TopicPartition,
-)
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Segment
+from txnstore.core.log.visibility import Slice, visible
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.core.visibility import Slice, visible
 from txnstore.read.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
 from txnstore.sql.types import duckdb_type, literal, quote

@@ -10,21 +10,15 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
 from txnstore.consumer import Consumer
-from txnstore.core.commands import (
-    Append,
-    CommitOffsets,
-    EndTxn,
-    Heartbeat,
-    InitProducer,
-    JoinGroup,
-    LeaveGroup,
-    ProducerIdentity,
-)
-from txnstore.core.events import ProducerInitialized
-from txnstore.core.groups import committed
-from txnstore.core.membership import MAX_SESSION_TIMEOUT_MS
-from txnstore.core.model import NewBatch, Outcome, TopicPartition
+from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
+from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
+from txnstore.core.groups.offsets import committed
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.errors import TxnStoreError
 from txnstore.ids import Runtime
 from txnstore.producer import Producer

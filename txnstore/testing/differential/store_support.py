@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from txnstore.core.commands import TxnOffsets
-from txnstore.core.events import GroupOffset
+from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.groups.events import GroupOffset
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.producer.futures import RecordFuture

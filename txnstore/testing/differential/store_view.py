@@ -6,9 +6,11 @@ from typing import Any
 
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
-from txnstore.core.events import MarkerWritten
-from txnstore.core.groups import committed
-from txnstore.core.model import Isolation, Partition, TopicPartition, Transaction
+from txnstore.core.groups.offsets import committed
+from txnstore.core.log.events import MarkerWritten
+from txnstore.core.log.model import Partition
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.transactions.model import Transaction
 from txnstore.core.view import View
 from txnstore.storage.base import ObjectStore
 from txnstore.store import Store

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
-from txnstore.core.events import BatchAppended, MarkerWritten, ProducerInitialized, TopicCreated, TxnPrepared
+from txnstore.core.catalog.model import TopicCreated
+from txnstore.core.log.events import BatchAppended, MarkerWritten
 from txnstore.core.model import Outcome
+from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
 from txnstore.segment import codec
 from txnstore.testing.history import Decision
 from txnstore.testing.simulation.storage import Bucket

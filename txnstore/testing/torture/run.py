@@ -13,8 +13,8 @@ from typing import Any
 import txnstore
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
-from txnstore.core.events import ProducerInitialized, TxnPrepared
-from txnstore.core.model import TxnState
+from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.core.transactions.model import TxnState
 from txnstore.ids import Runtime
 from txnstore.testing.history import (
     Anomaly,

@@ -1,0 +1,1 @@
+"""Topics: which exist, with which partitions, schema and settings."""

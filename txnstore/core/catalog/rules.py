@@ -1,0 +1,191 @@
+"""The rules of the catalog, and how its events change a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from txnstore.core.catalog.model import (
+    AlterTopic,
+    CloseTopic,
+    CopyTopic,
+    CreateTopic,
+    DeleteTopic,
+    Topic,
+    TopicAltered,
+    TopicClosed,
+    TopicCreated,
+    TopicDeleted,
+)
+from txnstore.core.groups.model import CommittedOffset, Group
+from txnstore.core.log.model import Partition
+from txnstore.core.model import Map, TopicPartition
+from txnstore.core.ordering import observe
+from txnstore.core.routing import CATALOG, chain_of_partition
+from txnstore.core.state import Draft, Fold, State
+from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError, UnknownTopicOrPartitionError
+
+
+def create_topic(draft: Draft, command: CreateTopic) -> Topic:
+    topic = command.topic
+    if topic.name in draft.state.topics:
+        msg = f"topic {topic.name!r} exists already"
+        raise TopicExistsError(msg)
+    if topic.partitions < 1:
+        msg = f"partitions of topic {topic.name!r} must be at least 1, not {topic.partitions}"
+        raise InvalidConfigError(msg)
+    topic = replace(topic, revision=draft.state.sequence)
+    draft.emit(TopicCreated(topic=topic))
+    return topic
+
+
+def alter_topic(draft: Draft, command: AlterTopic) -> Topic:
+    topic, current = command.topic, _topic(draft.state, command.topic.name)
+    if current.version != command.expected_version or current.topic_id != topic.topic_id:
+        msg = f"topic {topic.name!r} was changed by somebody else in the meantime: read it again"
+        raise TopicChangedError(msg)
+    if topic.partitions < current.partitions:
+        msg = (
+            f"topic {topic.name!r} has {current.partitions} partitions; they can grow, but not shrink to "
+            f"{topic.partitions}"
+        )
+        raise InvalidConfigError(msg)
+    topic = replace(topic, revision=draft.state.sequence)
+    draft.emit(TopicAltered(topic=topic))
+    return topic
+
+
+def delete_topic(draft: Draft, command: DeleteTopic) -> None:
+    topic = _topic(draft.state, command.name)
+    if command.revision not in {None, topic.revision}:
+        msg = f"topic {topic.name!r} was changed by somebody else while it was deleted"
+        raise TopicChangedError(msg)
+    observe(draft, command.after)
+    draft.emit(TopicDeleted(name=topic.name, topic_id=topic.topic_id, revision=draft.state.sequence))
+
+
+def copy_topic(draft: Draft, command: CopyTopic) -> None:
+    """Follow the catalog's chain, in the order of its entries: a copy that comes late changes nothing."""
+    known = draft.state.topics.get(command.name)
+    if command.revision <= _heard_of(draft.state, command.name):
+        return
+    observe(draft, ((CATALOG, command.revision),))
+    if known is None and command.topic is None:
+        draft.emit(TopicClosed(name=command.name, revision=command.revision))
+    if known is not None and (command.topic is None or command.topic.topic_id != known.topic_id):
+        draft.emit(TopicDeleted(name=known.name, topic_id=known.topic_id, revision=command.revision))
+        known = None
+    if command.topic is not None:
+        draft.emit(TopicCreated(topic=command.topic) if known is None else TopicAltered(topic=command.topic))
+
+
+def close_topic(draft: Draft, command: CloseTopic) -> None:
+    """From this entry on nothing is appended to the topic, so that the catalog can delete it."""
+    known, closed = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)
+    if command.revision <= closed or (known is not None and known.revision > command.revision):
+        return
+    observe(draft, ((CATALOG, command.revision),))
+    draft.emit(TopicClosed(name=command.name, revision=command.revision))
+
+
+def _heard_of(state: State, name: str) -> int:
+    """The newest revision of a topic that this chain has heard of; 0 if of none."""
+    known = state.topics.get(name)
+    return max(known.revision if known is not None else 0, state.deleted.get(name, 0))
+
+
+def _topic(state: State, name: str) -> Topic:
+    topic = state.topics.get(name)
+    if topic is None:
+        msg = f"there is no topic {name!r}"
+        raise UnknownTopicOrPartitionError(msg)
+    return topic
+
+
+def _topic_created(state: State, event: TopicCreated) -> State:
+    return _with_partitions(state, event.topic.name, 0, event.topic.partitions, event)
+
+
+def _topic_altered(state: State, event: TopicAltered) -> State:
+    before = state.topics[event.topic.name].partitions
+    return _with_partitions(state, event.topic.name, before, event.topic.partitions, event)
+
+
+def _with_partitions(
+    state: State,
+    name: str,
+    first: int,
+    limit: int,
+    event: TopicCreated | TopicAltered,
+) -> State:
+    partitions = state.partitions
+    for number in range(first, limit):
+        tp = TopicPartition(name, number)
+        if chain_of_partition(tp, state.chains) == state.chain:
+            partitions = partitions.insert(tp, Partition())
+    return replace(
+        state, topics=state.topics.insert(name, event.topic), partitions=partitions, deleted=state.deleted.discard(name)
+    )
+
+
+def _topic_closed(state: State, event: TopicClosed) -> State:
+    """What is there can still be read and ended: only the catalog deletes."""
+    return replace(state, deleted=state.deleted.insert(event.name, event.revision))
+
+
+def _topic_deleted(state: State, event: TopicDeleted) -> State:
+    """A deleted topic takes its partitions with it, also out of open transactions and groups (OFF-18, END-07).
+
+    Of a transaction only those that this chain leads: another chain may have data of the transaction still, or already
+    have the next topic of this name, in which the transaction takes part. It gets its marker, or says that it is gone.
+    """
+    topic = state.topics[event.name]
+    gone = {TopicPartition(event.name, number) for number in range(topic.partitions)}
+    led = gone & set(state.partitions)
+    deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
+    partitions, dropped = state.partitions, state.dropped
+    for tp in led:
+        for batch in partitions[tp].batches:
+            dropped = dropped.insert(batch.segment.key, state.timestamp)
+        partitions = partitions.remove(tp)
+    transactions = state.transactions
+    for txn_id, txn in state.transactions.items():
+        if txn.partitions & led:
+            transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - led))
+    groups = state.groups
+    for name, group in state.groups.items():
+        groups = groups.insert(name, _without_offsets(group, gone, event.topic_id))
+    return replace(
+        state,
+        topics=state.topics.remove(event.name),
+        partitions=partitions,
+        transactions=transactions,
+        groups=groups,
+        dropped=dropped,
+        deleted=deleted,
+    )
+
+
+def _without_offsets(group: Group, gone: set[TopicPartition], topic_id: str) -> Group:
+    pending = group.pending
+    for producer_id, values in group.pending.items():
+        pending = pending.insert(producer_id, _without_topic(values, gone, topic_id))
+    return replace(group, offsets=_without_topic(group.offsets, gone, topic_id), pending=pending)
+
+
+def _without_topic(
+    offsets: Map[TopicPartition, CommittedOffset], gone: set[TopicPartition], topic_id: str
+) -> Map[TopicPartition, CommittedOffset]:
+    """Without those of the topic that is gone; a chain may hear of that after offsets of the next one of its name."""
+    for tp in gone:
+        known = offsets.get(tp)
+        if known is not None and known.topic_id in (None, topic_id):
+            offsets = offsets.remove(tp)
+    return offsets
+
+
+CATALOG_FOLDS: dict[type, Fold] = {
+    TopicCreated: _topic_created,
+    TopicAltered: _topic_altered,
+    TopicClosed: _topic_closed,
+    TopicDeleted: _topic_deleted,
+}

@@ -1,0 +1,256 @@
+"""Expiration of producers, transactional ids and group offsets: commands, events, rules, folding (RET-13).
+
+Time is the chain's. Nothing that an open transaction needs expires. What a partition forgets of a producer is its last
+epoch, which fences late batches. By then a late batch of another chain's transaction is refused for its age
+(:data:`~txnstore.core.log.appending.MAX_ADDED_AGE_MS`), one of this chain's by the coordinator's own epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from txnstore.core.groups.events import GroupDeleted
+from txnstore.core.groups.model import Group
+from txnstore.core.groups.offsets import expired_offsets, is_dead
+from txnstore.core.log.appending import MAX_ADDED_AGE_MS
+from txnstore.core.log.model import Partition
+from txnstore.core.model import Map, TopicPartition
+from txnstore.core.state import Draft, Fold, State, begin_entry
+from txnstore.core.transactions.model import Transaction, TxnState
+from txnstore.errors import InvalidConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Forget what was unused for so many milliseconds, by the time of the chain. Answered with :class:`Expired`.
+
+    ``producer_ms``: Kafka's ``producer.id.expiration.ms``; ``transactional_id_ms``: its
+    ``transactional.id.expiration.ms``; ``offsets_ms``: its ``offsets.retention.minutes``.
+    """
+
+    producer_ms: int = 86_400_000
+    transactional_id_ms: int = 7 * 86_400_000
+    offsets_ms: int = 7 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What a chain has forgotten: producers (once a partition, once as a fence), transactional ids, offsets, groups.
+
+    ``more``: not all of it, because an entry has its limits; the same command again goes on.
+    """
+
+    producers: int = 0
+    transactional_ids: tuple[str, ...] = ()
+    offsets: int = 0
+    groups: tuple[str, ...] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducersExpired:
+    """A partition forgets these producers: their epochs, and their last batches."""
+
+    type: Literal["ProducersExpired"] = "ProducersExpired"
+    topic: str
+    partition: int
+    producer_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FencesExpired:
+    """The chain forgets these producers of other chains: the epochs below which it accepts nothing of them."""
+
+    type: Literal["FencesExpired"] = "FencesExpired"
+    producer_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionalIdExpired:
+    """A transactional id is not known any more, nor that these producer ids, its last and older ones, were its own."""
+
+    type: Literal["TransactionalIdExpired"] = "TransactionalIdExpired"
+    transactional_id: str
+    producer_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetsExpired:
+    """A group has no committed offsets of these partitions any more."""
+
+    type: Literal["OffsetsExpired"] = "OffsetsExpired"
+    group: str
+    partitions: list[TopicPartition]
+
+
+#: The events of an expiration.
+Expiration = ProducersExpired | FencesExpired | TransactionalIdExpired | OffsetsExpired | GroupDeleted
+
+#: What one entry tells of at most, in events; the rest follows with the next command (TMO-07).
+MAX_EVENTS = 2_000
+
+#: Kafka's ``isTransactionalIdExpirable``: nothing is open, and nothing is to be finished.
+_AT_REST = {TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT}
+
+
+def expire(draft: Draft, command: Expire) -> Expired:
+    """Forget what was unused for too long; no entry if there is nothing."""
+    _check(command)
+    found = Expired()
+    for number, event in enumerate(_due(draft.state, command)):
+        if number >= MAX_EVENTS:
+            return replace(found, more=True)
+        draft.emit(event)
+        found = _counted(found, event)
+    return found
+
+
+def is_due(state: State, command: Expire, now: int) -> bool:
+    """Whether the command would have anything to do at the time ``now``, as far as this state tells."""
+    _check(command)
+    return next(_due(begin_entry(state, now), command), None) is not None
+
+
+def _check(command: Expire) -> None:
+    if command.producer_ms <= MAX_ADDED_AGE_MS:
+        msg = (
+            f"producer.id.expiration.ms must be above {MAX_ADDED_AGE_MS}, not {command.producer_ms}: a late batch of a "
+            "transaction must find the epoch that fences it"
+        )
+        raise InvalidConfigError(msg)
+    for name, value in (
+        ("transactional.id.expiration.ms", command.transactional_id_ms),
+        ("the retention of offsets in ms", command.offsets_ms),
+    ):
+        if value < 1:
+            msg = f"{name} must be at least 1, not {value}"
+            raise InvalidConfigError(msg)
+
+
+def _due(state: State, command: Expire) -> Iterator[Expiration]:
+    """What expires in this state, at its time."""
+    now = state.timestamp
+    for tp in sorted(state.partitions):
+        idle = _idle_producers(state.partitions[tp], now - command.producer_ms)
+        if idle:
+            yield ProducersExpired(topic=tp.topic, partition=tp.partition, producer_ids=idle)
+    fences = _idle_fences(state, now - command.producer_ms)
+    if fences:
+        yield FencesExpired(producer_ids=fences)
+    yield from _due_ids(state, now - command.transactional_id_ms)
+    for name in sorted(state.groups):
+        yield from _due_in_group(name, state.groups[name], now, command)
+
+
+def _idle_producers(partition: Partition, limit: int) -> list[int]:
+    """Those whose last batch or marker is not after ``limit`` (PST-06, PST-08) and which have nothing open (PST-07)."""
+    return sorted(
+        producer_id
+        for producer_id, producer in partition.producers.items()
+        if producer.last_timestamp <= limit and producer_id not in partition.open_txns
+    )
+
+
+def _idle_fences(state: State, limit: int) -> list[int]:
+    """Producers of other chains that were last heard of at ``limit`` or before, and have nothing open here.
+
+    The fence of a producer with open data or pending offsets tells the marker that they wait for from older ones.
+    """
+    idle = {producer_id for producer_id, fence in state.fences.items() if fence.at <= limit}
+    for partition in state.partitions.values() if idle else ():
+        idle.difference_update(partition.open_txns)
+    for group in state.groups.values() if idle else ():
+        idle.difference_update(group.pending)
+    return sorted(idle)
+
+
+def _due_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
+    names = [name for name, txn in sorted(state.transactions.items(), key=_by_name) if _is_idle(txn, limit)]
+    if not names:
+        return
+    owned: dict[str, list[int]] = {name: [] for name in names}
+    for producer_id, name in state.transactional_ids.items():
+        if name in owned:
+            owned[name].append(producer_id)
+    for name in names:
+        yield TransactionalIdExpired(transactional_id=name, producer_ids=sorted(owned[name]))
+
+
+def _is_idle(txn: Transaction, limit: int) -> bool:
+    """Nothing is under way since ``limit`` (TMO-07). An id that knows versions of a job stays: they say what is done.
+
+    A job that comes back after years must not do its last version again.
+    """
+    return txn.state in _AT_REST and txn.updated_at <= limit and not txn.versions
+
+
+def _due_in_group(name: str, group: Group, now: int, command: Expire) -> Iterator[Expiration]:
+    """Offsets of a group without live members (OFF-16), then the group."""
+    offsets = expired_offsets(group, now, command.offsets_ms)
+    if offsets:
+        yield OffsetsExpired(group=name, partitions=offsets)
+    left = len(group.offsets) - len(offsets)
+    if not left and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), now):
+        yield GroupDeleted(group=name)
+
+
+def _counted(found: Expired, event: Expiration) -> Expired:
+    match event:
+        case ProducersExpired() | FencesExpired():
+            return replace(found, producers=found.producers + len(event.producer_ids))
+        case TransactionalIdExpired():
+            return replace(found, transactional_ids=(*found.transactional_ids, event.transactional_id))
+        case OffsetsExpired():
+            return replace(found, offsets=found.offsets + len(event.partitions))
+        case GroupDeleted():
+            return replace(found, groups=(*found.groups, event.group))
+
+
+def _by_name(item: tuple[str, object]) -> str:
+    return item[0]
+
+
+K = TypeVar("K")
+
+V = TypeVar("V")
+
+
+def _producers_expired(state: State, event: ProducersExpired) -> State:
+    tp = TopicPartition(event.topic, event.partition)
+    partition = state.partitions[tp]
+    partition = replace(partition, producers=_without_keys(partition.producers, event.producer_ids))
+    return replace(state, partitions=state.partitions.insert(tp, partition))
+
+
+def _fences_expired(state: State, event: FencesExpired) -> State:
+    return replace(state, fences=_without_keys(state.fences, event.producer_ids))
+
+
+def _transactional_id_expired(state: State, event: TransactionalIdExpired) -> State:
+    return replace(
+        state,
+        transactions=state.transactions.remove(event.transactional_id),
+        transactional_ids=_without_keys(state.transactional_ids, event.producer_ids),
+    )
+
+
+def _offsets_expired(state: State, event: OffsetsExpired) -> State:
+    group = state.groups[event.group]
+    group = replace(group, offsets=_without_keys(group.offsets, event.partitions))
+    return replace(state, groups=state.groups.insert(event.group, group))
+
+
+def _without_keys(values: Map[K, V], gone: Iterable[K]) -> Map[K, V]:
+    for key in gone:
+        values = values.remove(key)
+    return values
+
+
+EXPIRATION_FOLDS: dict[type, Fold] = {
+    ProducersExpired: _producers_expired,
+    FencesExpired: _fences_expired,
+    TransactionalIdExpired: _transactional_id_expired,
+    OffsetsExpired: _offsets_expired,
+}

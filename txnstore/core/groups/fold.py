@@ -1,0 +1,133 @@
+"""How the events of a group change its offsets and members."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from txnstore.core.fences import with_fence
+from txnstore.core.groups.events import (
+    GroupDeleted,
+    GroupMarkerWritten,
+    GroupRebalanced,
+    MemberJoined,
+    MemberLeft,
+    MemberSeen,
+    OffsetsCommitted,
+)
+from txnstore.core.groups.model import CommittedOffset, Group, Member, OffsetAndMetadata
+from txnstore.core.model import NO_PRODUCER, Map, Outcome
+from txnstore.core.state import Fold, State
+
+
+def with_lease(group: Group, member_id: str, now: int) -> Group:
+    """The group after a sign of life of one of its members; unchanged if it is none."""
+    member = group.members.get(member_id)
+    return group if member is None else _with_member(group, replace(member, seen_at=now))
+
+
+def _member_joined(state: State, event: MemberJoined) -> State:
+    group = state.groups.get(event.group, Group())
+    before = group.members.get(event.replaces or event.member_id)
+    member = Member(
+        member_id=event.member_id,
+        topics=dict(event.topics),
+        assignor=event.assignor,
+        session_timeout_ms=event.session_timeout_ms,
+        instance_id=event.instance_id,
+        seen_at=state.timestamp,
+        target=before.target if before is not None else (),
+        held=before.held if before is not None else (),
+    )
+    if event.replaces:
+        group = replace(group, members=group.members.discard(event.replaces))
+    return _with_group(state, event.group, _with_member(group, member))
+
+
+def _member_left(state: State, event: MemberLeft) -> State:
+    group = state.groups[event.group]
+    members = group.members.remove(event.member_id)
+    emptied_at = group.emptied_at if members else state.timestamp
+    return _with_group(state, event.group, replace(group, members=members, emptied_at=emptied_at))
+
+
+def _member_seen(state: State, event: MemberSeen) -> State:
+    group = state.groups[event.group]
+    member = replace(group.members[event.member_id], seen_at=state.timestamp)
+    if event.topics is not None:
+        member = replace(member, topics=dict(event.topics))
+    return _with_group(state, event.group, _with_member(group, member))
+
+
+def _group_rebalanced(state: State, event: GroupRebalanced) -> State:
+    group = replace(state.groups[event.group], generation=event.generation)
+    for item in event.members:
+        member = replace(group.members[item.member_id], target=tuple(item.target), held=tuple(item.held))
+        group = _with_member(group, member)
+    return _with_group(state, event.group, group)
+
+
+def _group_deleted(state: State, event: GroupDeleted) -> State:
+    return replace(state, groups=state.groups.remove(event.group))
+
+
+def _with_member(group: Group, member: Member) -> Group:
+    return replace(group, members=group.members.insert(member.member_id, member))
+
+
+def _with_group(state: State, name: str, group: Group) -> State:
+    return replace(state, groups=state.groups.insert(name, group))
+
+
+def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
+    group = state.groups.get(event.group, Group())
+    position = state.next_offset_position
+    pending = event.producer_id != NO_PRODUCER
+    offsets = group.pending.get(event.producer_id, Map()) if pending else group.offsets
+    for item in event.offsets:
+        value = OffsetAndMetadata(item.offset, item.metadata, item.leader_epoch)
+        offsets = offsets.insert(item.tp, CommittedOffset(value, position, state.timestamp, item.topic_id))
+        position += 1
+    if pending:
+        group = replace(group, pending=group.pending.insert(event.producer_id, offsets))
+        # A marker of an older transaction that comes late must not be taken for the one that these wait for.
+        state = with_fence(state, event.producer_id, event.epoch)
+    else:
+        group = replace(group, offsets=offsets)
+    group = with_lease(group, event.member_id, state.timestamp)
+    return replace(state, groups=state.groups.insert(event.group, group), next_offset_position=position)
+
+
+def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
+    """The pending offsets are decided; a producer of another chain is fenced, whether it had any here or not."""
+    state = with_fence(state, event.producer_id, event.epoch)
+    group = state.groups.get(event.group)
+    if group is None or event.producer_id not in group.pending:
+        return state
+    group = decided_offsets(group, event.producer_id, event.epoch, event.outcome)
+    return replace(state, groups=state.groups.insert(event.group, group))
+
+
+def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: Outcome) -> Group:
+    """Pending offsets take effect unless a plain commit came after them in the log (OFF-11)."""
+    if producer_id not in group.pending:
+        return group
+    offsets = group.offsets
+    last_producer = group.last_producer
+    if outcome is Outcome.COMMIT:
+        for tp, value in group.pending[producer_id].items():
+            current = offsets.get(tp)
+            if current is None or current.position < value.position:
+                offsets = offsets.insert(tp, value)
+        last_producer = (producer_id, marker_epoch - 1)
+    return replace(group, offsets=offsets, pending=group.pending.remove(producer_id), last_producer=last_producer)
+
+
+GROUP_FOLDS: dict[type, Fold] = {
+    MemberJoined: _member_joined,
+    MemberLeft: _member_left,
+    MemberSeen: _member_seen,
+    GroupRebalanced: _group_rebalanced,
+    GroupDeleted: _group_deleted,
+    OffsetsCommitted: _offsets_committed,
+    GroupMarkerWritten: _group_marker_written,
+}

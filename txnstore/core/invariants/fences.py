@@ -1,0 +1,141 @@
+"""Invariants of fences and of deleted topics: of a state, of a step, and across chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from txnstore.core.fences import is_foreign
+from txnstore.core.log.appending import MAX_ADDED_AGE_MS
+from txnstore.core.log.model import Partition
+from txnstore.core.model import Fence
+from txnstore.core.routing import CATALOG
+from txnstore.core.state import State
+from txnstore.core.transactions.model import MAX_EPOCH
+from txnstore.core.view import View
+
+
+def fences_are_of_other_chains(state: State) -> Iterator[str]:
+    """A fence holds for a producer that another chain coordinates, from an epoch that a marker may carry."""
+    for producer_id, fence in _fences(state):
+        if not is_foreign(state, producer_id) or producer_id < 0:
+            yield f"there is a fence of producer id {producer_id}, which no other chain coordinates"
+        if not 0 <= fence.epoch <= MAX_EPOCH + 1 or fence.at > state.timestamp:
+            yield f"the fence of producer id {producer_id} has epoch {fence.epoch} and time {fence.at}"
+
+
+def open_data_has_a_fence(state: State) -> Iterator[str]:
+    """The fence tells the marker that open data and pending offsets wait for from older ones (END-08)."""
+    for tp in sorted(state.partitions):
+        partition = state.partitions[tp]
+        for producer_id in sorted(partition.open_txns):
+            fence = state.fences.get(producer_id)
+            known = partition.producers.get(producer_id)
+            if is_foreign(state, producer_id) and (fence is None or (known is not None and known.epoch > fence.epoch)):
+                yield f"{tp}: producer id {producer_id} has open data, which the fence {fence} does not know of"
+    for name in sorted(state.groups):
+        for producer_id in sorted(state.groups[name].pending):
+            if is_foreign(state, producer_id) and producer_id not in state.fences:
+                yield f"group {name!r}: producer id {producer_id} has pending offsets, but no fence"
+
+
+def fences_never_go_back(before: State, after: State) -> Iterator[str]:
+    """A fence holds until a late batch is refused for its age (ADD-07); a prepared transaction stays closed."""
+    for producer_id, old in _fences(before):
+        new = after.fences.get(producer_id)
+        if new is None:
+            if after.timestamp - old.at <= MAX_ADDED_AGE_MS:
+                yield f"the fence of producer id {producer_id} at {old} was forgotten at {after.timestamp}"
+        elif new.epoch < old.epoch or (new.epoch == old.epoch and old.held and not new.held):
+            yield f"the fence of producer id {producer_id} went back from {old} to {new}"
+
+
+def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
+    """No batch of an epoch that was fenced before is appended, in whichever life of a topic (FEN-02, TPC-03)."""
+    for tp in sorted(after.partitions):
+        new = after.partitions[tp]
+        old = before.partitions.get(tp)
+        if new is old:
+            continue
+        if old is None or not _same_topic(before, after, tp.topic):
+            old = Partition()
+        for batch in old.batches.changes(new.batches)[1]:
+            fence = before.fences.get(batch.producer_id)
+            if fence is not None and (batch.epoch < fence.epoch or (batch.epoch == fence.epoch and fence.held)):
+                yield f"{tp}: a batch of producer id {batch.producer_id}, epoch {batch.epoch} came after {fence}"
+    for name in sorted(after.groups):
+        for producer_id, pending in sorted(after.groups[name].pending.items()):
+            fence = before.fences.get(producer_id)
+            fresh = any(value.position >= before.next_offset_position for value in pending.values())
+            if fresh and fence is not None and fence.held and fence.epoch == after.fences[producer_id].epoch:
+                yield f"group {name!r}: offsets of producer id {producer_id} came after its transaction was prepared"
+
+
+def closed_topics_take_nothing(before: State, after: State) -> Iterator[str]:
+    """Nothing is appended to a topic that is being deleted: it would be acknowledged, and lost."""
+    for tp in sorted(before.partitions):
+        topic, new = before.topics[tp.topic], after.partitions.get(tp)
+        if new is None or new is before.partitions[tp] or not _same_topic(before, after, tp.topic):
+            continue
+        if before.is_closed(topic) and after.topics[tp.topic].revision == topic.revision:
+            last = before.partitions[tp].high_watermark
+            if any(batch.base_offset >= last for batch in new.batches.overlapping(last, new.high_watermark)):
+                yield f"{tp}: records were appended from offset {last} on, though its topic is being deleted"
+
+
+def fences_known_to_coordinator(view: View) -> Iterator[str]:
+    """No chain has heard of an epoch that was never granted: else it would refuse the producer's own batches."""
+    for state in view.states:
+        for producer_id, fence in _fences(state):
+            txn = view.owner(producer_id)
+            if txn is not None and fence.epoch > txn.epoch + (txn.outcome is not None):
+                yield (
+                    f"chain {state.chain}: the fence of producer id {producer_id} is at epoch {fence.epoch}, "
+                    f"its coordinator at {txn.epoch}"
+                )
+
+
+def open_data_is_of_the_topic_of_its_transaction(view: View) -> Iterator[str]:
+    """Open data is in the topic that its transaction names, and not in another one that has got the name (END-07)."""
+    for state in view.states:
+        for tp in sorted(state.partitions):
+            for producer_id in sorted(state.partitions[tp].open_txns):
+                txn = view.owner(producer_id) if is_foreign(state, producer_id) else None
+                named = txn.topic_ids.get(tp.topic, ()) if txn is not None else ()
+                if named and state.topics[tp.topic].topic_id not in named:
+                    yield f"{tp}: producer id {producer_id} has open data in another topic than {', '.join(named)}"
+
+
+def deleted_topics_are_closed(view: View) -> Iterator[str]:
+    """The catalog deletes a topic when every chain that leads a partition of it takes no more records."""
+    for state in view.states:
+        for name in sorted(state.topics) if state.chain != CATALOG else ():
+            copy, topic = state.topics[name], view.topics.get(name)
+            if (topic is None or topic.topic_id != copy.topic_id) and not state.is_closed(copy):
+                yield f"chain {state.chain} takes records of topic {name} of id {copy.topic_id}, which is deleted"
+
+
+def _fences(state: State) -> list[tuple[int, Fence]]:
+    return [(producer_id, state.fences[producer_id]) for producer_id in sorted(state.fences)]
+
+
+def _same_topic(before: State, after: State, name: str) -> bool:
+    old, new = before.topics.get(name), after.topics.get(name)
+    return old is not None and new is not None and old.topic_id == new.topic_id
+
+
+FENCE_INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
+    fences_are_of_other_chains,
+    open_data_has_a_fence,
+)
+
+FENCE_STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
+    fences_never_go_back,
+    nothing_below_a_fence,
+    closed_topics_take_nothing,
+)
+
+FENCE_ACROSS: tuple[Callable[[View], Iterator[str]], ...] = (
+    fences_known_to_coordinator,
+    open_data_is_of_the_topic_of_its_transaction,
+    deleted_topics_are_closed,
+)

@@ -1,0 +1,97 @@
+"""Invariants of partition logs, in every state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from txnstore.core.invariants.common import logs, offsets_of
+from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.state import State, leads_partition
+
+
+def topics_own_their_partitions(state: State) -> Iterator[str]:
+    """A topic has the partitions 0 … n-1, and no partition is without its topic: else records could not be found."""
+    wanted = {
+        tp
+        for name, topic in state.topics.items()
+        for number in range(topic.partitions)
+        if leads_partition(state, tp := TopicPartition(name, number))
+    }
+    for name, topic in state.topics.items():
+        if topic.name != name:
+            yield f"topic {name} calls itself {topic.name}"
+    for tp in sorted(wanted ^ set(state.partitions)):
+        yield f"{tp} has no log" if tp in wanted else f"{tp} has a log, but no topic"
+
+
+def offsets_in_order(state: State) -> Iterator[str]:
+    """0 ≤ log start ≤ LSO ≤ HW (OBJ-19 I9): a reader's range never turns negative, nor shows what is not stable."""
+    for tp, partition in logs(state):
+        start, stable, end = partition.log_start, partition.last_stable_offset, partition.high_watermark
+        if not 0 <= start <= stable <= end:
+            yield f"{tp}: log start {start}, last stable offset {stable}, high watermark {end} are not in order"
+
+
+def batches_in_order(state: State) -> Iterator[str]:
+    """Batches ascend without overlap inside the log: an offset names at most one record (OBJ-19 I4)."""
+    for tp, partition in logs(state):
+        at = 0
+        for batch in partition.batches:
+            if not at <= batch.base_offset < batch.limit:
+                yield f"{tp}: the batch {offsets_of(batch)} is empty or does not follow the one that ends at {at}"
+            if batch.limit <= partition.log_start or batch.limit > partition.high_watermark:
+                yield (
+                    f"{tp}: the batch {offsets_of(batch)} is outside the log "
+                    f"{partition.log_start}-{partition.high_watermark}"
+                )
+            at = max(at, batch.limit)
+
+
+def batches_hold_their_offsets(state: State) -> Iterator[str]:
+    """A batch has a record for each of its offsets, unless its segment says the offset of each record."""
+    for tp, partition in logs(state):
+        for batch in partition.batches:
+            width, explicit = batch.limit - batch.base_offset, batch.segment.explicit_offsets
+            if batch.records > width or (batch.records < width and not explicit):
+                yield f"{tp}: the batch {offsets_of(batch)} has {batch.records} records in {width} offsets"
+            if batch.first_row < 0 or batch.records < 1 or batch.first_row + batch.records > batch.segment.rows:
+                yield (
+                    f"{tp}: the batch {offsets_of(batch)} takes {batch.records} rows from row {batch.first_row} of "
+                    f"{batch.segment.key}, which has {batch.segment.rows}"
+                )
+            if batch.transactional and batch.producer_id == NO_PRODUCER:
+                yield f"{tp}: the batch {offsets_of(batch)} is transactional, but of no producer"
+
+
+def segments_referenced_once(state: State) -> Iterator[str]:
+    """A row is a record of one offset only (OBJ-19 I12): two batches may share a segment, but not its rows."""
+    rows: dict[str, list[tuple[int, int, TopicPartition]]] = {}
+    for tp, partition in logs(state):
+        for batch in partition.batches:
+            found = (batch.first_row, batch.first_row + batch.records, tp)
+            rows.setdefault(batch.segment.key, []).append(found)
+    for key, ranges in sorted(rows.items()):
+        ranges.sort()
+        for (_, limit, first_tp), (start, _, second_tp) in pairwise(ranges):
+            if start < limit:
+                yield f"{second_tp}: rows from {start} of {key} are in a batch of {first_tp}, too"
+
+
+def dropped_segments_unreferenced(state: State) -> Iterator[str]:
+    """What a vacuum may delete is read by nobody (OBJ-19 I7)."""
+    for tp, partition in logs(state):
+        for batch in partition.batches:
+            if batch.segment.key in state.dropped:
+                yield f"{tp}: the batch {offsets_of(batch)} needs {batch.segment.key}, which counts as dropped"
+
+
+#: All of them, in the order in which a reader wants to see them.
+LOG_INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
+    topics_own_their_partitions,
+    offsets_in_order,
+    batches_in_order,
+    batches_hold_their_offsets,
+    segments_referenced_once,
+    dropped_segments_unreferenced,
+)

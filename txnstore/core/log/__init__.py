@@ -1,0 +1,1 @@
+"""Partition logs: batches, sequences, offsets, visibility."""

@@ -1,0 +1,85 @@
+"""Which batches a reader sees, decided from the chain alone: no reader downloads an aborted record."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from txnstore.core.log.model import Batch, Partition
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.errors import OffsetOutOfRangeError
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The records of one batch with offsets in ``[start, limit)``."""
+
+    tp: TopicPartition
+    batch: Batch
+    start: int
+    limit: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the batch."""
+        return self.start <= self.batch.base_offset and self.batch.limit <= self.limit
+
+
+def read_limit(partition: Partition, isolation: Isolation) -> int:
+    """The offset at which a reader stops: the LSO, or the high watermark (LSO-11)."""
+    return partition.last_stable_offset if isolation is Isolation.READ_COMMITTED else partition.high_watermark
+
+
+def visible(
+    tp: TopicPartition,
+    partition: Partition,
+    isolation: Isolation,
+    start: int | None = None,
+    limit: int | None = None,
+) -> list[Slice]:
+    """The slices of a partition that a reader sees, in offset order.
+
+    ``start`` and ``limit`` are offsets, half-open; outside the log they are cut to it. Control markers have no
+    records, so they are in no slice (CON-05).
+    """
+    first = max(partition.log_start, start if start is not None else partition.log_start)
+    last = read_limit(partition, isolation)
+    if limit is not None:
+        last = min(last, limit)
+    is_aborted = aborted_batches(partition) if isolation is Isolation.READ_COMMITTED else None
+    return [
+        Slice(tp, batch, max(first, batch.base_offset), min(last, batch.limit))
+        for batch in partition.batches.overlapping(first, last)
+        if is_aborted is None or not is_aborted(batch)
+    ]
+
+
+class aborted_batches:  # noqa: N801 - it is used as a function that remembers its index
+    """Tells whether a batch belongs to an aborted transaction (CON-02, CON-03, LSO-07)."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self, partition: Partition) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._lasts: dict[int, list[int]] = {}
+        for entry in partition.aborted:
+            self._firsts.setdefault(entry.producer_id, []).append(entry.first_offset)
+            self._lasts.setdefault(entry.producer_id, []).append(entry.last_offset)
+
+    def __call__(self, batch: Batch) -> bool:
+        if not batch.transactional or batch.producer_id not in self._firsts:
+            return False
+        # A producer's transactions follow each other, so their ranges ascend, and only one can hold the batch.
+        at = bisect_right(self._firsts[batch.producer_id], batch.base_offset) - 1
+        return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]
+
+
+def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation, offset: int) -> None:
+    """Refuse an offset outside the log; one between LSO and HW is allowed and reads nothing yet (LSO-12)."""
+    if partition.log_start <= offset <= partition.high_watermark:
+        return
+    msg = (
+        f"offset {offset} of {tp} is outside the log, which holds {partition.log_start} up to "
+        f"{read_limit(partition, isolation)} ({isolation})"
+    )
+    raise OffsetOutOfRangeError(msg)

@@ -1,0 +1,31 @@
+"""The order between chains: an entry names the entries of other chains that it follows from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from txnstore.core.state import Draft, Fold, State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What follows in this chain was decided after entry ``sequence`` of another chain, and may rest on it."""
+
+    type: Literal["Observed"] = "Observed"
+    chain: int
+    sequence: int
+
+
+def _observed(state: State, event: Observed) -> State:
+    return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
+
+
+def observe(draft: Draft, after: tuple[tuple[int, int], ...]) -> None:
+    """This entry follows from these entries of other chains: whoever reads it must have read them (architecture §5)."""
+    for chain, sequence in after:
+        if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:
+            draft.emit(Observed(chain=chain, sequence=sequence))
+
+
+ORDERING_FOLDS: dict[type, Fold] = {Observed: _observed}

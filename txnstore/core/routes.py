@@ -1,0 +1,203 @@
+"""The chains and topics of a command, and its parts where it concerns several chains.
+
+Every command names its chains and its topics here, so one function routes it, and a chain that has not heard of a topic
+gets a copy first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.commands import Command
+from txnstore.core.expiration import Expire
+from txnstore.core.groups.commands import (
+    CommitOffsets,
+    DeleteGroup,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ResetOffsets,
+    TxnOffsets,
+)
+from txnstore.core.log.commands import Append, Appended
+from txnstore.core.log.model import NewBatch
+from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import (
+    CATALOG,
+    chain_of_group,
+    chain_of_partition,
+    chain_of_producer,
+    chain_of_transactional_id,
+)
+from txnstore.core.transactions.commands import (
+    AbortTxn,
+    CompleteTxn,
+    EndTxn,
+    FenceProducer,
+    HoldTxn,
+    InitProducer,
+    Kept,
+    Unfinished,
+    WriteMarkers,
+)
+from txnstore.core.transactions.model import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one chain gets of a command; ``places``: where its batches stand in the whole command."""
+
+    batches: tuple[NewBatch, ...] = ()
+    offsets: tuple[TxnOffsets, ...] = ()
+    places: tuple[int, ...] = ()
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions that it appends to, each once."""
+        return tuple(dict.fromkeys(batch.tp for batch in self.batches))
+
+    @property
+    def topic_ids(self) -> tuple[tuple[str, str], ...]:
+        """The ids of its topics, by name, where its batches name them."""
+        named = ((batch.topic, batch.topic_id) for batch in self.batches)
+        return tuple(dict.fromkeys((name, topic_id) for name, topic_id in named if topic_id is not None))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups whose offsets it commits, each once."""
+        return tuple(dict.fromkeys(offsets.group for offsets in self.offsets))
+
+
+def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
+    """What each chain gets of a command, in the order of the command."""
+    batches: dict[int, list[int]] = {}
+    offsets: dict[int, list[TxnOffsets]] = {}
+    for place, batch in enumerate(command.batches):
+        batches.setdefault(chain_of_partition(batch.tp, chains), []).append(place)
+    for item in command.offsets:
+        if item.offsets:
+            offsets.setdefault(chain_of_group(item.group, chains), []).append(item)
+    return {
+        chain: Part(
+            tuple(command.batches[place] for place in batches.get(chain, ())),
+            tuple(offsets.get(chain, ())),
+            tuple(batches.get(chain, ())),
+        )
+        for chain in sorted({*batches, *offsets})
+    }
+
+
+def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> tuple[Appended, ...]:
+    """The answers to the parts in the order of the whole command."""
+    found = {
+        place: answer
+        for chain, part in parts.items()
+        for place, answer in zip(part.places, answers.get(chain, ()), strict=True)
+    }
+    return tuple(found[place] for place in sorted(found))
+
+
+def chains_of_command(command: Command, chains: int) -> tuple[int, ...]:
+    """The chains that decide a command, by number: several if each has a part of it, or does the same."""
+    return tuple(sorted(_ROUTES[type(command)](command, chains)))
+
+
+def topics_of(command: Command, chain: int, chains: int) -> set[str]:
+    """The topics that a chain has to know to decide a command: it leads a partition of each that the command names."""
+    return {tp.topic for tp in _partitions_of(command) if chain_of_partition(tp, chains) == chain}
+
+
+def leaders_of(topic: Topic, chains: int) -> set[int]:
+    """The chains that lead a partition of a topic."""
+    return {chain_of_partition(TopicPartition(topic.name, number), chains) for number in range(topic.partitions)}
+
+
+def _partitions_of(command: Command) -> Iterator[TopicPartition]:
+    """Every partition that a command is about."""
+    match command:
+        case Append() | EndTxn():
+            yield from (batch.tp for batch in command.batches)
+            yield from (item.tp for offsets in command.offsets for item in offsets.offsets)
+        case CommitOffsets() | ResetOffsets():
+            yield from (item.tp for item in command.offsets.offsets)
+        case WriteMarkers():
+            yield from command.decided.partitions
+        case FenceProducer():
+            yield from command.partitions
+        case ReplaceSegments():
+            yield command.tp
+        case _:
+            return
+
+
+def _of_append(command: Append | EndTxn, chains: int) -> set[int]:
+    """Its coordinator's chain, which hears of everything first, and those of its parts."""
+    producer, parts = command.producer, set(parts_of(command, chains))
+    if producer.transactional_id is None or (isinstance(command, Append) and command.added is not None):
+        return parts
+    return parts | {chain_of_producer(producer.producer_id)}
+
+
+_Route = Callable[[Any, int], Collection[int]]
+
+_ROUTES: dict[type, _Route] = {
+    CreateTopic: lambda _, __: (CATALOG,),
+    AlterTopic: lambda _, __: (CATALOG,),
+    DeleteTopic: lambda _, __: (CATALOG,),
+    # A producer id without a transactional id may be granted by any chain.
+    InitProducer: lambda command, chains: (
+        range(chains)
+        if command.transactional_id is None
+        else (chain_of_transactional_id(command.transactional_id, chains),)
+    ),
+    Append: _of_append,
+    EndTxn: _of_append,
+    HoldTxn: lambda command, _: (chain_of_producer(command.producer.producer_id),),
+    AbortTxn: lambda command, chains: (chain_of_transactional_id(command.transactional_id, chains),),
+    FenceProducer: lambda command, chains: (
+        chains_of(command, chains) - {chain_of_producer(command.producer.producer_id)}
+    ),
+    WriteMarkers: lambda command, chains: (
+        chains_of(command.decided, chains) - {chain_of_producer(command.decided.producer_id)}
+    ),
+    CompleteTxn: lambda command, _: (chain_of_producer(command.decided.producer_id),),
+    # Every other chain: it may lead partitions that whoever asks has not heard of.
+    CopyTopic: lambda _, chains: set(range(chains)) - {CATALOG},
+    CloseTopic: lambda _, chains: set(range(chains)) - {CATALOG},
+    CommitOffsets: lambda command, chains: (chain_of_group(command.offsets.group, chains),),
+    ResetOffsets: lambda command, chains: (chain_of_group(command.offsets.group, chains),),
+    JoinGroup: lambda command, chains: (chain_of_group(command.group, chains),),
+    Heartbeat: lambda command, chains: (chain_of_group(command.group, chains),),
+    LeaveGroup: lambda command, chains: (chain_of_group(command.group, chains),),
+    DeleteGroup: lambda command, chains: (chain_of_group(command.group, chains),),
+    ReplaceSegments: lambda command, chains: (chain_of_partition(command.tp, chains),),
+    DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
+    ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
+    Expire: lambda _, chains: range(chains),
+}
+
+
+def chains_of(taking_part: Unfinished | Transaction | Kept | FenceProducer, chains: int) -> set[int]:
+    """The chains that take part in a transaction."""
+    return {chain_of_partition(tp, chains) for tp in taking_part.partitions} | {
+        chain_of_group(group, chains) for group in taking_part.groups
+    }
+
+
+def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]]:
+    """Segments by the chain that leads their partition; what is named in another way goes to the catalog's."""
+    found: dict[int, list[str]] = {}
+    for key in keys:
+        found.setdefault(_chain_of_key(key, chains), []).append(key)
+    return {chain: tuple(found[chain]) for chain in sorted(found)}
+
+
+def _chain_of_key(key: str, chains: int) -> int:
+    parts = key.split("/")
+    if len(parts) == 4 and parts[2].isdigit():
+        return chain_of_partition(TopicPartition(parts[1], int(parts[2])), chains)
+    return CATALOG

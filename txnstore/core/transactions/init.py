@@ -1,0 +1,92 @@
+"""Granting producer ids and epochs: init fences the previous instance and ends its transaction first."""
+
+from __future__ import annotations
+
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
+from txnstore.core.state import Draft
+from txnstore.core.transactions.commands import InitProducer, Kept, Unfinished
+from txnstore.core.transactions.events import ProducerInitialized
+from txnstore.core.transactions.model import MAX_EPOCH, Transaction, TxnState
+from txnstore.core.transactions.rules import decide_end
+from txnstore.core.transactions.table import COMPLETED, fenced, following, is_last, unfinished_of
+from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
+
+#: Kafka's ``transaction.max.timeout.ms``.
+MAX_TIMEOUT_MS = 900_000
+
+
+def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished | Kept:
+    """Grant an identity. A transactional one fences its predecessor and ends its transaction first (INIT-01…11)."""
+    transactional_id = command.transactional_id
+    if transactional_id is None:
+        draft.emit(ProducerInitialized(producer_id=draft.state.next_producer_id, epoch=0))
+        return ProducerIdentity(draft.state.next_producer_id - 1, 0)
+    if not 0 < command.timeout_ms <= MAX_TIMEOUT_MS:
+        msg = f"the transaction time-out of {transactional_id!r} must be 1 to {MAX_TIMEOUT_MS} ms, not "
+        raise InvalidTxnTimeoutError(msg + str(command.timeout_ms))
+    txn = draft.state.transactions.get(transactional_id)
+    if txn is None:
+        if command.expected is not None:
+            msg = f"transactional id {transactional_id!r} is not known (any more)"
+            raise InvalidPidMappingError(msg)
+        return _grant(draft, command, draft.state.next_producer_id, 0)
+    if command.expected is not None:
+        held = _expected_identity(txn, command.expected)
+        if held is not None:
+            # An end has bumped the epoch that the caller holds, so nothing else does; its transaction is over for good.
+            return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else held
+    if command.keep_held and txn.state is TxnState.ONGOING and txn.held != NO_PRODUCER:
+        return _keep(draft, command, txn)
+    unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)
+    if unfinished is not None:
+        return unfinished
+    txn = draft.state.transactions[transactional_id]
+    if command.expected is not None and is_last(txn, command.expected):
+        # The end has bumped the epoch that the caller held.
+        return _grant(draft, command, txn.producer_id, txn.epoch)
+    if txn.epoch >= MAX_EPOCH:
+        return _grant(draft, command, draft.state.next_producer_id, 0)
+    return _grant(draft, command, txn.producer_id, txn.epoch + 1)
+
+
+def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerIdentity | None:
+    """The identity that a repeated init was granted before, or None if the epoch is to be bumped now (KIP-360)."""
+    if expected in {(txn.producer_id, txn.epoch), following(txn)}:
+        return None
+    if is_last(txn, expected):
+        return ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
+    raise fenced(txn, ProducerIdentity(*expected, txn.transactional_id))
+
+
+def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) -> ProducerIdentity:
+    """Grant an identity; only a bump that its own holder asked for remembers the one before, for a retry (INIT-10)."""
+    last_id, last_epoch = command.expected or (NO_PRODUCER, NO_PRODUCER)
+    draft.emit(
+        ProducerInitialized(
+            producer_id=producer_id,
+            epoch=epoch,
+            transactional_id=command.transactional_id,
+            timeout_ms=command.timeout_ms,
+            last_epoch=last_epoch,
+            previous_producer_id=last_id if last_id != producer_id else NO_PRODUCER,
+        ),
+    )
+    return ProducerIdentity(producer_id, epoch, command.transactional_id)
+
+
+def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> Kept:
+    """Grant the next epoch without ending the transaction that an outside coordinator decides (TPC-04)."""
+    if txn.epoch >= MAX_EPOCH:
+        msg = f"transaction {txn.transactional_id!r} was taken over so often that its epochs are used up: abort it"
+        raise InvalidTxnStateError(msg)
+    draft.emit(
+        ProducerInitialized(
+            producer_id=txn.producer_id,
+            epoch=txn.epoch + 1,
+            transactional_id=txn.transactional_id,
+            timeout_ms=command.timeout_ms,
+            keeps=True,
+        ),
+    )
+    identity = ProducerIdentity(txn.producer_id, txn.epoch + 1, txn.transactional_id)
+    return Kept(identity, tuple(sorted(txn.partitions)), tuple(sorted(txn.groups)))

@@ -1,0 +1,359 @@
+"""The rules of a transaction: joining, the decision, markers, completion.
+
+The tables are Kafka's (``TransactionCoordinator``, ``TransactionMetadata``), with the epoch bump of KIP-890 at every
+end. A transaction inside the coordinator's chain is decided, marked and completed in one entry. If other chains take
+part, the entry holds the decision and this chain's markers, and the answer is
+:class:`~txnstore.core.transactions.commands.Unfinished`: markers in the other chains follow, then the completion.
+
+A marker carries the epoch after that of its transaction. It is written where that epoch has not been seen, so any
+process may ask for it any number of times (END-08), and it fences late batches and offsets of the transaction also
+where none of them had arrived (FEN-02).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from txnstore.core.fences import check_fence, fenced_epoch, is_foreign, is_left_open, lacks_markers
+from txnstore.core.groups.events import GroupMarkerWritten
+from txnstore.core.groups.offsets import commit_offsets
+from txnstore.core.log.appending import append_batch, check_added, check_plain_producer, find_batch, partition_of
+from txnstore.core.log.commands import Append, Appended
+from txnstore.core.log.events import MarkerWritten, ProducerFenced
+from txnstore.core.log.model import Partition
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.ordering import observe
+from txnstore.core.routing import chain_of_producer
+from txnstore.core.state import Draft, State, leads_group, leads_partition
+from txnstore.core.transactions.commands import (
+    AbortTxn,
+    CompleteTxn,
+    Ended,
+    EndTxn,
+    FenceProducer,
+    HoldTxn,
+    Unfinished,
+    WriteMarkers,
+)
+from txnstore.core.transactions.events import (
+    OffsetsAdded,
+    PartitionsAdded,
+    TxnCompleted,
+    TxnHeld,
+    TxnPrepared,
+    VersionRecorded,
+)
+from txnstore.core.transactions.model import MAX_EPOCH, VALID_PREVIOUS_STATES, Transaction, TxnState
+from txnstore.core.transactions.table import (
+    fenced,
+    following,
+    knows_version,
+    next_identity,
+    outcome_of,
+    still_ending,
+    takes_others,
+    transaction_of,
+    unfinished_of,
+)
+from txnstore.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
+
+
+def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
+    before = len(draft.events)
+    complete(draft, command.decided)
+    if len(draft.events) > before:
+        observe(draft, command.after)
+
+
+def hold(draft: Draft, command: HoldTxn) -> None:
+    """All of the transaction is written; an outside coordinator decides it. It may be told again (TPC-03)."""
+    producer = command.producer
+    if is_foreign(draft.state, producer.producer_id):
+        seal(draft, command)
+        return
+    txn = transaction_of(draft.state, producer)
+    if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+        raise fenced(txn, producer)
+    if txn.state is not TxnState.ONGOING:
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to prepare"
+        raise InvalidTxnStateError(msg)
+    if txn.held == NO_PRODUCER:
+        draft.emit(
+            TxnHeld(transactional_id=txn.transactional_id, producer_id=txn.producer_id, epoch=txn.epoch),
+        )
+
+
+def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
+    """Append batches and pending offsets; all or nothing."""
+    producer = command.producer
+    if producer.transactional_id is None:
+        if command.offsets:
+            msg = "offsets can only be sent inside a transaction"
+            raise InvalidTxnStateError(msg)
+        check_plain_producer(draft.state, producer)
+        check_fence(draft.state, producer)
+    elif chain_of_producer(producer.producer_id) == draft.state.chain:
+        txn = transaction_of(draft.state, producer)
+        if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+            raise fenced(txn, producer)
+        join(draft, command)
+    else:
+        added = check_added(draft.state, command)
+        check_fence(draft.state, producer)
+        observe(draft, ((added.chain, added.sequence),))
+        for offsets in command.offsets:
+            commit_offsets(draft, offsets, producer)
+    return tuple(append_batch(draft, producer, batch) for batch in command.batches)
+
+
+def join(draft: Draft, command: Append | EndTxn) -> None:
+    """Record partitions and groups in the transaction before their data (ADD-01), and the groups' offsets (OFF-02)."""
+    identity = command.producer
+    transactional_id = identity.transactional_id
+    if transactional_id is None:  # pragma: no cover - both callers have looked the id up
+        msg = "only a transactional producer joins a transaction"
+        raise InvalidTxnStateError(msg)
+    txn = draft.state.transactions[transactional_id]
+    if txn.outcome is not None:
+        raise still_ending(txn)
+    if txn.held != NO_PRODUCER and (command.batches or command.offsets or isinstance(command, Append)):
+        msg = f"transaction {transactional_id!r} is prepared for an outside coordinator: nothing can join it any more"
+        raise InvalidTxnStateError(msg)
+    for batch in command.batches:
+        partition_of(draft.state, batch.tp)
+    joining = {batch.tp for batch in command.batches}
+    groups = {offsets.group for offsets in command.offsets if offsets.offsets}
+    topic_ids: dict[str, str] = {}
+    if isinstance(command, Append):
+        joining |= set(command.partitions)
+        groups |= set(command.groups)
+        topic_ids = {name: of for name, of in command.topic_ids if of not in txn.topic_ids.get(name, ())}
+    new = sorted(joining - txn.partitions)
+    if new or topic_ids:
+        draft.emit(
+            PartitionsAdded(
+                transactional_id=transactional_id,
+                producer_id=identity.producer_id,
+                epoch=identity.epoch,
+                partitions=new,
+                topic_ids=topic_ids,
+            ),
+        )
+    for group in sorted(groups - txn.groups):
+        draft.emit(
+            OffsetsAdded(
+                transactional_id=transactional_id,
+                producer_id=identity.producer_id,
+                epoch=identity.epoch,
+                group=group,
+            ),
+        )
+    for offsets in command.offsets:
+        commit_offsets(draft, offsets, identity)
+
+
+def end(draft: Draft, command: EndTxn) -> Ended:
+    """Commit or abort: what is left to append, the decision, and what of the end can be done in this chain."""
+    producer = command.producer
+    txn = transaction_of(draft.state, producer)
+    if txn.outcome is not None or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+        return _repeated_end(draft.state, txn, command)
+    if knows_version(txn, command.versions):
+        return _repeated_version(draft, txn)
+    join(draft, command)
+    appended = tuple(append_batch(draft, producer, batch) for batch in command.batches)
+    txn = draft.state.transactions[txn.transactional_id]
+    begun = txn.state is TxnState.ONGOING
+    if not begun and command.outcome is Outcome.COMMIT and not command.versions:
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: nothing was sent, so nothing can be ended"
+        raise InvalidTxnStateError(msg)
+    for scope, version in command.versions if command.outcome is Outcome.COMMIT else ():
+        draft.emit(VersionRecorded(transactional_id=txn.transactional_id, scope=scope, version=version))
+    unfinished = None
+    if begun or command.outcome is Outcome.ABORT:
+        # An abort of nothing still bumps the epoch, which a client needs whose append has an unknown end (TV2-08).
+        observe(draft, command.after)
+        unfinished = decide_end(draft, draft.state.transactions[txn.transactional_id], command.outcome)
+    return Ended(next_identity(draft.state, producer), appended, unfinished=unfinished)
+
+
+def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
+    """The version of the job is committed already; what this attempt has registered before must not be."""
+    unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else None
+    identity = ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
+    return Ended(next_identity(draft.state, identity), repeated=True, unfinished=unfinished)
+
+
+def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
+    """The answer to an end whose first answer was lost: the same, with the identity that follows (TV2-02, TV2-03)."""
+    producer = command.producer
+    if txn.outcome is not None and (producer.producer_id, producer.epoch) == following(txn):
+        raise still_ending(txn)
+    outcome = outcome_of(txn, producer)
+    if outcome is Outcome.ABORT and knows_version(txn, command.versions):
+        return Ended(next_identity(state, producer), repeated=True, unfinished=unfinished_of(txn))
+    if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):
+        # An abort that the producer did not ask for may have ended it, so it is fenced (KAFKA-20785).
+        raise fenced(txn, producer)
+    if outcome is not command.outcome:
+        msg = f"transaction {txn.transactional_id!r} of {producer} is committed: it cannot be aborted any more"
+        raise InvalidTxnStateError(msg)
+    appended = tuple(find_batch(state, batch, txn.updated_at) for batch in command.batches)
+    return Ended(next_identity(state, producer), appended, unfinished=unfinished_of(txn))
+
+
+def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:
+    """Abort what another process left (TMO-01, TMO-03): the epoch is bumped in the same entry, so its owner is fenced.
+
+    A transaction that is decided already is only to be finished: what was decided stays (INIT-05).
+    """
+    txn = draft.state.transactions.get(command.transactional_id)
+    if txn is None or command.identity not in {None, (txn.producer_id, txn.epoch)}:
+        return None
+    if txn.state is not TxnState.ONGOING or (command.expired_only and not txn.expired(draft.state.timestamp)):
+        return unfinished_of(txn)
+    return decide_end(draft, txn, Outcome.ABORT)
+
+
+def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished | None:
+    """Decide, write the markers of this chain, and complete if there are no others.
+
+    The markers carry the next epoch, so that no late batch fits (KIP-890). That epoch is the fence, too, when a
+    successor aborts what its predecessor left (INIT-04): one entry holds the bump and the abort.
+    """
+    prepared = TxnState.PREPARE_COMMIT if outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
+    if txn.state not in VALID_PREVIOUS_STATES[prepared]:
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: it cannot become {prepared.name}"
+        raise InvalidTxnStateError(msg)
+    rotate = txn.epoch >= MAX_EPOCH
+    draft.emit(
+        TxnPrepared(
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            epoch=txn.epoch,
+            outcome=outcome,
+            next_producer_id=draft.state.next_producer_id if rotate else txn.producer_id,
+            next_epoch=0 if rotate else txn.epoch + 1,
+        ),
+    )
+    decided = unfinished_of(draft.state.transactions[txn.transactional_id])
+    assert decided is not None  # it was prepared in the line above
+    write_own_markers(draft, decided)
+    if takes_others(draft.state, decided):
+        return decided
+    complete(draft, decided)
+    return None
+
+
+def complete(draft: Draft, decided: Unfinished) -> None:
+    """All markers are written; does nothing if that is known already."""
+    txn = draft.state.transactions.get(decided.transactional_id)
+    if txn is None or txn.outcome is None or (txn.producer_id, txn.epoch) != (decided.producer_id, decided.epoch):
+        return
+    draft.emit(
+        TxnCompleted(
+            transactional_id=txn.transactional_id,
+            producer_id=txn.producer_id,
+            epoch=txn.epoch,
+            outcome=txn.outcome,
+            next_producer_id=txn.next_producer_id,
+            next_epoch=txn.next_epoch,
+        ),
+    )
+
+
+def write_markers(draft: Draft, command: WriteMarkers) -> None:
+    """The markers of a transaction that another chain decided (END-05).
+
+    Raises :class:`UnknownTopicOrPartitionError` if the chain does not know a topic of the transaction, unless it has
+    been told of the topics: then the topic is deleted. The fence covers what arrives for it later.
+    """
+    for tp in command.decided.partitions:
+        if not command.told and leads_partition(draft.state, tp) and _log_of(draft.state, command.decided, tp) is None:
+            msg = f"chain {draft.state.chain} does not know {tp}, so it cannot write a marker there"
+            raise UnknownTopicOrPartitionError(msg)
+    before = len(draft.events)
+    write_own_markers(draft, command.decided)
+    if len(draft.events) > before:
+        observe(draft, (command.after,))
+
+
+def fence(draft: Draft, command: FenceProducer) -> None:
+    """Accept nothing of an older epoch where a transaction goes on under a new one (TPC-05)."""
+    producer = command.producer
+    if fenced_epoch(draft.state, producer.producer_id) < producer.epoch:
+        observe(draft, (command.after,))
+        _emit_fence(draft, producer.producer_id, producer.epoch, command.partitions, command.groups)
+
+
+def seal(draft: Draft, command: HoldTxn) -> None:
+    """Accept nothing more of a prepared transaction, whose epoch stays the same (TPC-03)."""
+    producer = command.producer
+    known = draft.state.fences.get(producer.producer_id)
+    if known is not None and (known.epoch > producer.epoch or (known.epoch == producer.epoch and known.held)):
+        return
+    observe(draft, (command.after,) if command.after is not None else ())
+    draft.emit(
+        TxnHeld(
+            transactional_id=producer.transactional_id or "", producer_id=producer.producer_id, epoch=producer.epoch
+        ),
+    )
+
+
+def write_own_markers(draft: Draft, decided: Unfinished) -> None:
+    """The markers in the partitions and groups of this chain, unless the chain has them already.
+
+    A chain that has nothing of the transaction left is fenced all the same.
+    """
+    own = not is_foreign(draft.state, decided.producer_id)
+    lacking = own or lacks_markers(draft.state, decided.producer_id, decided.epoch)
+    epoch = decided.epoch + 1
+    for tp in decided.partitions:
+        partition = _log_of(draft.state, decided, tp) if leads_partition(draft.state, tp) else None
+        if partition is not None and (lacking or is_left_open(partition, decided.producer_id, decided.epoch)):
+            _emit_marker(draft, decided, tp, partition)
+    for group in decided.groups:
+        if lacking and leads_group(draft.state, group):
+            draft.emit(
+                GroupMarkerWritten(group=group, producer_id=decided.producer_id, epoch=epoch, outcome=decided.outcome),
+            )
+    if not own and lacks_markers(draft.state, decided.producer_id, decided.epoch):
+        _emit_fence(draft, decided.producer_id, epoch, (), ())
+
+
+def _emit_marker(draft: Draft, decided: Unfinished, tp: TopicPartition, partition: Partition) -> None:
+    """The marker of a transaction in a partition that has not seen its epoch yet."""
+    known = partition.producers.get(decided.producer_id)
+    if known is None or known.epoch <= decided.epoch:
+        draft.emit(
+            MarkerWritten(
+                topic=tp.topic,
+                partition=tp.partition,
+                producer_id=decided.producer_id,
+                epoch=decided.epoch + 1,
+                outcome=decided.outcome,
+                offset=partition.high_watermark,
+            ),
+        )
+
+
+def _emit_fence(
+    draft: Draft, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], groups: Iterable[str]
+) -> None:
+    """Fence the chain; what takes part and is known here is named."""
+    state = draft.state
+    known = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
+    led = [group for group in groups if leads_group(state, group)]
+    draft.emit(ProducerFenced(producer_id=producer_id, epoch=epoch, partitions=known, groups=led))
+
+
+def _log_of(state: State, decided: Unfinished, tp: TopicPartition) -> Partition | None:
+    """The log in which a transaction takes part: that of a topic which it names, or the one that has its data.
+
+    What the coordinator's own chain deletes leaves its transactions with the topic, so there the name is enough.
+    """
+    partition = state.partitions.get(tp)
+    if partition is None or not is_foreign(state, decided.producer_id):
+        return partition
+    named = decided.names(state.topics[tp.topic]) or is_left_open(partition, decided.producer_id, decided.epoch)
+    return partition if named else None

@@ -1,0 +1,226 @@
+"""The coordinator's table of transactions: looking a transaction up, and folding its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from txnstore.core.fences import is_foreign, with_fence
+from txnstore.core.model import NO_PRODUCER, Map, Outcome, ProducerIdentity
+from txnstore.core.state import Fold, State, leads_group, leads_partition
+from txnstore.core.transactions.commands import EndTxn, Unfinished
+from txnstore.core.transactions.events import (
+    OffsetsAdded,
+    PartitionsAdded,
+    ProducerInitialized,
+    TxnCompleted,
+    TxnHeld,
+    TxnPrepared,
+    VersionRecorded,
+)
+from txnstore.core.transactions.model import Transaction, TxnState
+from txnstore.errors import ConcurrentTransactionsError, InvalidPidMappingError, ProducerFencedError
+
+COMPLETED = {TxnState.COMPLETE_COMMIT: Outcome.COMMIT, TxnState.COMPLETE_ABORT: Outcome.ABORT}
+
+
+def was_decided(txn: Transaction, command: EndTxn) -> bool:
+    """Whether an earlier attempt of this end was decided, so that it is answered as that was."""
+    outcome = outcome_of(txn, command.producer)
+    return outcome is command.outcome or (outcome is Outcome.ABORT and knows_version(txn, command.versions))
+
+
+def knows_version(txn: Transaction, versions: Iterable[tuple[str, int]]) -> bool:
+    """Whether one of these versions of a job, pairs of (scope, version), or a later one is committed."""
+    return any(txn.versions.get(scope, -1) >= version for scope, version in versions)
+
+
+def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
+    """How the transaction of this producer id and epoch was decided; None if it was not, or too long ago."""
+    identity = (producer.producer_id, producer.epoch)
+    if txn.outcome is not None and identity == (txn.producer_id, txn.epoch):
+        return txn.outcome
+    return COMPLETED.get(txn.state) if is_last(txn, identity) else None
+
+
+def unfinished_of(txn: Transaction) -> Unfinished | None:
+    """What is to be done for a transaction that is decided, but not known to be ended everywhere."""
+    if txn.outcome is None:
+        return None
+    return Unfinished(
+        txn.transactional_id,
+        txn.producer_id,
+        txn.epoch,
+        txn.outcome,
+        tuple(sorted(txn.partitions)),
+        tuple(sorted(txn.groups)),
+        tuple((name, topic_id) for name in sorted(txn.topic_ids) for topic_id in txn.topic_ids[name]),
+    )
+
+
+def takes_others(state: State, decided: Unfinished) -> bool:
+    """Whether other chains take part."""
+    return not (
+        all(leads_partition(state, tp) for tp in decided.partitions)
+        and all(leads_group(state, group) for group in decided.groups)
+    )
+
+
+def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
+    """The transaction of a producer; the mapping is checked before the epoch (ADD-03, END-02)."""
+    txn = state.transactions.get(producer.transactional_id or "")
+    if txn is None:
+        msg = f"transactional id {producer.transactional_id!r} is not known (any more)"
+        raise InvalidPidMappingError(msg)
+    if txn.outcome is not None and (producer.producer_id, producer.epoch) == following(txn):
+        raise still_ending(txn)
+    if state.transactional_ids.get(producer.producer_id) != txn.transactional_id:
+        msg = f"transactional id {txn.transactional_id!r} maps to producer id {txn.producer_id}, not "
+        raise InvalidPidMappingError(msg + str(producer.producer_id))
+    return txn
+
+
+def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:
+    """Who the producer is after its transaction has ended, or will have."""
+    txn = state.transactions[producer.transactional_id or ""]
+    producer_id, epoch = following(txn) if txn.outcome is not None else (txn.producer_id, txn.epoch)
+    return ProducerIdentity(producer_id, epoch, txn.transactional_id)
+
+
+def following(txn: Transaction) -> tuple[int, int]:
+    """The (producer id, epoch) of the transaction after one that is decided; nobody's if none is."""
+    return (txn.next_producer_id, txn.next_epoch) if txn.outcome is not None else (NO_PRODUCER, NO_PRODUCER)
+
+
+def is_last(txn: Transaction, identity: tuple[int, int]) -> bool:
+    """Whether this (producer id, epoch) was the one before the current one, so that it may ask what became of it."""
+    producer_id, epoch = identity
+    before = txn.producer_id if txn.previous_producer_id == NO_PRODUCER else txn.previous_producer_id
+    return epoch != NO_PRODUCER and (producer_id, epoch) == (before, txn.last_epoch)
+
+
+def still_ending(txn: Transaction) -> ConcurrentTransactionsError:
+    return ConcurrentTransactionsError(
+        f"the previous transaction of {txn.transactional_id!r} is still being completed ({txn.state.name})"
+    )
+
+
+def fenced(txn: Transaction, producer: ProducerIdentity) -> ProducerFencedError:
+    msg = (
+        f"{producer} is fenced: transactional id {txn.transactional_id!r} is at producer id {txn.producer_id}, "
+        f"epoch {txn.epoch}"
+    )
+    return ProducerFencedError(msg)
+
+
+def _producer_initialized(state: State, event: ProducerInitialized) -> State:
+    state = replace(state, next_producer_id=max(state.next_producer_id, event.producer_id + 1))
+    if event.transactional_id is None:
+        return state
+    before = state.transactions.get(event.transactional_id)
+    if event.keeps and before is not None:
+        kept = replace(before, epoch=event.epoch, timeout_ms=event.timeout_ms, updated_at=state.timestamp)
+        return _with_transaction(state, replace(kept, last_epoch=NO_PRODUCER, previous_producer_id=NO_PRODUCER))
+    txn = Transaction(
+        transactional_id=event.transactional_id,
+        producer_id=event.producer_id,
+        epoch=event.epoch,
+        timeout_ms=event.timeout_ms,
+        last_epoch=event.last_epoch,
+        previous_producer_id=event.previous_producer_id,
+        updated_at=state.timestamp,
+        versions=before.versions if before else Map(),
+    )
+    return _with_transaction(state, txn)
+
+
+def _with_transaction(state: State, txn: Transaction) -> State:
+    return replace(
+        state,
+        transactions=state.transactions.insert(txn.transactional_id, txn),
+        transactional_ids=state.transactional_ids.insert(txn.producer_id, txn.transactional_id),
+    )
+
+
+def _begun(state: State, transactional_id: str) -> Transaction:
+    """The transaction, ongoing: its clock starts with its first partition or group (ADD-02)."""
+    txn = state.transactions[transactional_id]
+    if txn.state is TxnState.ONGOING:
+        return replace(txn, updated_at=state.timestamp)
+    return replace(txn, state=TxnState.ONGOING, started_at=state.timestamp, updated_at=state.timestamp)
+
+
+def _partitions_added(state: State, event: PartitionsAdded) -> State:
+    txn = _begun(state, event.transactional_id)
+    topic_ids = txn.topic_ids
+    for name, topic_id in event.topic_ids.items():
+        topic_ids = topic_ids.insert(name, tuple(sorted({*topic_ids.get(name, ()), topic_id})))
+    partitions = txn.partitions | frozenset(event.partitions)
+    return _with_transaction(state, replace(txn, partitions=partitions, topic_ids=topic_ids))
+
+
+def _offsets_added(state: State, event: OffsetsAdded) -> State:
+    txn = _begun(state, event.transactional_id)
+    return _with_transaction(state, replace(txn, groups=txn.groups | {event.group}))
+
+
+def _txn_held(state: State, event: TxnHeld) -> State:
+    if is_foreign(state, event.producer_id):
+        return with_fence(state, event.producer_id, event.epoch, held=True)
+    txn = replace(state.transactions[event.transactional_id], held=event.epoch, updated_at=state.timestamp)
+    return _with_transaction(state, txn)
+
+
+def _txn_prepared(state: State, event: TxnPrepared) -> State:
+    prepared = TxnState.PREPARE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
+    txn = replace(
+        state.transactions[event.transactional_id],
+        state=prepared,
+        next_producer_id=event.next_producer_id,
+        next_epoch=event.next_epoch,
+        updated_at=state.timestamp,
+    )
+    state = replace(state, next_producer_id=max(state.next_producer_id, event.next_producer_id + 1))
+    return _with_transaction(state, txn)
+
+
+def _txn_completed(state: State, event: TxnCompleted) -> State:
+    txn = state.transactions[event.transactional_id]
+    rotated = event.next_producer_id != txn.producer_id
+    completed = TxnState.COMPLETE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.COMPLETE_ABORT
+    state = replace(state, next_producer_id=max(state.next_producer_id, event.next_producer_id + 1))
+    return _with_transaction(
+        state,
+        replace(
+            txn,
+            producer_id=event.next_producer_id,
+            epoch=event.next_epoch,
+            last_epoch=event.epoch,
+            previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
+            next_producer_id=NO_PRODUCER,
+            next_epoch=NO_PRODUCER,
+            held=NO_PRODUCER,
+            state=completed,
+            partitions=frozenset(),
+            groups=frozenset(),
+            topic_ids=Map(),
+            started_at=None,
+            updated_at=state.timestamp,
+        ),
+    )
+
+
+def _version_recorded(state: State, event: VersionRecorded) -> State:
+    txn = state.transactions[event.transactional_id]
+    return _with_transaction(state, replace(txn, versions=txn.versions.insert(event.scope, event.version)))
+
+
+TRANSACTION_FOLDS: dict[type, Fold] = {
+    ProducerInitialized: _producer_initialized,
+    PartitionsAdded: _partitions_added,
+    OffsetsAdded: _offsets_added,
+    TxnHeld: _txn_held,
+    TxnPrepared: _txn_prepared,
+    VersionRecorded: _version_recorded,
+    TxnCompleted: _txn_completed,
+}
