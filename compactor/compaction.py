@@ -10,7 +10,7 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.connection import Connection
-from txnstore.coordinating.expiring import expire_due
+from txnstore.coordinator.expiration import expire_due
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.maintenance import ReplaceSegments

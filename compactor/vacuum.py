@@ -8,8 +8,8 @@ from functools import partial
 
 from txnstore.chain import checkpoint, keys
 from txnstore.connection import Connection
-from txnstore.coordinating.copies import copy_all, has_stale_copies
-from txnstore.coordinating.expiring import expire_due
+from txnstore.coordinator.copies import copy_all, has_stale_copies
+from txnstore.coordinator.expiration import expire_due
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.view import View
 from txnstore.errors import ObjectNotFoundError, ReadOnlyError

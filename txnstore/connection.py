@@ -18,8 +18,8 @@ from txnstore.chain import keys
 from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.codec import StoreDocument, decode, encode
 from txnstore.chain.log import Chain
-from txnstore.coordinating.coordinator import Coordinator
-from txnstore.coordinating.recovery import unblock
+from txnstore.coordinator.coordinator import Coordinator
+from txnstore.coordinator.recovery import unblock
 from txnstore.core.commands import Command
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
@@ -204,7 +204,7 @@ class Connection:
     # Commands and views -----------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> Any:
-        """Commit a command and return its answer; see :meth:`txnstore.coordinating.coordinator.Coordinator.submit`."""
+        """Commit a command and return its answer; see :meth:`txnstore.coordinator.coordinator.Coordinator.submit`."""
         return self.coordinator.submit(command)
 
     def view(self, *, refresh: bool | Collection[int] = True) -> View:

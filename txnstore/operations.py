@@ -13,8 +13,8 @@ from txnstore.admin.descriptions import (
     TransactionHistory,
 )
 from txnstore.connection import Connection
-from txnstore.coordinating.expiring import ExpiryReport, expire
-from txnstore.coordinating.recovery import RecoveryReport, recover
+from txnstore.coordinator.expiration import ExpiryReport, expire
+from txnstore.coordinator.recovery import RecoveryReport, recover
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import Transaction
 

@@ -10,10 +10,10 @@ from tests.mutants.of_producer import PRODUCER
 from txnstore.chain import state_document
 from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
-from txnstore.coordinating import recovery
-from txnstore.coordinating.coordinator import Coordinator
-from txnstore.coordinating.coordinator import _has as has_all
-from txnstore.coordinating.endings import Endings
+from txnstore.coordinator import recovery
+from txnstore.coordinator.completion import Endings
+from txnstore.coordinator.coordinator import Coordinator
+from txnstore.coordinator.coordinator import _has as has_all
 from txnstore.core import maintenance, ordering
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.groups import fold as groups_fold

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.coordinating import copies
-from txnstore.coordinating.coordinator import Coordinator
-from txnstore.coordinating.coordinator import _has as has_all
+from txnstore.coordinator import copies
+from txnstore.coordinator.coordinator import Coordinator
+from txnstore.coordinator.coordinator import _has as has_all
 from txnstore.core import fences, routes
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.log import appending as log_appending

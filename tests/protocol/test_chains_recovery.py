@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.coordinating.recovery import FINISH_AFTER_MS
+from txnstore.coordinator.recovery import FINISH_AFTER_MS
 from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
 from txnstore.core.log.model import NewBatch, Segment

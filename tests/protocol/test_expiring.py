@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.chains import groups_of, ids_of, process, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.consumer import Consumer
-from txnstore.coordinating.expiring import ExpiryReport
+from txnstore.coordinator.expiration import ExpiryReport
 from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition

@@ -12,7 +12,7 @@ from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
 from txnstore.connection import Connection
-from txnstore.coordinating.recovery import FINISH_AFTER_MS
+from txnstore.coordinator.recovery import FINISH_AFTER_MS
 from txnstore.core.catalog.model import DeleteTopic
 from txnstore.core.log.events import MarkerWritten
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition

@@ -17,7 +17,7 @@ from txnstore.admin.descriptions import (
 )
 from txnstore.chain.entries import newest, read_entry
 from txnstore.connection import Connection
-from txnstore.coordinating.coordinator import Coordinator
+from txnstore.coordinator.coordinator import Coordinator
 from txnstore.core.fences import fenced_epoch, lacks_markers
 from txnstore.core.history import Happened, steps_of
 from txnstore.core.log.model import Partition

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from txnstore.chain.chains import Chains
-from txnstore.coordinating.copies import left_unknown, submit_told
+from txnstore.coordinator.copies import left_unknown, submit_told
 from txnstore.core.model import ProducerIdentity
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_producer

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from txnstore.chain.chains import Chains
-from txnstore.coordinating.coordinator import Coordinator
-from txnstore.coordinating.copies import copy_all, finish_deletions, has_stale_copies
+from txnstore.coordinator.coordinator import Coordinator
+from txnstore.coordinator.copies import copy_all, finish_deletions, has_stale_copies
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions.commands import AbortTxn
 from txnstore.core.transactions.model import Transaction

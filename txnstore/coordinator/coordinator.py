@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from txnstore.chain.chains import Chains
-from txnstore.coordinating.copies import copy_everywhere, delete_topic, left_unknown, submit_told
-from txnstore.coordinating.endings import ATTEMPTS, Endings
+from txnstore.coordinator.completion import ATTEMPTS, Endings
+from txnstore.coordinator.copies import copy_everywhere, delete_topic, left_unknown, submit_told
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
 from txnstore.core.groups.commands import CommitOffsets, ResetOffsets, TxnOffsets
