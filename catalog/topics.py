@@ -12,7 +12,7 @@ from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, To
 from txnstore.core.commands import Command
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.segment.schema_text import schema_from_text, schema_to_text
 from txnstore.validation import check_integer, check_topic_name
 

@@ -15,7 +15,7 @@ from txnstore.cli.demo_process import JobProcess
 from txnstore.cli.demo_spark import session, write
 from txnstore.cli.output import Output
 from txnstore.core.view import View
-from txnstore.ids import wall_clock_ms
+from txnstore.runtime import wall_clock_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa

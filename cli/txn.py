@@ -91,7 +91,7 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
 
     Reads the newest entries of all chains, one request per entry.
     """
-    from txnstore.ids import wall_clock_ms
+    from txnstore.runtime import wall_clock_ms
 
     with app.open(read_only=True) as store:
         start = None if since is None else wall_clock_ms() - int(since * 1000)

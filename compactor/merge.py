@@ -13,9 +13,9 @@ from txnstore.compactor.plan import MergePlan
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch
 from txnstore.errors import CorruptionError
-from txnstore.ids import Runtime
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
+from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.storage.base import ObjectStore

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from txnstore.core.model import Isolation as Isolation
     from txnstore.core.model import TopicPartition as TopicPartition
     from txnstore.errors import TxnStoreError as TxnStoreError
-    from txnstore.ids import Runtime as Runtime
     from txnstore.producer import Producer as Producer
     from txnstore.producer.futures import RecordMetadata as RecordMetadata
     from txnstore.producer.prepared import PreparedTxn as PreparedTxn
     from txnstore.read.records import Record as Record
+    from txnstore.runtime import Runtime as Runtime
     from txnstore.scan import Scan as Scan
     from txnstore.snapshot import Snapshot as Snapshot
     from txnstore.store import Store as Store
@@ -48,7 +48,7 @@ _HOMES = {
     "Producer": "txnstore.producer",
     "Record": "txnstore.read.records",
     "RecordMetadata": "txnstore.producer.futures",
-    "Runtime": "txnstore.ids",
+    "Runtime": "txnstore.runtime",
     "Scan": "txnstore.scan",
     "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",

@@ -24,7 +24,7 @@ from txnstore.core.commands import Command
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, StoreExistsError, StoreNotFoundError
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.claim import Claim

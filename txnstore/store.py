@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from txnstore.catalog import topics as catalog
 from txnstore.connection import Connection, StoreMetrics, create_connection, open_connection
 from txnstore.core.catalog.model import Topic
-from txnstore.ids import Runtime
 from txnstore.operations import Operations
 from txnstore.read.plan import IsolationLevel, PartitionOffsets, partition_offsets
+from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.redact import redact

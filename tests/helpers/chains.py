@@ -22,9 +22,9 @@ from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_t
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.core.transactions.commands import CompleteTxn, Ended, EndTxn, InitProducer, Unfinished, WriteMarkers
 from txnstore.core.view import View
-from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
+from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.store import Store, create_on, open_on

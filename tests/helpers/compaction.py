@@ -11,9 +11,9 @@ from tests.helpers.connections import connection_of
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
-from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
+from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore

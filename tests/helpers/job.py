@@ -14,7 +14,7 @@ from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.errors import UnknownOutcomeError
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.store import Store, create_on, open_on
 

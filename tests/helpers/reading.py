@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from tests.helpers.connections import connection_of
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
-from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
+from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.testing.servers import S3Server, storage_options
 from txnstore.testing.wire import RequestLog
 

@@ -20,8 +20,8 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.ids import Runtime
 from txnstore.read.plan import IsolationLevel
+from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore

@@ -12,7 +12,7 @@ from tests.helpers.connections import connection_of
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.storage.registry import open_store
 from txnstore.store import open_on
 from txnstore.testing.executors import DeferredExecutor

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.helpers.job import Ledger, check_result, run_job
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, script, seeded

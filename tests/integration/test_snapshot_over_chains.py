@@ -15,8 +15,8 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routes import chains_of
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.core.transactions.commands import Ended, EndTxn, WriteMarkers
-from txnstore.ids import Runtime
 from txnstore.read.reader import Projection, read_slice
+from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.spark.options import read_options
 from txnstore.spark.planning import plan

@@ -14,7 +14,7 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.transactions.commands import EndTxn
 from txnstore.core.transactions.model import TxnState
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.spark import read
 from txnstore.store import Store, open_on
 from txnstore.testing.executors import DeferredExecutor

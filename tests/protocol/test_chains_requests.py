@@ -17,8 +17,8 @@ from tests.helpers.shell import GatedStore
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import StorageError
-from txnstore.ids import Runtime
 from txnstore.producer import Producer
+from txnstore.runtime import Runtime
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on

@@ -19,7 +19,7 @@ from txnstore.consumer.membership import AssignorName
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError, UnstableOffsetCommitError
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on

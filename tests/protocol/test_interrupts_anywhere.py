@@ -13,7 +13,6 @@ from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeError
-from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch
@@ -21,6 +20,7 @@ from txnstore.producer.outcomes import Outcomes
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
 from txnstore.producer.uploader import Uploader
+from txnstore.runtime import Runtime
 from txnstore.storage.claim import Claim
 from txnstore.storage.forklock import ForkLock
 from txnstore.storage.memory import MemoryStore

@@ -19,8 +19,8 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn
 from txnstore.core.transactions.events import TxnPrepared
-from txnstore.ids import Runtime
 from txnstore.producer import Producer
+from txnstore.runtime import Runtime
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
 from txnstore.testing.executors import DeferredExecutor

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from tests.helpers.chains import ids_of, seen, write_everywhere
-from txnstore.ids import threads
+from txnstore.runtime import threads
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore

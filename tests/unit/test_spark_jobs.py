@@ -15,8 +15,8 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
-from txnstore.ids import Runtime
 from txnstore.producer.upload import upload
+from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.spark import jobs
 from txnstore.storage.memory import MemoryStore

@@ -14,7 +14,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.segment.codec import decode
 from txnstore.spark.routing import SegmentRouter
 from txnstore.storage.memory import MemoryStore

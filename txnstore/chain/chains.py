@@ -13,7 +13,7 @@ from txnstore.chain.log import Chain
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from txnstore.errors import (
     StorageError,
     UnknownOutcomeError,
 )
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.claim import Claim
 

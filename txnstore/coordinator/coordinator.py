@@ -52,7 +52,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from txnstore.chain import keys
 from txnstore.core.log.model import WINDOW, NewBatch
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError, StorageRefusedError
-from txnstore.ids import Runtime
 from txnstore.producer.batches import Batch
+from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import fill_timestamps, timestamp_range
 from txnstore.storage.base import ObjectStore

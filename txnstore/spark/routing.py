@@ -20,9 +20,9 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import TopicPartition
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
-from txnstore.ids import Runtime
 from txnstore.producer.records import check_rows
 from txnstore.producer.upload import upload
+from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.storage.base import ObjectStore

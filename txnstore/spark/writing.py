@@ -22,7 +22,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.view import View
 from txnstore.errors import SchemaMismatchError
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.segment.schema import is_reserved
 from txnstore.spark import jobs

@@ -20,10 +20,10 @@ from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.errors import TxnStoreError
-from txnstore.ids import Runtime
 from txnstore.producer import Producer
 from txnstore.producer.futures import RecordFuture
 from txnstore.producer.upload import upload
+from txnstore.runtime import Runtime
 from txnstore.segment.schema import records_to_table
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.testing.simulation.scheduler import Scheduler, Task
 
 #: The virtual clock begins here, in milliseconds since the epoch.

@@ -15,7 +15,7 @@ from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
 from txnstore.core.transactions.model import TxnState
-from txnstore.ids import Runtime
+from txnstore.runtime import Runtime
 from txnstore.testing.history import (
     Anomaly,
     Decision,
