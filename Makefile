@@ -102,7 +102,7 @@ FIRST ?= 0
 
 .PHONY: simulate
 simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, all processors; shrink what fails
-	'$(BIN)/python' -m txnstore.testing.simulation --seeds $(SEEDS) --first $(FIRST)
+	'$(BIN)/python' -m tests.harness.simulation --seeds $(SEEDS) --first $(FIRST)
 
 # DURATION: seconds. STORE: local, moto or s3 (ministack, or the server in TXNSTORE_TEST_S3: docs/testing.md). A run is not replayed by its seed, but its faults are drawn by it.
 DURATION ?= 60
@@ -112,7 +112,7 @@ SEED ?= 0
 
 .PHONY: torture
 torture: $(STAMP) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
-	'$(BIN)/python' -m txnstore.testing.torture --duration '$(DURATION)' --store '$(STORE)' --chains '$(CHAINS)' --seed '$(SEED)'
+	'$(BIN)/python' -m tests.harness.torture --duration '$(DURATION)' --store '$(STORE)' --chains '$(CHAINS)' --seed '$(SEED)'
 
 # KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a new broker.
 HISTORIES ?= 1000

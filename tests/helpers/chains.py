@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
 from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
@@ -28,7 +29,6 @@ from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.store import Store, create_on, open_on
-from txnstore.testing.executors import InlineExecutor
 
 _PROCESSES = itertools.count()
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
@@ -19,7 +20,6 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
-from txnstore.testing.executors import InlineExecutor
 
 T0 = TopicPartition("t", 0)
 HOUR_MS = 60 * 60 * 1000

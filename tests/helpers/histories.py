@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from txnstore.testing.history import Decision, Event, History, Poll, Send, Type, check, find, history_of
-from txnstore.testing.history.format import MicroOp
+from tests.harness.history import Decision, Event, History, Poll, Send, Type, check, find, history_of
+from tests.harness.history.format import MicroOp
 
 
 class Story:

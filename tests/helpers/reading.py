@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterable
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
@@ -18,7 +19,6 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
-from txnstore.testing.executors import InlineExecutor
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
@@ -27,7 +28,6 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import ManualClock
-from txnstore.testing.executors import InlineExecutor
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

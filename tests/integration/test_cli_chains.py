@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import txnstore
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.cli import Cli
 from tests.helpers.connections import connection_of
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
@@ -15,7 +16,6 @@ from txnstore.core.transactions.commands import EndTxn
 from txnstore.runtime import Runtime
 from txnstore.storage.registry import open_store
 from txnstore.store import open_on
-from txnstore.testing.executors import DeferredExecutor
 
 
 @pytest.fixture

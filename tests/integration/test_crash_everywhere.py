@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.job import Ledger, check_result, run_job
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, script, seeded
-from txnstore.testing.executors import InlineExecutor
 
 
 def _runtime(clock: ManualClock, seed: int = 0) -> Runtime:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import duckdb
 import pytest
 
+from tests.harness.executors import DeferredExecutor, InlineExecutor
 from tests.helpers.connections import connection_of
 from tests.helpers.sqlstore import values
 from txnstore import create
@@ -21,7 +22,6 @@ from txnstore.snapshot import Snapshot
 from txnstore.spark.options import read_options
 from txnstore.spark.planning import plan
 from txnstore.store import Store, open_on
-from txnstore.testing.executors import DeferredExecutor, InlineExecutor
 
 CHAINS = 3
 GROUP = "readers"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import txnstore
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.connections import connection_of
 from tests.helpers.spark import append, load, records, values
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
@@ -17,7 +18,6 @@ from txnstore.core.transactions.model import TxnState
 from txnstore.runtime import Runtime
 from txnstore.spark import read
 from txnstore.store import Store, open_on
-from txnstore.testing.executors import DeferredExecutor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from txnstore.testing.torture.run import Settings, torture
+from tests.harness.torture.run import Settings, torture
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES
@@ -27,7 +28,6 @@ from txnstore.core.transactions.model import Transaction
 from txnstore.core.view import View
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.storage.claim import Claim
-from txnstore.testing.simulation import Mishap
 
 #: Faults that a store of one chain shows.
 ONE_CHAIN = (

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from txnstore.testing.simulation import Mishap, Settings, settings_of, simulate
+from tests.harness.simulation import Mishap, Settings, settings_of, simulate
 
 #: Seeds that are tried at most; nearly all mutants die in the first few.
 SEEDS = 100

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import in_threads
@@ -38,7 +39,6 @@ from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
-from txnstore.testing.executors import DeferredExecutor
 
 DAY_MS = 86_400_000
 PARTITIONS = 6

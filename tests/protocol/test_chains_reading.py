@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
@@ -22,7 +23,6 @@ from txnstore.errors import UnknownMemberError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, no_faults
-from txnstore.testing.executors import DeferredExecutor
 
 CHAINS, PARTITIONS = 3, 6
 WHOLE = {b"first": PARTITIONS}, {b"first": PARTITIONS, b"second": PARTITIONS}

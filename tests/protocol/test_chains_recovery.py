@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
@@ -31,7 +32,6 @@ from txnstore.errors import (
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, no_faults, on
-from txnstore.testing.executors import DeferredExecutor
 
 CHAINS, PARTITIONS = 3, 6
 T0 = TopicPartition("t", 0)

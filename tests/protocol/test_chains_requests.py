@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore
@@ -23,7 +24,6 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on
-from txnstore.testing.executors import DeferredExecutor
 
 CHAINS, PARTITIONS = 4, 8
 HOME = 1

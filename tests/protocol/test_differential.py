@@ -2,7 +2,7 @@
 
 Old producers are kept and used again, identities of long ago send requests again, the store is opened again, time
 passes. A failure prints the operations as JSON lines: saved to a file, they are a script for
-``python -m txnstore.testing.differential record``. ``make differential HISTORIES=2000`` runs that many random histories
+``python -m tests.harness.differential record``. ``make differential HISTORIES=2000`` runs that many random histories
 of each machine instead of the few fixed ones; with ``KAFKA=…/libs`` also against a new broker for each.
 """
 
@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from tests.harness.differential import Comparison, MismatchError, ModelDriver, StoreDriver
+from tests.harness.differential.compare import Difference
+from tests.harness.kafka import BrokerDriver
+from tests.harness.model import Log, Producer, Transaction
 from tests.helpers.connections import connection_of
-from txnstore.testing.differential import Comparison, MismatchError, ModelDriver, StoreDriver
-from txnstore.testing.differential.compare import Difference
-from txnstore.testing.kafka import BrokerDriver
-from txnstore.testing.model import Log, Producer, Transaction
 
 #: Each history runs against a store of so many chains, and the model.
 CHAINS = (1, 3)

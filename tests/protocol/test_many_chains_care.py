@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.compaction import DAY_MS, HOUR_MS, abort, batches, begin, commit, new_store, reopen, rows, values
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
@@ -23,7 +24,6 @@ from txnstore.producer import Producer
 from txnstore.runtime import Runtime
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
-from txnstore.testing.executors import DeferredExecutor
 
 CHAINS = 3
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.harness.executors import DeferredExecutor
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, in_threads
@@ -22,7 +23,6 @@ from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
-from txnstore.testing.executors import DeferredExecutor
 
 PARTITIONS = 6
 TIMEOUT_MS = 60_000

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from txnstore.testing.differential import WHITELIST, ModelDriver, StoreDriver, Trace, record, replay
-from txnstore.testing.differential.trace import MODEL
+from tests.harness.differential import WHITELIST, ModelDriver, StoreDriver, Trace, record, replay
+from tests.harness.differential.trace import MODEL
 
 FOLDER = Path(__file__).parent.parent / "traces"
 TRACES = {str(path.relative_to(FOLDER)): Trace.load(path) for path in sorted(FOLDER.rglob("*.json"))}

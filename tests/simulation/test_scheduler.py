@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from txnstore.testing.simulation.locks import SimulatedLock
-from txnstore.testing.simulation.scheduler import Deadlock, Scheduler, TooManySteps
+from tests.harness.simulation.locks import SimulatedLock
+from tests.harness.simulation.scheduler import Deadlock, Scheduler, TooManySteps
 
 
 def scheduler(**options: int) -> Scheduler:

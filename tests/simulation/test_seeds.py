@@ -7,8 +7,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from txnstore.testing.simulation import settings_of, simulate
-from txnstore.testing.simulation.ranges import Result, one
+from tests.harness.simulation import settings_of, simulate
+from tests.harness.simulation.ranges import Result, one
 
 FEW, MANY, AT_ONCE = 24, 1000, 100
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from tests.harness.differential.compare import WHITELIST, Allowed, Comparison
 from tests.pages import conformance
-from txnstore.testing.differential.compare import WHITELIST, Allowed, Comparison
 
 
 def test_dif_09_only_what_is_on_the_list_may_differ() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from txnstore.testing.differential import WHITELIST, Comparison, MismatchError, ModelDriver, Trace, record, replay
-from txnstore.testing.differential.__main__ import main
-from txnstore.testing.differential.trace import changes, merged
-from txnstore.testing.model import Batch, Broker, Group, Identity, Log, Producer, RefusedError, Transaction, broker, log
-from txnstore.testing.model.group import Claim, Write
+from tests.harness.differential import WHITELIST, Comparison, MismatchError, ModelDriver, Trace, record, replay
+from tests.harness.differential.__main__ import main
+from tests.harness.differential.trace import changes, merged
+from tests.harness.model import Batch, Broker, Group, Identity, Log, Producer, RefusedError, Transaction, broker, log
+from tests.harness.model.group import Claim, Write
 
 FOLDER = Path(__file__).parent.parent / "traces"
 PATHS = [*sorted(FOLDER.glob("*.json")), *sorted(FOLDER.glob("kafka/*members*.json"))]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.history import Bounds, Snapshot, check
 from tests.helpers.histories import Story, send
-from txnstore.testing.history import Bounds, Snapshot, check
 
 
 def ends(log_start: int, lso: int, hw: int, *records: tuple[int, str]) -> Snapshot:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.harness.history import History, Operation, Poll, Send, Snapshot, Type, check, find
+from tests.harness.history.format import Bounds
 from tests.helpers.histories import Story, poll, send
-from txnstore.testing.history import History, Operation, Poll, Send, Snapshot, Type, check, find
-from txnstore.testing.history.format import Bounds
 
 
 def test_jep_12_writes_in_opposite_orders_are_g0_which_is_allowed() -> None:

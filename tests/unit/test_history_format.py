@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from txnstore import errors
-from txnstore.testing.history import (
+from tests.harness.history import (
     Assign,
     Bounds,
     Decision,
@@ -27,6 +26,7 @@ from txnstore.testing.history import (
     to_file,
     to_line,
 )
+from txnstore import errors
 
 EVERYTHING = Event(
     "p1",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.history import Assign, Poll
 from tests.helpers.histories import Story, poll, send
-from txnstore.testing.history import Assign, Poll
 
 
 def written() -> Story:

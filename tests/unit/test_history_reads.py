@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.history import Poll, check
 from tests.helpers.histories import Story, poll, send
-from txnstore.testing.history import Poll, check
 
 
 def test_jep_01_two_values_at_one_offset_are_inconsistent_offsets() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from txnstore.testing.differential.__main__ import main
-from txnstore.testing.kafka.cluster import again, release_of
-from txnstore.testing.kafka.view import ABORTED, markers
+from tests.harness.differential.__main__ import main
+from tests.harness.kafka.cluster import again, release_of
+from tests.harness.kafka.view import ABORTED, markers
 
 #: A partition of Kafka 4.4: one record and a commit, one record and an abort. Producer id 0, epochs 0 and 1.
 LOG = bytes.fromhex(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
@@ -22,7 +23,6 @@ from txnstore.spark import jobs
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import Fault, FaultStore, ManualClock
-from txnstore.testing.executors import InlineExecutor
 from txnstore.testing.faults import on
 
 

@@ -1,0 +1,26 @@
+"""One language, two stores: the same operations run against the model and against txnstore, and are compared.
+
+A trace is a list of operations with what was observed after each one. ``python -m tests.harness.differential``
+replays traces and records them.
+"""
+
+from tests.harness.differential.compare import WHITELIST, Comparison, Difference
+from tests.harness.differential.model_driver import ModelDriver
+from tests.harness.differential.names import ProducerIds
+from tests.harness.differential.replay import Driver, MismatchError, record, replay
+from tests.harness.differential.store_driver import StoreDriver
+from tests.harness.differential.trace import Trace
+
+__all__ = [
+    "WHITELIST",
+    "Comparison",
+    "Difference",
+    "Driver",
+    "MismatchError",
+    "ModelDriver",
+    "ProducerIds",
+    "StoreDriver",
+    "Trace",
+    "record",
+    "replay",
+]

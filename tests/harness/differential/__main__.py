@@ -1,0 +1,103 @@
+"""``python -m tests.harness.differential``: replay traces, or record the operations of one with the model.
+
+::
+
+    replay TRACE ... [--chains N]   run traces against the model and against a new store of N chains in memory
+    record OPS [--name NAME]        run operations against the model and print the trace: JSON lines, or a trace again
+    record OPS --kafka LIBS         the same against a new broker; LIBS is the folder with the jars of a Kafka release
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tests.harness.differential.model_driver import ModelDriver
+from tests.harness.differential.replay import MismatchError, record, replay
+from tests.harness.differential.store_driver import StoreDriver
+from tests.harness.differential.trace import MODEL, Trace
+from tests.harness.kafka import BrokerDriver
+from tests.harness.kafka.cluster import release_of
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; the exit code is 1 if a trace does not fit."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.harness.differential", description=__doc__, formatter_class=form
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    replaying = commands.add_parser("replay", help="compare traces with the model and with a store")
+    replaying.add_argument("traces", nargs="+", type=Path)
+    replaying.add_argument("--chains", type=int, default=1)
+    recording = commands.add_parser("record", help="turn operations into a trace of the model, or of a broker")
+    recording.add_argument("ops", type=Path, help="a file of JSON lines, or a trace: its operations are run again")
+    recording.add_argument("--name", help="what the trace is called (default: as its file)")
+    recording.add_argument(
+        "--kafka", type=_libs, metavar="LIBS", help="run a broker of the Kafka release with these jars"
+    )
+    recording.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the broker")
+    options = parser.parse_args(arguments)
+    if options.command == "record":
+        sys.stdout.write(_recorded(options).dumps())
+        return 0
+    return max(_replay(Trace.load(path), options.chains) for path in options.traces)
+
+
+def _libs(text: str) -> Path:
+    """The folder with the jars of a Kafka release."""
+    try:
+        release_of(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
+
+
+def _recorded(options: argparse.Namespace) -> Trace:
+    """The operations of a file with what the model, or a new broker, shows after each."""
+    trace = _script(options.ops)
+    trace.name = options.name or trace.name
+    if options.kafka is None:
+        trace.source, trace.observations = MODEL, record(trace.ops)
+        return trace
+    driver = BrokerDriver(options.kafka, dict(setting.split("=", 1) for setting in options.set))
+    try:
+        trace.source, trace.observations = f"kafka {driver.cluster.version}", record(trace.ops, driver)
+    finally:
+        driver.close()
+    return trace
+
+
+def _script(path: Path) -> Trace:
+    """What is to be run: a trace, without what was seen; or a trace of nothing but the operations in the lines."""
+    if path.suffix == ".json":
+        return Trace.load(path)
+    ops = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return Trace(path.stem, "", [], ops, [])
+
+
+def _replay(trace: Trace, chains: int) -> int:
+    """Both replays of one trace; 1 if it does not fit."""
+    failed = 0
+    for name, driver in (("model", ModelDriver()), (f"store of {chains} chains", StoreDriver(chains))):
+        missing = sorted(set(trace.needs) - driver.supports)
+        try:
+            outcome = f"not run, it has no {missing}" if missing else _fits(trace, driver)
+        except MismatchError as mismatch:
+            outcome, failed = f"differs\n{mismatch}", 1
+        finally:
+            driver.close()
+        sys.stdout.write(f"{trace.name}: {name}: {outcome}\n")
+    return failed
+
+
+def _fits(trace: Trace, driver: ModelDriver | StoreDriver) -> str:
+    used = replay(trace, driver).used
+    allowed = ", ".join(f"{item} {count} times" for item, count in sorted(used.items()))
+    return f"the same after each of {len(trace.ops)} operations" + (f" (allowed: {allowed})" if allowed else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

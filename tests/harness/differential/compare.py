@@ -1,0 +1,213 @@
+"""Comparing what was expected with what a store shows (DIF-07), and the differences that are allowed (DIF-09).
+
+The offsets, records, ends, groups and error classes have to be the same; message texts are free. What is not in the
+expectation is not compared. Each allowed difference names the item that decides it; anything else fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.harness.differential.trace import MODEL, Op
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One place where two stores disagree."""
+
+    path: Path
+    expected: Any
+    actual: Any
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: expected {self.expected!r}, got {self.actual!r}"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A difference that may be. ``applies`` gets the comparison so far, the operation and the difference."""
+
+    item: str
+    why: str
+    applies: Callable[[Comparison, Op, Difference], bool]
+
+
+class Comparison:
+    """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
+
+    ``source``: who has made the expectations. Most entries of the whitelist are for a broker alone. ``of_model``: the
+    model is compared; it knows one class of stale epochs.
+    """
+
+    def __init__(
+        self, source: str = MODEL, whitelist: Sequence[Allowed] | None = None, *, of_model: bool = False
+    ) -> None:
+        self.of_model = of_model
+        self.from_broker = source != MODEL
+        self.compacted = False
+        self.restarted = False
+        self.newer_groups: set[str] = set()
+        self._ids: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+        self.used: dict[str, int] = {}
+        self._whitelist = WHITELIST if whitelist is None else whitelist
+
+    def step(self, op: Op, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
+        """The differences after an operation that no item allows."""
+        self.compacted = self.compacted or op["op"] == "compact"
+        self.restarted = self.restarted or op["op"] == "restart"
+        if op["op"] in {"init", "raw_init", "fence"} and "id" in op:
+            producer = op.get("producer", "")
+            self._ids[producer], self._owners[op["id"]] = op["id"], producer
+        if op.get("protocol") == "consumer":
+            self.newer_groups.add(op["group"])
+        found = []
+        for difference in _differences((), expected, actual):
+            allowed = next((entry for entry in self._whitelist if entry.applies(self, op, difference)), None)
+            if allowed is None:
+                found.append(difference)
+            else:
+                self.used[allowed.item] = self.used.get(allowed.item, 0) + 1
+        return found
+
+    def replaced(self, producer: str) -> bool:
+        """Whether another producer has taken its transactional id."""
+        return self._owners.get(self._ids.get(producer, ""), producer) != producer
+
+
+def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        found = []
+        for key, value in expected.items():
+            found += _differences((*path, key), value, actual.get(key))
+        # A partition, group or transaction that the expectation does not know is one too many.
+        if len(path) == 2 and path[0] == "state":
+            found += [Difference((*path, key), None, actual[key]) for key in actual if key not in expected]
+        return found
+    return [] if expected == actual else [Difference(path, expected, actual)]
+
+
+# The whitelist --------------------------------------------------------------------------------------------------------
+
+
+def _compacted(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Nothing is gone but what no reader of committed data would get, or what hid that, and nothing is new."""
+    if not comparison.compacted or difference.path[-1] not in {"uncommitted", "aborted"}:
+        return False
+    rest = iter(difference.expected)
+    return all(item in rest for item in difference.actual)
+
+
+def _illegal_state(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    both = difference.expected == "ILLEGAL_STATE" and difference.actual in {"INVALID_TXN_STATE", "PRODUCER_CLOSED"}
+    return comparison.from_broker and difference.path == ("error",) and both
+
+
+def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """The commit, and what its producer is asked after it."""
+    ends = op["op"] in {"begin", "commit"} or (op["op"] == "raw_end_txn" and op["commit"])
+    if difference == Difference(("error",), "PRODUCER_FENCED", "INVALID_TXN_STATE"):
+        return op["op"] == "begin" and not comparison.from_broker  # The model's client is over, a real one may abort.
+    told = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
+    both = difference.expected == "INVALID_TXN_STATE" and difference.actual in told
+    return comparison.from_broker and difference.path == ("error",) and ends and both
+
+
+def _stale_epoch(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """One class for what a request finds. A client is fenced for good here only if a newer instance came (KIP-588)."""
+    both = (difference.expected, difference.actual)
+    if difference.path != ("error",) or sorted(map(str, both)) != ["INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"]:
+        return False
+    fatal = difference.actual == "PRODUCER_FENCED"
+    safe = op["op"].startswith("raw_") or comparison.of_model or not fatal
+    return safe or comparison.replaced(op.get("producer", ""))
+
+
+def _shorter_window(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """A batch again after a restart: here a duplicate, there not known any more."""
+    both = difference == Difference(("error",), "OUT_OF_ORDER_SEQUENCE_NUMBER", None)
+    return comparison.from_broker and comparison.restarted and op["op"] == "raw_append" and both
+
+
+def _rotated(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    both = difference.expected == "INVALID_PRODUCER_ID_MAPPING" and difference.actual == "PRODUCER_FENCED"
+    return comparison.from_broker and difference.path == ("error",) and both
+
+
+def _silent_flush(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Here an error, there an answer with no offsets in it."""
+    told = difference.path == ("error",) and difference.actual in ("PRODUCER_FENCED", "PRODUCER_CLOSED")
+    nothing = difference == Difference(("answer",), {"offsets": {}}, None)
+    return comparison.from_broker and op["op"] == "flush" and (nothing or (told and difference.expected is None))
+
+
+def _commit_failed(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """When the offsets are refused, and for a commit after that."""
+    told = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"} | ({"INVALID_TXN_STATE"} if op["op"] == "commit" else set())
+    both = difference.expected == "COMMIT_FAILED" and difference.actual in told
+    return comparison.from_broker and difference.path == ("error",) and both
+
+
+def _newer_protocol(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """A commit for a group of KIP-848: see the page of differences."""
+    told = difference.expected, difference.actual
+    both: set[tuple[str | None, str]] = {
+        ("STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"),
+        ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID"),
+    }
+    if op.get("ahead", 0) < 0:
+        both.add((None, "ILLEGAL_GENERATION"))
+    newer = comparison.from_broker and op.get("group") in comparison.newer_groups
+    return newer and difference.path == ("error",) and told in both
+
+
+def _unknown_group(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    both = difference.expected == "GROUP_ID_NOT_FOUND" and difference.actual == "ILLEGAL_GENERATION"
+    return comparison.from_broker and difference.path == ("error",) and op["op"] == "commit_offsets" and both
+
+
+def _begun_by_a_refusal(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """Only right after the refusal: what follows has to be the same again."""
+    state = difference.path[:2] == ("state", "transactions") and difference.path[-1] == "state"
+    both = difference.expected == "ONGOING" and difference.actual in {"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}
+    return comparison.from_broker and op["op"] == "raw_txn_offset_commit" and state and both
+
+
+#: The differences that may be.
+WHITELIST: tuple[Allowed, ...] = (
+    Allowed(
+        "FEN-06",
+        "a stale epoch is one class here, whether a partition or the coordinator sees it",
+        _stale_epoch,
+    ),
+    Allowed("API-01", "Java's IllegalStateException is the producer's own state here", _illegal_state),
+    Allowed(
+        "CMP-17",
+        "a compaction may drop aborted records: read_uncommitted shows fewer, the index names fewer",
+        _compacted,
+    ),
+    Allowed(
+        "TV2-02", "a commit that finds its transaction aborted is refused as a stale epoch (KAFKA-20785)", _late_commit
+    ),
+    Allowed("OFF-06", "Java's CommitFailedException hides which part of a membership is wrong", _commit_failed),
+    Allowed(
+        "OFF-07",
+        "each change of the members fences, also who keeps its partitions, and static names fence, also with KIP-848",
+        _newer_protocol,
+    ),
+    Allowed("OFF-08", "the generation of a group that is not known is illegal for every commit", _unknown_group),
+    Allowed(
+        "ADD-09",
+        "offsets that are refused begin no transaction in a chain; in Kafka there is one, which can be aborted",
+        _begun_by_a_refusal,
+    ),
+    Allowed("PST-03", "a restart forgets no batch of the window; a broker's keeps the last one", _shorter_window),
+    Allowed("INIT-07", "who had a producer id that was replaced is fenced; in Kafka the old id is unknown", _rotated),
+    Allowed(
+        "API-09", "a flush, too, says that a producer is fenced or closed; Kafka's has nothing to flush", _silent_flush
+    ),
+)

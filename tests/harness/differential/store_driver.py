@@ -1,0 +1,301 @@
+"""Runs operations against a real store in memory: real producers, consumers, scans; raw commands; a clock by hand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from tests.harness.differential.members import Claim, Members
+from tests.harness.differential.names import ProducerIds
+from tests.harness.differential.store_support import (
+    KAFKA_NAMES,
+    Membership,
+    Results,
+    TransactionalIdNotFound,
+    as_bytes,
+    as_text,
+    offsets_of,
+    partition_of,
+)
+from tests.harness.differential.store_view import StoreView
+from tests.harness.differential.trace import Op
+from tests.harness.executors import InlineExecutor
+from txnstore.catalog.writing import topic_writer
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, encode
+from txnstore.consumer import Consumer
+from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
+from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
+from txnstore.core.groups.offsets import committed
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_transactional_id
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+from txnstore.core.transactions.events import ProducerInitialized
+from txnstore.errors import TxnStoreError
+from txnstore.producer import Producer
+from txnstore.producer.futures import RecordFuture
+from txnstore.producer.upload import upload
+from txnstore.runtime import Runtime
+from txnstore.segment.schema import records_to_table
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing.clock import ManualClock
+
+
+class StoreDriver:
+    """A store of ``chains`` chains with its producers. ``restart`` opens it again; old producers keep the old one.
+
+    ``thorough``: read all records after each operation, and not only at a restart, a compaction and the end.
+    """
+
+    supports = frozenset({"compact", "members"})
+
+    def __init__(self, chains: int = 1, *, thorough: bool = True) -> None:
+        self.clock = ManualClock()
+        self.producers: dict[str, Producer] = {}
+        self._futures: dict[str, list[tuple[str, RecordFuture]]] = {}
+        self._objects = MemoryStore(clock=self.clock)
+        self._opened = 0
+        self._ids = ProducerIds()
+        self._members = Members()
+        self._view = StoreView(self._objects, chains, self._ids, thorough=thorough)
+        self.store: Store = create_on(self._objects, chains, runtime=self._runtime())
+        self._stores = [self.store]
+
+    def _runtime(self) -> Runtime:
+        """No threads and no pauses: nothing is left under way after an operation (DIF-08)."""
+        self._opened += 1
+        rng = random.Random(f"differential/{self._opened}")
+        return Runtime(self.clock, lambda _: None, rng, executor=InlineExecutor, background=InlineExecutor)
+
+    def apply(self, op: Op) -> dict[str, Any]:
+        """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""
+        try:
+            answer = getattr(self, f"op_{op['op']}")(op)
+        except TxnStoreError as error:
+            name = type(error).__name__
+            return {"error": KAFKA_NAMES.get(name, name)}
+        return {"answer": answer}
+
+    def close(self) -> None:
+        """Close every store that was opened."""
+        for store in self._stores:
+            store.close()
+
+    # The application --------------------------------------------------------------------------------------------------
+
+    def op_init(self, op: Op) -> dict[str, int]:
+        timeout = op.get("timeout_ms", 60_000) / 1000
+        producer = self.store.producer(op.get("id"), timeout, linger=None)
+        self.producers[op["producer"]] = producer
+        self._futures[op["producer"]] = []
+        return self._identity(producer)
+
+    def op_begin(self, op: Op) -> None:
+        self.producers[op["producer"]].begin_transaction()
+
+    def op_send(self, op: Op) -> None:
+        tp = partition_of(op["partition"])
+        future = self.producers[op["producer"]].send(
+            tp.topic, as_bytes(op.get("value")), as_bytes(op.get("key")), tp.partition, timestamp=self.clock()
+        )
+        self._futures[op["producer"]].append((op["partition"], future))
+
+    def op_send_offsets(self, op: Op) -> None:
+        offsets = {partition_of(tp): offset for tp, offset in op["offsets"].items()}
+        group: Any = op["group"]
+        claim = self._members.claim(op)
+        if claim != Claim():
+            group = Membership(op["group"], claim.generation, claim.member_id, claim.instance)
+        self.producers[op["producer"]].send_offsets(offsets, group)
+
+    def op_flush(self, op: Op) -> dict[str, Any]:
+        with self._results(op) as results:
+            self.producers[op["producer"]].flush()
+            return {"offsets": results.offsets()}
+
+    def op_commit(self, op: Op) -> dict[str, Any]:
+        producer = self.producers[op["producer"]]
+        with self._results(op) as results:
+            producer.commit_transaction()
+            return {"offsets": results.offsets(), **self._identity(producer)}
+
+    def op_abort(self, op: Op) -> dict[str, int]:
+        producer = self.producers[op["producer"]]
+        with self._results(op):
+            producer.abort_transaction()
+        return self._identity(producer)
+
+    def op_close(self, op: Op) -> None:
+        with self._results(op):
+            self.producers[op["producer"]].close()
+
+    def op_kill(self, op: Op) -> None:
+        del self.producers[op["producer"]]
+
+    def op_commit_offsets(self, op: Op) -> None:
+        claim = self._members.claim(op)
+        if claim != Claim():
+            self.store._connection.submit(CommitOffsets(offsets_of(op, claim)))
+            return
+        with Consumer(self.store._connection, group=op["group"]) as consumer:
+            consumer.commit({partition_of(tp): offset for tp, offset in op["offsets"].items()})
+
+    def op_join(self, op: Op) -> dict[str, int]:
+        group, name, instance = op["group"], op["member"], op.get("instance")
+        topics = tuple((topic.name, topic.partitions) for topic in self.store._connection.view().sorted_topics())
+        told = self.store._connection.submit(
+            JoinGroup(group, name, topics, session_timeout_ms=MAX_SESSION_TIMEOUT_MS, instance_id=instance)
+        )
+        self._members.tell(group, name, Claim(name, told.generation, instance))
+        self._settle(group)
+        return {"generation": self._members.told(group, name).generation}
+
+    def op_leave(self, op: Op) -> None:
+        claim = self._members.claim(op)
+        self.store._connection.submit(LeaveGroup(op["group"], claim.member_id, claim.instance))
+        self._settle(op["group"])
+
+    def _settle(self, group: str) -> None:
+        """Heartbeats of all members until each has heard of the rest: partitions move in the first round."""
+        for _ in range(2):
+            for name, member in sorted(self.store._connection.view().groups[group].members.items()):
+                beat = Heartbeat(group, name, member.assigned, instance_id=member.instance_id)
+                told = self.store._connection.submit(beat)
+                self._members.tell(group, name, Claim(name, told.generation, member.instance_id))
+
+    def _results(self, op: Op) -> Results:
+        return Results(self._futures[op["producer"]])
+
+    # Raw requests -----------------------------------------------------------------------------------------------------
+
+    def op_raw_init(self, op: Op) -> dict[str, int]:
+        expected = (self._ids.real(op["producer_id"]), op["epoch"]) if "producer_id" in op else None
+        return self._identity(
+            self.store._connection.submit(InitProducer(op.get("id"), op.get("timeout_ms", 60_000), expected))
+        )
+
+    def op_raw_append(self, op: Op) -> dict[str, Any]:
+        batch = self._uploaded(partition_of(op["partition"]), op["sequence"], op["records"])
+        [appended] = self.store._connection.submit(Append(self._who(op), (batch,)))
+        return {"base_offset": appended.base_offset, "duplicate": appended.duplicate}
+
+    def _uploaded(self, tp: TopicPartition, sequence: int, records: list[list[str]]) -> NewBatch:
+        """A batch of such records; their timestamps, the only ones in a trace, are those of the step."""
+        now = self.clock()
+        table = records_to_table([(as_bytes(key), as_bytes(value), None, now) for key, value in records], now)
+        writer = topic_writer(self.store.topic(tp.topic))
+        found = upload(self.store._connection.objects, self.store._connection.runtime, writer, tp, table)
+        return replace(found, base_sequence=sequence)
+
+    def op_raw_add_partitions(self, op: Op) -> None:
+        """The request to the coordinator alone; its chain knows the other ones' partitions only by name."""
+        chain = self.store._connection.chains[chain_of_transactional_id(op["id"], len(self.store._connection.chains))]
+        chain.submit(Append(self._who(op), partitions=tuple(partition_of(tp) for tp in op["partitions"])))
+
+    def op_raw_txn_offset_commit(self, op: Op) -> None:
+        self.store._connection.submit(Append(self._who(op), offsets=(offsets_of(op, self._members.claim(op)),)))
+
+    def op_raw_end_txn(self, op: Op) -> dict[str, int]:
+        outcome = Outcome.COMMIT if op["commit"] else Outcome.ABORT
+        return self._identity(self.store._connection.submit(EndTxn(self._who(op), outcome)).producer)
+
+    def op_fence(self, op: Op) -> None:
+        self.store._connection.submit(InitProducer(op["id"]))
+
+    def op_set_epoch(self, op: Op) -> None:
+        """An entry by hand: what many transactions would have led to."""
+        number = chain_of_transactional_id(op["id"], len(self.store._connection.chains))
+        state = self.store._connection.chains[number].refresh()
+        txn = state.transactions[op["id"]]
+        event = ProducerInitialized(
+            producer_id=txn.producer_id, epoch=op["epoch"], transactional_id=op["id"], timeout_ms=txn.timeout_ms
+        )
+        entry = Entry(
+            sequence=state.sequence + 1,
+            entry_id=self.store._connection.runtime.new_id(),
+            writer_id="differential",
+            timestamp=max(self.clock(), state.timestamp),
+            previous=state.entry_hash,
+            events=[event],
+        )
+        self._objects.put_if_absent(keys.entry(number, entry.sequence), encode(entry))
+
+    # The world --------------------------------------------------------------------------------------------------------
+
+    def op_create_topic(self, op: Op) -> None:
+        self.store.create_topic(op["topic"], op.get("partitions", 1), config={"segment.format": "arrow"})
+
+    def op_tick(self, op: Op) -> None:
+        self.clock.advance(op["ms"])
+
+    def op_sweep(self, op: Op) -> dict[str, Any]:
+        return {"aborted": sorted(self.store.recover().aborted)}
+
+    def op_restart(self, op: Op) -> None:
+        self.store = open_on(self._objects, runtime=self._runtime())
+        self._stores.append(self.store)
+        self._view.forget()
+
+    def op_compact(self, op: Op) -> None:
+        self.store.compact(op["topic"])
+        self._view.forget()
+
+    def look_again(self) -> dict[str, Any]:
+        """An observation that reads everything."""
+        self._view.forget()
+        return self.observe()
+
+    # Questions --------------------------------------------------------------------------------------------------------
+
+    def op_fetch(self, op: Op) -> list[list[Any]]:
+        isolation, tp = op.get("isolation", "read_committed"), partition_of(op["partition"])
+        with Consumer(self.store._connection, isolation=isolation, auto_offset_reset="none") as consumer:
+            consumer.assign(tp)
+            consumer.seek(tp, op["from"])
+            found: list[list[Any]] = []
+            while len(found) < op.get("max", 500) and (records := consumer.poll(max_records=op.get("max", 500))):
+                found += [[record.offset, as_text(record.key), as_text(record.value)] for record in records]
+            return found[: op.get("max", 500)]
+
+    def op_end_offsets(self, op: Op) -> dict[str, int]:
+        view = self.store._connection.view()
+        topics = [topic.name for topic in view.sorted_topics()]
+        with Consumer(self.store._connection, topics, isolation=op.get("isolation", "read_committed")) as consumer:
+            return {str(tp): offset for tp, offset in sorted(consumer.end_offsets().items())}
+
+    def op_committed(self, op: Op) -> int | None:
+        if op.get("require_stable", True):
+            with Consumer(self.store._connection, group=op["group"]) as consumer:
+                return consumer.committed(partition_of(op["partition"]))
+        found = committed(
+            self.store._connection.view(), op["group"], partition_of(op["partition"]), require_stable=False
+        )
+        return found.offset if found is not None else None
+
+    def op_describe_producers(self, op: Op) -> list[list[Any]]:
+        return self._view.producers(self.store._connection.view().partitions[partition_of(op["partition"])])
+
+    def op_describe_txn(self, op: Op) -> dict[str, Any]:
+        found = [txn for txn in self.store.transactions() if txn.transactional_id == op["id"]]
+        if not found:
+            raise TransactionalIdNotFound
+        return self._view.transaction(found[0])
+
+    def op_list_txn(self, op: Op) -> list[str]:
+        return [txn.transactional_id for txn in self.store.transactions(op.get("state"))]
+
+    def observe(self) -> dict[str, Any]:
+        """Everything that is compared after a step."""
+        return self._view.observe(self.store)
+
+    # Shared -----------------------------------------------------------------------------------------------------------
+
+    def _who(self, op: Op) -> ProducerIdentity:
+        return ProducerIdentity(self._ids.real(op["producer_id"]), op["epoch"], op.get("id"))
+
+    def _identity(self, who: Producer | ProducerIdentity) -> dict[str, int]:
+        return {"producer_id": self._ids.number(who.producer_id), "epoch": who.epoch}

@@ -1,0 +1,124 @@
+"""Kafka's own producer, driven in the language of the traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.harness.differential.members import Claim
+from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
+from tests.harness.kafka.requests import topic_partition
+
+TEXT = "org.apache.kafka.common.serialization.StringSerializer"
+#: What is sent waits for a flush or an end, as in the language: records linger for longer than any trace.
+SETTINGS = {
+    "key.serializer": TEXT,
+    "value.serializer": TEXT,
+    "enable.idempotence": "true",
+    "linger.ms": "1800000",
+    "delivery.timeout.ms": "1900000",
+    "request.timeout.ms": "5000",
+    "max.block.ms": "10000",
+}
+
+
+class ClientProducer:
+    """A ``KafkaProducer``. Its exceptions are those of Java; a record that cannot be sent raises at once."""
+
+    def __init__(
+        self, machine: VirtualMachine, cluster: Cluster, transactional_id: str | None, timeout_ms: int
+    ) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        self._machine = machine
+        self._refused = Py4JJavaError
+        settings = {"bootstrap.servers": cluster.address, **SETTINGS}
+        if transactional_id is not None:
+            settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": str(timeout_ms)}
+        self._client: Any = machine.kafka.clients.producer.KafkaProducer(machine.properties(settings))
+        self._manager: Any = machine.field(self._client, "transactionManager")
+        self._futures: list[tuple[str, Any]] = []
+        self._refusal: Exception | None = None
+        if transactional_id is not None:
+            self._client.initTransactions()
+        self._wait_for_id()
+
+    def _wait_for_id(self) -> None:
+        """Without transactions, a producer asks for its id in the background."""
+        for _ in again("the producer should get an id"):
+            if self.identity[0] >= 0:
+                return
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Producer id and epoch."""
+        found = self._machine.field(self._manager, "producerIdAndEpoch")
+        return self._machine.field(found, "producerId"), self._machine.field(found, "epoch")
+
+    def begin(self) -> None:
+        self._client.beginTransaction()
+
+    def send(self, partition: str, key: str | None, value: str | None) -> None:
+        """Put a record into the buffer."""
+        topic, number = topic_partition(partition)
+        future = self._client.send(self._machine.kafka.clients.producer.ProducerRecord(topic, number, key, value))
+        if future.isDone():
+            future.get()
+        self._futures.append((partition, future))
+
+    def send_offsets(self, offsets: Mapping[str, int], group: str, claim: Claim) -> None:
+        """Send positions. Kafka's producer does it at once; what the coordinator refuses is raised by a flush."""
+        consumer, positions = self._machine.kafka.clients.consumer, self._machine.java.util.HashMap()
+        for name, offset in offsets.items():
+            tp = self._machine.kafka.common.TopicPartition(*topic_partition(name))
+            positions.put(tp, consumer.OffsetAndMetadata(offset))
+        instance = self._machine.java.util.Optional.ofNullable(claim.instance)
+        metadata = consumer.ConsumerGroupMetadata(group, claim.generation, claim.member_id, instance)
+        asks = self._manager.isTransactional() and self._state() == "IN_TRANSACTION"
+        try:
+            self._client.sendOffsetsToTransaction(positions, metadata)
+        except self._refused as refused:
+            if not asks:
+                raise
+            self._refusal = refused
+
+    def _state(self) -> str:
+        return str(self._machine.field(self._manager, "currentState").name())
+
+    def flush(self) -> dict[str, list[int]]:
+        """Send what waits: the offsets of the records."""
+        self._raise()
+        self._client.flush()
+        return self._settled()
+
+    def commit(self) -> dict[str, list[int]]:
+        """Send what waits, and commit."""
+        self._raise()
+        self._client.commitTransaction()
+        return self._settled()
+
+    def abort(self) -> None:
+        """Drop what waits, and abort."""
+        self._refusal = None
+        self._client.abortTransaction()
+        self._futures.clear()
+
+    def close(self) -> None:
+        """Send what waits if there is no transaction; abort an open one."""
+        self._client.close()
+
+    def kill(self) -> None:
+        """Forget it without another request."""
+        self._client.close(self._machine.java.time.Duration.ZERO)
+
+    def _raise(self) -> None:
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    def _settled(self) -> dict[str, list[int]]:
+        futures, self._futures = self._futures, []
+        found: dict[str, list[int]] = {}
+        for partition, future in futures:
+            found.setdefault(partition, []).append(future.get().offset())
+        return found

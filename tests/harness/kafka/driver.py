@@ -1,0 +1,245 @@
+"""Runs operations against a broker: Kafka's own producers and administration, and single requests."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.harness.differential.members import Members
+from tests.harness.differential.names import ProducerIds
+from tests.harness.differential.trace import Op
+from tests.harness.kafka.client import ClientProducer
+from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
+from tests.harness.kafka.groups import ClassicGroups, ConsumerGroups
+from tests.harness.kafka.requests import BrokerError, Requests
+from tests.harness.kafka.view import BrokerView
+
+#: Kafka's exceptions that are no answer of a broker.
+CLIENT_ERRORS = {
+    "CommitFailedException": "COMMIT_FAILED",
+    "IllegalStateException": "ILLEGAL_STATE",
+    "TransactionalIdNotFoundException": "TRANSACTIONAL_ID_NOT_FOUND",
+    "OffsetOutOfRangeException": "OFFSET_OUT_OF_RANGE",
+}
+#: After these nothing new is to be seen yet. A broker aborts by itself what has timed out while time passes: that is
+#: shown after the sweep (DIF-10). Kafka's producer sends positions at once: that is shown after the flush.
+UNSEEN = {"tick", "begin", "send", "send_offsets"}
+#: What passes by itself.
+UNDER_WAY = {
+    "CONCURRENT_TRANSACTIONS",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+}
+
+
+class BrokerDriver:
+    """A new broker with its producers."""
+
+    supports = frozenset({"delete_records", "compact", "members"})
+
+    def __init__(self, jars: Path, settings: dict[str, str] | None = None) -> None:
+        self.producers: dict[str, ClientProducer] = {}
+        self._last: Op = {}
+        self._observed: dict[str, Any] = {}
+        self._ids = ProducerIds()
+        self._members = Members()
+        self._groups: dict[str, ClassicGroups | ConsumerGroups] = {}
+        with ExitStack() as started:
+            self.cluster = Cluster(jars, settings)
+            started.callback(self.cluster.close)
+            self.machine = VirtualMachine(jars)
+            started.callback(self.machine.close)
+            self._requests = Requests(self.machine, self.cluster)
+            self._protocols: dict[str, ClassicGroups | ConsumerGroups] = {
+                "classic": ClassicGroups(self.machine, self._requests, self._members),
+                "consumer": ConsumerGroups(self.machine, self._requests, self._members),
+            }
+            self._view = BrokerView(self.machine, self.cluster, self._requests, self._ids)
+            self._retried(self._requests.find_coordinators)
+            self._started = started.pop_all()
+
+    def close(self) -> None:
+        """Stop all of it."""
+        self._started.close()
+
+    def apply(self, op: Op) -> dict[str, Any]:
+        """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""
+        from py4j.protocol import Py4JJavaError
+
+        self._last = op
+        self._view.groups.update([op["group"]] if "group" in op else [])
+        try:
+            answer = self._retried(lambda: getattr(self, f"op_{op['op']}")(op))
+        except BrokerError as error:
+            return {"error": error.name}
+        except Py4JJavaError as error:
+            return {"error": self._name(error.java_exception)}
+        return {"answer": answer}
+
+    def observe(self) -> dict[str, Any]:
+        """Everything that is compared after a step."""
+        if self._last["op"] not in UNSEEN:
+            self._observed = self._view.observe()
+        return self._observed
+
+    @staticmethod
+    def _retried(call: Callable[[], Any]) -> Any:
+        """An end that is still under way is waited for, as every client does."""
+        for _ in again("the broker should be ready"):
+            try:
+                return call()
+            except BrokerError as error:
+                if error.name not in UNDER_WAY:
+                    raise
+        return None
+
+    def _name(self, exception: Any) -> str:
+        """Kafka's name of an exception: that of the first in the chain of causes that has one."""
+        errors, found = self.machine.kafka.common.protocol.Errors, exception
+        while found is not None:
+            kind = str(found.getClass().getSimpleName())
+            name = CLIENT_ERRORS.get(kind) or str(errors.forException(found).name())
+            if name != "UNKNOWN_SERVER_ERROR":
+                return name
+            found = found.getCause()
+        return str(exception.toString())
+
+    # The application --------------------------------------------------------------------------------------------------
+
+    def op_init(self, op: Op) -> dict[str, int]:
+        timeout_ms = op.get("timeout_ms", 60_000)
+        producer = ClientProducer(self.machine, self.cluster, op.get("id"), timeout_ms)
+        self.producers[op["producer"]] = producer
+        return self._named(producer.identity)
+
+    def op_begin(self, op: Op) -> None:
+        self.producers[op["producer"]].begin()
+
+    def op_send(self, op: Op) -> None:
+        self.producers[op["producer"]].send(op["partition"], op.get("key"), op.get("value"))
+
+    def op_send_offsets(self, op: Op) -> None:
+        self.producers[op["producer"]].send_offsets(op["offsets"], op["group"], self._members.claim(op))
+
+    def op_flush(self, op: Op) -> dict[str, Any]:
+        return {"offsets": self.producers[op["producer"]].flush()}
+
+    def op_commit(self, op: Op) -> dict[str, Any]:
+        producer = self.producers[op["producer"]]
+        return {"offsets": producer.commit(), **self._named(producer.identity)}
+
+    def op_abort(self, op: Op) -> dict[str, int]:
+        producer = self.producers[op["producer"]]
+        producer.abort()
+        return self._named(producer.identity)
+
+    def op_close(self, op: Op) -> None:
+        self.producers[op["producer"]].close()
+
+    def op_kill(self, op: Op) -> None:
+        self.producers.pop(op["producer"]).kill()
+
+    def op_commit_offsets(self, op: Op) -> None:
+        self._requests.commit_offsets(op["group"], op["offsets"], self._members.claim(op))
+
+    def op_join(self, op: Op) -> dict[str, int] | None:
+        group, topics = op["group"], Counter(name.rpartition("-")[0] for name in self._view.partitions)
+        self._groups[group] = self._protocols[op.get("protocol", "classic")]
+        return self._groups[group].join(group, op["member"], op.get("instance"), topics)
+
+    def op_leave(self, op: Op) -> None:
+        self._groups[op["group"]].leave(op["group"], self._members.claim(op))
+
+    def _named(self, identity: tuple[int, int]) -> dict[str, int]:
+        return {"producer_id": self._ids.number(identity[0]), "epoch": identity[1]}
+
+    # Raw requests -----------------------------------------------------------------------------------------------------
+
+    def op_raw_init(self, op: Op) -> dict[str, int]:
+        expected = (self._ids.real(op["producer_id"]), op["epoch"]) if "producer_id" in op else None
+        return self._named(self._requests.init(op.get("id"), op.get("timeout_ms", 60_000), expected))
+
+    def op_raw_append(self, op: Op) -> dict[str, Any]:
+        who = (op.get("id"), self._ids.real(op["producer_id"]), op["epoch"])
+        return {"base_offset": self._requests.append(who, op["partition"], op["sequence"], op["records"])}
+
+    def op_raw_add_partitions(self, op: Op) -> None:
+        self._requests.add_partitions(op["id"], self._ids.real(op["producer_id"]), op["epoch"], op["partitions"])
+
+    def op_raw_txn_offset_commit(self, op: Op) -> None:
+        who = (op.get("id"), self._ids.real(op["producer_id"]), op["epoch"])
+        self._requests.commit_transaction_offsets(who, op["group"], op["offsets"], self._members.claim(op))
+
+    def op_raw_end_txn(self, op: Op) -> dict[str, int]:
+        real = self._ids.real(op["producer_id"])
+        return self._named(self._requests.end(op["id"], real, op["epoch"], commit=op["commit"]))
+
+    def op_fence(self, op: Op) -> None:
+        """The administrator's init sets a time-out, too; 60 s are the default of a producer."""
+        options = self.machine.kafka.clients.admin.FenceProducersOptions().timeoutMs(60_000)
+        self._view.admin.fenceProducers([op["id"]], options).all().get()
+
+    def op_set_epoch(self, op: Op) -> None:
+        """As many inits as it takes."""
+        known = self._view.describe(op["id"])
+        while (missing := op["epoch"] - self._view.describe(op["id"]).producerEpoch()) > 0:
+            self._requests.init(op["id"], known.transactionTimeoutMs(), None, times=missing)
+
+    # The world --------------------------------------------------------------------------------------------------------
+
+    def op_create_topic(self, op: Op) -> None:
+        self._view.create_topic(op["topic"], op.get("partitions", 1))
+
+    def op_tick(self, op: Op) -> None:
+        time.sleep(op["ms"] / 1000)
+
+    def op_sweep(self, op: Op) -> None:
+        """The broker looks by itself for what has timed out: it is waited for."""
+        for _ in again("the broker should abort what has timed out"):
+            if not any(self._timed_out(name) for name in self._view.transactional_ids("ONGOING")):
+                return
+
+    def _timed_out(self, name: str) -> bool:
+        found = self._view.describe(name)
+        started = found.transactionStartTimeMs()
+        return bool(started.isPresent() and started.getAsLong() + found.transactionTimeoutMs() < time.time() * 1000)
+
+    def op_restart(self, op: Op) -> None:
+        self.cluster.restart()
+
+    def op_compact(self, op: Op) -> None:
+        """Kafka's cleaner has another purpose; a compaction must change nothing that a reader sees."""
+
+    def op_delete_records(self, op: Op) -> dict[str, int]:
+        return {"log_start": self._requests.delete_records(op["partition"], op["offset"])}
+
+    # Questions --------------------------------------------------------------------------------------------------------
+
+    def op_fetch(self, op: Op) -> list[list[Any]]:
+        isolation = op.get("isolation", "read_committed")
+        end = self._view.end_offsets(isolation)[op["partition"]]
+        return self._view.fetch(op["partition"], op["from"], end, isolation)[: op.get("max", 500)]
+
+    def op_end_offsets(self, op: Op) -> dict[str, int]:
+        return self._view.end_offsets(op.get("isolation", "read_committed"))
+
+    def op_committed(self, op: Op) -> int | None:
+        tp = op["partition"]
+        found = self._requests.committed(op["group"], [tp], require_stable=op.get("require_stable", True))[tp]
+        if isinstance(found, str):
+            raise BrokerError(found)
+        return found
+
+    def op_describe_producers(self, op: Op) -> list[list[Any]]:
+        return self._view.producers(op["partition"])
+
+    def op_describe_txn(self, op: Op) -> dict[str, Any]:
+        return self._view.transaction(op["id"])
+
+    def op_list_txn(self, op: Op) -> list[str]:
+        return self._view.transactional_ids(op.get("state"))

@@ -1,0 +1,213 @@
+"""What is observed of a broker after a step, through Kafka's consumer and administration, and from its files."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from tests.harness.differential.names import ProducerIds
+from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
+from tests.harness.kafka.requests import Requests, topic_partition
+
+#: An entry of the index of aborted transactions: version, producer id, first and last offset, last stable offset.
+ABORTED = struct.Struct(">hqqqq")
+#: The header of a batch: first offset, length, leader's epoch, magic, CRC, attributes, last offset delta, first and
+#: last timestamp, producer id, its epoch, first sequence, number of records.
+BATCH = struct.Struct(">qiibIhiqqqhii")
+#: The bytes of a batch that its length does not count.
+OVERHEAD = 12
+#: The attribute of a batch that holds a marker.
+CONTROL = 0x20
+#: Before the key in a marker: its length, attributes, timestamp and offset deltas, the length of the key; a byte each.
+KEY_IN_CONTROL_RECORD = 5
+
+
+class BrokerView:
+    """Observations of a broker: what :class:`~tests.harness.differential.StoreDriver` shows of a store."""
+
+    def __init__(self, machine: VirtualMachine, cluster: Cluster, requests: Requests, ids: ProducerIds) -> None:
+        self._machine = machine
+        self._cluster = cluster
+        self._requests = requests
+        self._ids = ids
+        self._admin_api: Any = machine.kafka.clients.admin
+        self.admin: Any = self._admin_api.Admin.create(machine.properties({"bootstrap.servers": cluster.address}))
+        self._consumers = {isolation: self._consumer(isolation) for isolation in ("read_committed", "read_uncommitted")}
+        self.partitions: list[str] = []
+        self.groups: set[str] = set()
+
+    def close(self) -> None:
+        """Close the clients."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self.admin.close()
+
+    def _consumer(self, isolation: str) -> Any:
+        text = "org.apache.kafka.common.serialization.StringDeserializer"
+        settings = {
+            "bootstrap.servers": self._cluster.address,
+            "isolation.level": isolation,
+            "key.deserializer": text,
+            "value.deserializer": text,
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "none",
+            "fetch.max.wait.ms": "20",
+        }
+        return self._machine.kafka.clients.consumer.KafkaConsumer(self._machine.properties(settings))
+
+    def create_topic(self, name: str, count: int) -> None:
+        """Create a topic, and wait until the broker has heard of it."""
+        from py4j.protocol import Py4JJavaError
+
+        self.admin.createTopics([self._admin_api.NewTopic(name, count, 1)]).all().get()
+        self.partitions = sorted([*self.partitions, *(f"{name}-{number}" for number in range(count))])
+        for _ in again(f"the broker should know topic {name!r}"):
+            with suppress(Py4JJavaError):
+                self.offsets("earliest")
+                return
+
+    def observe(self) -> dict[str, Any]:
+        """Everything that is compared after a step."""
+        self.wait_until_quiet()
+        starts = self.offsets("earliest")
+        stable, ends = self.end_offsets("read_committed"), self.end_offsets("read_uncommitted")
+        shown = {}
+        for name in self.partitions:
+            shown[name] = {
+                "log_start": starts[name],
+                "lso": stable[name],
+                "hw": ends[name],
+                "committed": self._records(name, starts[name], stable[name], "read_committed"),
+                "uncommitted": self._records(name, starts[name], ends[name], "read_uncommitted"),
+                "markers": self._markers(name),
+                "aborted": self._aborted(name),
+                "producers": self.producers(name),
+            }
+        return {
+            "transactions": {name: self.transaction(name) for name in self.transactional_ids()},
+            "partitions": shown,
+            "groups": {name: rows for name in sorted(self.groups) if (rows := self._group(name))},
+        }
+
+    def wait_until_quiet(self) -> None:
+        """Wait until no end of a transaction is under way (DIF-08)."""
+        for _ in again("all transactions should be complete"):
+            if not any(self._state(name).startswith("PREPARE") for name in self.transactional_ids()):
+                return
+
+    # Transactions -----------------------------------------------------------------------------------------------------
+
+    def transactional_ids(self, state: str | None = None) -> list[str]:
+        """All transactional ids, or those in a state."""
+        found = sorted(str(listing.transactionalId()) for listing in self.admin.listTransactions().all().get())
+        return [name for name in found if state is None or self._state(name) == state]
+
+    def describe(self, name: str) -> Any:
+        """What the coordinator tells of a transactional id."""
+        return self.admin.describeTransactions([name]).description(name).get()
+
+    def _state(self, name: str) -> str:
+        return _upper(self.describe(name).state().toString())
+
+    def transaction(self, name: str) -> dict[str, Any]:
+        """The columns of a trace; the groups are not told."""
+        found = self.describe(name)
+        partitions = [f"{tp.topic()}-{tp.partition()}" for tp in found.topicPartitions()]
+        return {
+            "state": _upper(found.state().toString()),
+            "producer_id": self._ids.number(found.producerId()),
+            "epoch": found.producerEpoch(),
+            "timeout_ms": found.transactionTimeoutMs(),
+            "partitions": sorted(tp for tp in partitions if not tp.startswith("__")),
+        }
+
+    # Partitions -------------------------------------------------------------------------------------------------------
+
+    def offsets(self, which: str, isolation: str = "read_uncommitted") -> dict[str, int]:
+        """Of each partition the first offset (``earliest``), or the end that an isolation level sees (``latest``)."""
+        spec = getattr(self._admin_api.OffsetSpec, which)
+        tps = {name: self._tp(name) for name in self.partitions}
+        asked = self._machine.java.util.HashMap()
+        for tp in tps.values():
+            asked.put(tp, spec())
+        level = getattr(self._machine.kafka.common.IsolationLevel, isolation.upper())
+        found = self.admin.listOffsets(asked, self._admin_api.ListOffsetsOptions(level))
+        return {name: int(found.partitionResult(tp).get().offset()) for name, tp in tps.items()}
+
+    def end_offsets(self, isolation: str) -> dict[str, int]:
+        """The end of each partition that an isolation level sees."""
+        return self.offsets("latest", isolation)
+
+    def _tp(self, name: str) -> Any:
+        return self._machine.kafka.common.TopicPartition(*topic_partition(name))
+
+    def _records(self, name: str, start: int, end: int, isolation: str) -> list[list[Any]]:
+        return self.fetch(name, start, end, isolation) if end > start else []
+
+    def fetch(self, name: str, start: int, end: int, isolation: str) -> list[list[Any]]:
+        """The records from an offset up to another."""
+        consumer, tp = self._consumers[isolation], self._tp(name)
+        consumer.assign([tp])
+        consumer.seek(tp, start)
+        found: list[list[Any]] = []
+        pause = self._machine.java.time.Duration.ofMillis(200)
+        for _ in again(f"{isolation} should read {name} up to {end}"):
+            found += [[record.offset(), record.key(), record.value()] for record in consumer.poll(pause).iterator()]
+            if consumer.position(tp) >= end:
+                break
+        return found
+
+    def producers(self, name: str) -> list[list[Any]]:
+        """Producer id, epoch, last sequence, first offset of the open transaction."""
+        tp = self._tp(name)
+        rows = []
+        for known in self.admin.describeProducers([tp]).partitionResult(tp).get().activeProducers():
+            opened = known.currentTransactionStartOffset()
+            first = opened.getAsLong() if opened.isPresent() else None
+            rows.append([self._ids.number(known.producerId()), known.producerEpoch(), known.lastSequence(), first])
+        return sorted(rows, key=lambda row: row[0])
+
+    def _markers(self, name: str) -> list[list[Any]]:
+        data = b"".join(path.read_bytes() for path in self._cluster.log_files(name, ".log"))
+        return [
+            [offset, kind, self._ids.number(producer_id), epoch] for offset, kind, producer_id, epoch in markers(data)
+        ]
+
+    def _aborted(self, name: str) -> list[list[int]]:
+        data = b"".join(path.read_bytes() for path in self._cluster.log_files(name, ".txnindex"))
+        return [[self._ids.number(row[1]), *row[2:]] for row in ABORTED.iter_unpack(data)]
+
+    # Groups -----------------------------------------------------------------------------------------------------------
+
+    def _group(self, name: str) -> dict[str, list[Any]]:
+        if not self.partitions:
+            return {}
+        known = self._requests.committed(name, self.partitions, require_stable=False)
+        stable = self._requests.committed(name, self.partitions, require_stable=True)
+        rows = {tp: [offset, isinstance(stable[tp], str)] for tp, offset in known.items()}
+        return {tp: row for tp, row in sorted(rows.items()) if row != [None, False]}
+
+
+def markers(log: bytes) -> Iterator[tuple[int, str, int, int]]:
+    """The control markers in a log file: offset, ``COMMIT`` or ``ABORT``, producer id, epoch.
+
+    Kafka's format, version 2: a batch of control has one record, whose key is two numbers: its version and its kind.
+    """
+    place = 0
+    while place + OVERHEAD <= len(log):
+        [length] = struct.unpack_from(">i", log, place + 8)
+        if place + OVERHEAD + length > len(log):
+            return
+        offset, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, _ = BATCH.unpack_from(log, place)
+        if attributes & CONTROL:
+            _, kind = struct.unpack_from(">hh", log, place + BATCH.size + KEY_IN_CONTROL_RECORD)
+            yield offset, ("ABORT", "COMMIT")[kind], producer_id, epoch
+        place += OVERHEAD + length
+
+
+def _upper(name: str) -> str:
+    """``CompleteCommit`` as ``COMPLETE_COMMIT``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()

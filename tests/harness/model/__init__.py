@@ -1,0 +1,12 @@
+"""A small Kafka to compare with: lists, no I/O, nothing of txnstore (DIF-13).
+
+It is meant to be right at a glance, not fast: what can be read off a log by looking at all of it is not kept anywhere
+else. The rules are those of KIP-98 with KIP-360, KIP-447 and KIP-890 (``transaction.version`` 2).
+"""
+
+from tests.harness.model.broker import Broker, Identity, Transaction
+from tests.harness.model.client import Producer
+from tests.harness.model.group import Group
+from tests.harness.model.log import Batch, Log, RefusedError
+
+__all__ = ["Batch", "Broker", "Group", "Identity", "Log", "Producer", "RefusedError", "Transaction"]

@@ -1,0 +1,107 @@
+"""Run seeds: one with its interleaving, or a range of them in several processes.
+
+python -m tests.harness.simulation --seed 42 --trace
+python -m tests.harness.simulation --seeds 10000 --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.harness.simulation.ranges import one, quiet
+from tests.harness.simulation.settings import Settings, settings_of
+from tests.harness.simulation.shrink import shrink
+from tests.harness.simulation.simulation import Run, simulate
+from txnstore.core.routing import MAX_CHAINS
+
+#: Failing seeds that are shrunk: each takes as long as some dozens of runs.
+_SHRUNK = 3
+
+
+def show(run: Run, *, trace: bool) -> None:
+    """Print a run."""
+    if trace:
+        lines = [(step.at, 0, str(step)) for step in run.trace]
+        for operation in run.history:
+            error = f"  {operation.error}" if operation.error else ""
+            what = f"{operation.type} {operation.f} {operation.value}{error}"
+            text = f"{operation.time:>9} {operation.process:<14} == {what}"
+            lines.append((operation.time, 1, text))
+        for _, _, line in sorted(lines, key=lambda item: item[:2]):
+            print(line)
+    print(f"settings: {run.settings.to_json()}")
+    print(f"{len(run.trace)} requests, {len(run.history)} lines of history, digest {run.digest}")
+    for anomaly in run.anomalies:
+        print(f"ANOMALY {anomaly}")
+
+
+def many(first: int, count: int, chains: int | None, jobs: int) -> int:
+    """Run a range of seeds; print a summary, and failing ones as small as they get. The number of failing ones."""
+    failed: list[int] = []
+    requests, mishaps, operations = 0, Counter[str](), Counter[str]()
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        for result in pool.map(functools.partial(one, chains=chains), range(first, first + count), chunksize=10):
+            requests += result.requests
+            mishaps.update(result.mishaps)
+            operations.update(result.operations)
+            if result.anomalies:
+                failed.append(result.seed)
+                print(f"seed {result.seed}: {result.anomalies[0]} (of {len(result.anomalies)})", flush=True)
+    print(f"{count} seeds from {first}: {len(failed)} with anomalies, {requests:,} requests")
+    print("mishaps:", ", ".join(f"{name} {number:,}" for name, number in sorted(mishaps.items())))
+    print("operations:", ", ".join(f"{name} {number:,}" for name, number in sorted(operations.items())))
+    for seed in sorted(failed)[:_SHRUNK]:
+        print(f"\nseed {seed}, as small as it gets:")
+        show(shrink(settings_of(seed, chains)), trace=False)
+    return len(failed)
+
+
+def _settings(text: str) -> Settings:
+    try:
+        return Settings.from_json(text)
+    except (ValueError, TypeError, KeyError) as error:
+        msg = f"not the JSON that a run prints: {error}"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+def _chains(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= MAX_CHAINS:
+        return int(text)
+    msg = f"must be a number from 1 to {MAX_CHAINS}, not {text!r}"
+    raise argparse.ArgumentTypeError(msg)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 if there was an anomaly."""
+    parser = argparse.ArgumentParser(prog="python -m tests.harness.simulation", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, help="run this seed")
+    parser.add_argument("--settings", type=_settings, help="run exactly this (JSON, as a run prints it)")
+    parser.add_argument("--trace", action="store_true", help="print each request and each operation")
+    parser.add_argument("--shrink", action="store_true", help="look for a smaller run with an anomaly")
+    parser.add_argument("--seeds", type=int, default=100, help="run so many seeds (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
+    parser.add_argument("--chains", type=_chains, help="the number of chains (default: the seed tells)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    with quiet():
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.seed is None and options.settings is None:
+        return int(many(options.first, options.seeds, options.chains, options.jobs) > 0)
+    settings = options.settings or settings_of(options.seed, options.chains)
+    run = shrink(settings) if options.shrink else simulate(settings)
+    show(run, trace=options.trace)
+    return int(bool(run.anomalies))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""The checks of a run that compare what clients saw with what really happened (conformance, chapter 26)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tests.harness.simulation.journal import Journal, Written, life
+from tests.harness.simulation.readers import TOPICS, Copy, Member, scanned
+from tests.harness.simulation.recorder import Operation
+from tests.harness.simulation.world import PASSING, World
+from txnstore.core.model import Outcome
+from txnstore.store import Store
+
+#: How often a record is there that an operation of each type has sent.
+_WANTED = {"ok": {1}, "fail": {0}, "info": {0, 1}}
+Pairs = list[tuple[int, int]]
+
+
+def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """JEP-22: ok is there whole, fail is not there, info is there whole or not at all; and nothing is there twice."""
+    places = journal.places()
+    for operation in history:
+        if operation.f not in ("txn", "send") or operation.type not in _WANTED:
+            continue
+        landed = []
+        for micro in operation.value:
+            if micro[0] != "send":
+                continue
+            offset, value = micro[2] if isinstance(micro[2], tuple) else (None, micro[2])
+            found = [record for record in places.get(value, ()) if journal.committed(record)]
+            landed.append(len(found))
+            if len(found) > 1:
+                yield f"duplicate: {value} is committed at {[(r.key, r.offset) for r in found]}"
+            if found and (_name(found[0].key) != micro[1] or offset not in (None, found[0].offset)):
+                yield f"wrong-offset: {operation.process} was told {micro}, it is at {found[0]}"
+        wanted = _WANTED[operation.type]
+        if landed and (len(set(landed)) > 1 or not set(landed) <= wanted):
+            yield f"wrong-outcome: {operation.process} {operation.type} {operation.value}: committed {landed}"
+
+
+def fences(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """TV2-02: a commit that has happened is only answered with *fenced* if somebody took over in the meantime."""
+    operations = list(history)
+    names: dict[str, str] = {}
+    begun: dict[str, int] = {}
+    inits: list[tuple[str, str, int, int]] = []
+    for at, operation in enumerate(operations):
+        if operation.type == "invoke":
+            begun[operation.process] = at
+            if operation.f == "init":
+                names[operation.process] = operation.value["transactional_id"]
+        elif operation.f == "init" and operation.type != "committing":
+            inits.append((names[operation.process], operation.process, begun[operation.process], at))
+    places = journal.places()
+    for at, operation in enumerate(operations):
+        if operation.type == "invoke":
+            begun[operation.process] = at
+        if (
+            operation.f != "txn"
+            or operation.type not in ("fail", "info")
+            or not (operation.error or "").startswith("ProducerFenced")
+        ):
+            continue
+        values = [micro[2] for micro in operation.value if micro[0] == "send"]
+        if not any(journal.committed(record) for value in values for record in places.get(value, ())):
+            continue
+        who, since = operation.process, begun[operation.process]
+        if not any(
+            name == names[who] and other != who and first < at and last > since for name, other, first, last in inits
+        ):
+            yield f"fenced-by-nobody: {who} was told {operation.error}, but {values} are committed"
+
+
+def polls(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """Consumers without a group read from the beginning: every record that they may see, once, in order."""
+    positions: dict[tuple[str, str], int] = {}
+    for operation in history:
+        if operation.f != "poll" or operation.type != "ok":
+            continue
+        isolated = operation.process.startswith("committed")
+        for key, pairs in operation.value[0][1].items():
+            at = positions.get((operation.process, key), 0)
+            yield from _run(operation.process, key, at, pairs, journal, isolated=isolated)
+            positions[operation.process, key] = pairs[-1][0] + 1
+
+
+def _run(who: str, key: str, at: int, pairs: Pairs, journal: Journal, *, isolated: bool) -> Iterator[str]:
+    """From ``at`` on, these pairs are what the log holds, without a gap that matters."""
+    log = journal.logs.get(key, [])
+    limit = pairs[-1][0] + 1
+    below = log[bisect_left(log, at, key=_offset) : bisect_left(log, limit, key=_offset)]
+    may = {(record.offset, record.value) for record in below if not isolated or journal.committed(record)}
+    must = {(record.offset, record.value) for record in below if journal.committed(record)}
+    for pair in pairs:
+        if pair not in may:
+            yield f"aborted-or-unknown-read: {who} read {pair} in {key} from {at}"
+    for pair in sorted(must - set(pairs)):
+        yield f"skipped: {who} passed {pair} in {key} from {at}"
+    if [offset for offset, _ in pairs] != sorted({offset for offset, _ in pairs}):
+        yield f"not-in-order: {who} read {pairs} in {key}"
+
+
+def snapshots(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """A snapshot holds exactly what is stable in it, and of a transaction all or nothing (JEP-16, LSO-19)."""
+    records: dict[tuple[int, int], list[Written]] = {}
+    for log in journal.logs.values():
+        for record in log:
+            if (
+                record.key == _name(record.key)
+                and record.txn is not None
+                and journal.outcomes.get(record.txn) is Outcome.COMMIT
+            ):
+                records.setdefault(record.txn, []).append(record)
+    for operation in history:
+        if operation.f == "snapshot" and operation.type == "ok":
+            yield from _snapshot(operation.process, operation.value, journal, records)
+
+
+def _snapshot(
+    who: str, seen: dict[str, Any], journal: Journal, records: dict[tuple[int, int], list[Written]]
+) -> Iterator[str]:
+    visible = seen["read_committed"]
+    for key, (stable, end, _) in seen["ends"].items():
+        log = journal.logs.get(key, [])
+        must = [(r.offset, r.value) for r in log if r.offset < stable and journal.committed(r)]
+        if visible.get(key, []) != must:
+            yield f"wrong-snapshot: {who} saw {visible.get(key, [])} in {key} below {stable}, not {must}"
+        may = {(r.offset, r.value) for r in log if r.offset < end}
+        everything = seen["read_uncommitted"].get(key, [])
+        stray = set(everything) - may
+        lost = {(r.offset, r.value) for r in log if r.offset < end and journal.committed(r)} - set(everything)
+        if stray or lost:
+            yield f"wrong-uncommitted-snapshot: {who} {key} below {end}: strange {stray}, lost {lost}"
+    shown = {(key, offset) for key, pairs in visible.items() for offset, _ in pairs}
+    for txn, parts in records.items():
+        there = [record for record in parts if (record.key, record.offset) in shown]
+        for record in parts if there and len(there) < len(parts) else ():
+            _, _, unstable = seen["ends"].get(record.key, (0, 0, {}))
+            if (record.key, record.offset) not in shown and not any(
+                first <= record.offset for producer_id, first in unstable.items() if producer_id != txn[0]
+            ):
+                yield f"torn-txn: {who} saw {there} of {txn}, but not {record}"
+
+
+def ends(history: Iterable[Operation]) -> Iterator[str]:
+    """JEP-18: who asks after another was answered sees no lower log start, LSO or HW."""
+    highest: dict[str, tuple[int, ...]] = {}
+    before: dict[str, dict[str, tuple[int, ...]]] = {}
+    for operation in history:
+        if operation.f != "ends":
+            continue
+        if operation.type == "invoke":
+            before[operation.process] = dict(highest)
+        elif operation.type == "ok":
+            for key, found in operation.value.items():
+                known = before[operation.process].get(key, (0, 0, 0))
+                if any(now < was for now, was in zip(found, known, strict=True)):
+                    yield f"end-regression: {operation.process} saw {found} of {key} after {known}"
+                highest[key] = tuple(map(max, found, highest.get(key, (0, 0, 0))))
+
+
+def deletions(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
+    """What is sent after the deletion of a topic was answered is never in it: it would be acknowledged, and lost."""
+    places = journal.places()
+    deleted: dict[str, int] = {}
+    begun: dict[str, int] = {}
+    for at, operation in enumerate(history):
+        if operation.type == "invoke":
+            begun[operation.process] = at
+        elif operation.f == "delete" and operation.type == "ok":
+            deleted.setdefault(operation.value["topic_id"], at)
+        elif operation.f in ("txn", "send") and operation.type in ("ok", "fail", "info"):
+            for value in _values(operation):
+                for record in places.get(value, ()):
+                    topic_id = record.key.partition("@")[2]
+                    if deleted.get(topic_id, at) < begun[operation.process]:
+                        yield f"sent-to-a-deleted-topic: {operation.process} {operation.type}: {record}"
+
+
+def _values(operation: Operation) -> Iterator[int]:
+    for micro in operation.value:
+        if micro[0] == "send":
+            yield micro[2][1] if isinstance(micro[2], tuple) else micro[2]
+
+
+def _name(key: str) -> str:
+    """The key as clients know it, who cannot tell the lives of a topic apart."""
+    return key.partition("@")[0]
+
+
+def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
+    """JEP-05, JEP-19: after recovery nothing hangs, and everything that was committed can be read, and nothing else."""
+    state = store._connection.view()
+    for tp, partition in sorted(state.partitions.items()):
+        if partition.last_stable_offset != partition.high_watermark:
+            yield f"stuck-lso: {tp} at {partition.last_stable_offset} of {partition.high_watermark}"
+    for name, group in state.groups.items():
+        if any(len(pending) for pending in group.pending.values()):
+            yield f"stuck-offsets: group {name!r} has pending offsets"
+    for txn in state.transactions.values():
+        if txn.state.name not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
+            yield f"stuck-transaction: {txn.transactional_id!r} is {txn.state.name}"
+    passing = [topic for topic in (PASSING,) if topic in state.topics]
+    for topic in (*TOPICS, *passing):
+        found = scanned(store.scan(topic).to_table())
+        for tp, _ in state.partitions_of(topic):
+            key = life(*tp, state.topics[topic].topic_id) if topic == PASSING else str(tp)
+            must = [(r.offset, r.value) for r in journal.logs.get(key, []) if journal.committed(r)]
+            if found.get(str(tp), []) != must:
+                yield f"unseen-or-strange: {key} holds {found.get(str(tp), [])}, committed is {must}"
+
+
+def copies(world: World, store: Store, journal: Journal) -> Iterator[str]:
+    """JEP-15, JEP-17: each record below the group's offset was copied in exactly one committed transaction."""
+    places = journal.places()
+    count: dict[tuple[str, int], int] = {}
+    for value, source in world.copied.items():
+        count.setdefault((source.key, source.offset), 0)
+        count[source.key, source.offset] += sum(journal.committed(record) for record in places.get(value, ()))
+    groups = store._connection.view().groups
+    positions = {
+        str(tp): value.value.offset
+        for job in (Copy, Member)
+        for tp, value in (groups[job.group].offsets.items() if job.group in groups else ())
+    }
+    for key, log in journal.logs.items():
+        for record in log if key.startswith((f"{Copy.source}-", f"{Member.source}-")) else ():
+            wanted = journal.committed(record) and record.offset < positions.get(key, 0)
+            copied = count.pop((key, record.offset), 0)
+            if copied != wanted:
+                yield f"not-exactly-once: {record} was copied {copied} times; the group is at {positions.get(key)}"
+    for (key, offset), copied in count.items():
+        if copied:
+            yield f"copied-from-nowhere: {key}@{offset}"
+
+
+def verified(store: Store) -> Iterator[str]:
+    """Every invariant, entry by entry, and every checkpoint equals the fold from entry 1."""
+    for violation in store.verify().violations:
+        yield f"verify: {violation}"
+
+
+def _offset(record: Written) -> int:
+    return record.offset

@@ -1,0 +1,155 @@
+"""What really happened, read from the entries and segments in the bucket without the code that is being tested.
+
+Only the decoding of an entry and of a segment is shared with it. A batch belongs to a transaction by its producer id
+and epoch; what became of that, the coordinator's decision says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.harness.history import Decision
+from tests.harness.simulation.storage import Bucket
+from tests.harness.simulation.world import PASSING
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, decode
+from txnstore.core.catalog.model import TopicCreated
+from txnstore.core.log.events import BatchAppended, MarkerWritten
+from txnstore.core.model import Outcome
+from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.segment import codec
+
+#: (producer id, epoch): one transaction, as KIP-890 gives each its own epoch.
+TxnId = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A record at its place. ``txn`` is None outside of transactions."""
+
+    key: str
+    offset: int
+    value: int
+    txn: TxnId | None
+
+
+@dataclass(slots=True)
+class Journal:
+    """The logs by partition, the decisions by transaction, and what does not fit together."""
+
+    logs: dict[str, list[Written]] = field(default_factory=dict)
+    outcomes: dict[TxnId, Outcome] = field(default_factory=dict)
+    markers: dict[tuple[str, TxnId], Outcome] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+    anomalies: list[str] = field(default_factory=list)
+
+    def committed(self, record: Written) -> bool:
+        """Whether read_committed may ever see it."""
+        return record.txn is None or self.outcomes.get(record.txn) is Outcome.COMMIT
+
+    def places(self) -> dict[int, list[Written]]:
+        """Where each value is."""
+        found: dict[int, list[Written]] = {}
+        for log in self.logs.values():
+            for record in log:
+                found.setdefault(record.value, []).append(record)
+        return found
+
+
+def read_journal(bucket: Bucket, chains: int) -> Journal:
+    """The journal of all chains."""
+    journal = Journal()
+    for chain in range(chains):
+        newest: dict[str, TxnId] = {}
+        ends: dict[str, int] = {}
+        decided: set[TxnId] = set()
+        lives: dict[str, str] = {}
+        for event in _events(bucket, chain):
+            match event:
+                case TopicCreated(topic=topic) if topic.name == PASSING:
+                    lives[topic.name] = topic.topic_id
+                case BatchAppended():
+                    _appended(journal, bucket, ends, decided, event, _key(event, lives))
+                case MarkerWritten():
+                    _marker(journal, ends, event, _key(event, lives))
+                case ProducerInitialized(transactional_id=str(name)):
+                    place = len(journal.decisions)
+                    journal.decisions.append(Decision("init", name, event.producer_id, event.epoch, place))
+                    _newer(journal, newest, name, (event.producer_id, event.epoch), "init")
+                case TxnPrepared():
+                    _decided(journal, newest, event)
+                    decided.add((event.producer_id, event.epoch))
+                case _:
+                    pass
+    for (key, txn), outcome in journal.markers.items():
+        if journal.outcomes.get(txn) is not outcome:
+            journal.anomalies.append(
+                f"undecided-marker: {outcome} of {txn} in {key}, decided: {journal.outcomes.get(txn)}"
+            )
+    return journal
+
+
+def _events(bucket: Bucket, chain: int) -> Iterator[object]:
+    for item in bucket.list(keys.entries(chain)):
+        yield from decode(Entry, item.key, bucket.get(item.key)).events
+
+
+def life(name: str, number: int, topic_id: str) -> str:
+    """The key of a partition of a topic that is created again under its name: each life is a log of its own."""
+    return f"{name}-{number}@{topic_id}"
+
+
+def _key(event: BatchAppended | MarkerWritten, lives: dict[str, str]) -> str:
+    if event.topic in lives:
+        return life(event.topic, event.partition, lives[event.topic])
+    return f"{event.topic}-{event.partition}"
+
+
+def _appended(
+    journal: Journal, bucket: Bucket, ends: dict[str, int], decided: set[TxnId], event: BatchAppended, key: str
+) -> None:
+    batch = event.batch
+    _take(journal, ends, key, batch.base_offset, batch.limit)
+    txn = (batch.producer_id, batch.epoch) if batch.transactional else None
+    if txn is not None and ((key, txn) in journal.markers or txn in decided):
+        journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
+    table = codec.decode(bucket.archive[batch.segment.key], batch.segment.format, ["value"])
+    for place, value in enumerate(table.column("value").to_pylist()):
+        journal.logs.setdefault(key, []).append(Written(key, batch.base_offset + place, int(value), txn))
+
+
+def _marker(journal: Journal, ends: dict[str, int], event: MarkerWritten, key: str) -> None:
+    txn = (event.producer_id, event.epoch - 1)
+    _take(journal, ends, key, event.offset, event.offset + 1)
+    if (key, txn) in journal.markers:
+        journal.anomalies.append(f"second-marker: {txn} in {key}@{event.offset}")
+    journal.markers[key, txn] = event.outcome
+
+
+def _take(journal: Journal, ends: dict[str, int], key: str, start: int, limit: int) -> None:
+    """Each offset is taken once, in order."""
+    if start != ends.get(key, 0) or limit <= start:
+        journal.anomalies.append(f"offsets-not-contiguous: {key}@{start} follows {ends.get(key, 0)}")
+    ends[key] = limit
+
+
+def _decided(journal: Journal, newest: dict[str, TxnId], event: TxnPrepared) -> None:
+    txn = (event.producer_id, event.epoch)
+    if txn in journal.outcomes:
+        journal.anomalies.append(f"decided-twice: {event.transactional_id} {txn}")
+    if newest.get(event.transactional_id) != txn:
+        journal.anomalies.append(
+            f"zombie-end: {event.transactional_id} {txn}, current {newest.get(event.transactional_id)}"
+        )
+    journal.outcomes[txn] = event.outcome
+    what = "commit" if event.outcome is Outcome.COMMIT else "abort"
+    journal.decisions.append(Decision(what, event.transactional_id, *txn, len(journal.decisions)))
+    _newer(journal, newest, event.transactional_id, (event.next_producer_id, event.next_epoch), "end")
+
+
+def _newer(journal: Journal, newest: dict[str, TxnId], name: str, txn: TxnId, what: str) -> None:
+    """Each grant of an identity is above all before it (JEP-20)."""
+    if txn <= newest.get(name, (-1, -1)):
+        journal.anomalies.append(f"epoch-regression: {what} of {name!r} granted {txn} after {newest[name]}")
+    newest[name] = txn

@@ -1,0 +1,44 @@
+"""What one seed of a range tells whoever runs the range: small enough to come from another process."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.harness.simulation.settings import settings_of
+from tests.harness.simulation.simulation import simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a range of seeds tells of one of them."""
+
+    seed: int
+    anomalies: tuple[str, ...]
+    requests: int
+    mishaps: dict[str, int]
+    operations: dict[str, int]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What the library logs of its troubles is no news in a simulation."""
+    logger = logging.getLogger("txnstore")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def one(seed: int, chains: int | None) -> Result:
+    """Run a seed."""
+    with quiet():
+        run = simulate(settings_of(seed, chains))
+    mishaps = Counter(step.mishap for step in run.trace if step.mishap)
+    operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")
+    return Result(seed, run.anomalies, len(run.trace), dict(mishaps), dict(operations))

@@ -1,0 +1,235 @@
+"""Actors that read: consumers of both isolation levels, copy jobs, scans of one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from tests.harness.simulation.actor import Actor
+from tests.harness.simulation.transacting import Known, TransactionalActor
+from tests.harness.simulation.world import SIDE, SOURCE, TARGET, Copied, Process, World
+from txnstore.consumer import Consumer
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError, StorageError, TxnStoreError, UnstableOffsetCommitError
+from txnstore.producer import Producer
+from txnstore.read.plan import IsolationLevel
+from txnstore.read.records import Record
+from txnstore.store import Store
+
+TOPICS = (SOURCE, SIDE, TARGET)
+Polled = dict[str, list[tuple[int, int]]]
+
+
+class Reader(Actor):
+    """Reads all topics from the beginning, once in each process; also tells the ends of the logs."""
+
+    isolation: IsolationLevel = "read_committed"
+
+    def live(self, process: Process) -> None:
+        history = self.world.history
+        try:
+            consumer = self.insist(lambda: process.store.consumer(TOPICS, isolation=self.isolation))
+        except StorageError:
+            return self.pause(1_000)
+        history.invoke(process.name, "assign", self.world.partitions)
+        history.ok(process.name)
+        while self.next_operation():
+            self._poll(process, consumer)
+            self._ends(process)
+            self.breathe()
+        return None
+
+    def _poll(self, process: Process, consumer: Consumer) -> None:
+        history = self.world.history
+        history.invoke(process.name, "poll", [("poll",)])
+        try:
+            records = consumer.poll(max_records=self.rng.choice((2, 5, 50)))
+        except TxnStoreError as error:
+            self.check_expected(process, "poll", error, ())
+            history.fail(process.name, error)
+        else:
+            history.ok(process.name, [("poll", polled(records))])
+
+    def _ends(self, process: Process) -> None:
+        history = self.world.history
+        history.invoke(process.name, "ends")
+        try:
+            partitions = process.store._connection.view().partitions
+        except StorageError as error:
+            history.fail(process.name, error)
+            return
+        ends = {
+            str(tp): (log.log_start, log.last_stable_offset, log.high_watermark)
+            for tp, log in partitions.items()
+            if tp.topic in TOPICS
+        }
+        history.ok(process.name, dict(sorted(ends.items())))
+
+
+class UncommittedReader(Reader):
+    """Reads everything below the high watermark."""
+
+    isolation: IsolationLevel = "read_uncommitted"
+
+
+class Copy(TransactionalActor):
+    """Consume, transform, produce, exactly once: the offsets are committed with the copies.
+
+    Two instances share the transactional id, so only the newest one gets anything done.
+    """
+
+    source = SOURCE
+    group = "copy"
+    #: How it takes part in its group, beside the defaults.
+    membership: Mapping[str, Any] = MappingProxyType({})
+
+    def live(self, process: Process) -> None:
+        while self.left > 0:
+            producer = self.initialize(process, self.label.partition("/")[0])
+            if producer is None:
+                return None
+            try:
+                consumer = self.insist(partial(process.store.consumer, [self.source], self.group, **self.membership))
+            except StorageError:
+                return self.pause(1_000)
+            history = self.world.history
+            history.invoke(process.name, "subscribe", self.world.partitions)
+            history.ok(process.name)
+            while self.usable and self.next_operation():
+                self._copy(process, producer, consumer)
+                self.breathe()
+            if self.rng.random() < 0.5:
+                return None
+            process = self.renamed(process)
+        return None
+
+    def _copy(self, process: Process, producer: Producer, consumer: Consumer) -> None:
+        try:
+            records = consumer.poll(max_records=self.rng.choice((1, 3, 10)))
+        except TxnStoreError as error:
+            return self.check_expected(process, "poll", error, (UnstableOffsetCommitError,))
+        if not records:
+            return None
+        history = self.world.history
+        plan = [(record, self.rng.randrange(self.world.settings.partitions)) for record in records]
+        copies = [(number, self._copied(record)) for record, number in plan]
+        sends = [("send", f"{TARGET}-{number}", value) for number, value in copies]
+        after = {tp: consumer.position(tp) for tp in {TopicPartition(r.topic, r.partition) for r in records}}
+        moved = ("offsets", self.group, {str(tp): offset for tp, offset in sorted(after.items())})
+        history.invoke(process.name, "txn", [("poll", polled(records)), moved, *sends], self.identity(producer))
+
+        def offsets() -> None:
+            producer.send_offsets(after, consumer.group_metadata())
+
+        def body() -> None:
+            early = self.rng.random() < 0.5
+            if early:
+                offsets()
+            for number, value in copies:
+                producer.send(TARGET, b"%d" % value, partition=number)
+                if self.rng.random() < 0.3:
+                    self.insist(producer.flush)
+            if not early:
+                offsets()
+            if self.rng.random() < 0.1:
+                self.change_of_mind()
+
+        known, why = self.transact(process, producer, body)
+        if known is Known.COMMITTED:
+            history.ok(process.name)
+            return None
+        if known is Known.ABORTED:
+            history.fail(process.name, why)
+        else:
+            history.info(process.name, why)
+        consumer.rewind_to_committed()
+        return None
+
+    def _copied(self, record: Record) -> int:
+        value = self.world.next_value()
+        self.world.copied[value] = Copied(f"{record.topic}-{record.partition}", record.offset)
+        return value
+
+
+class Member(Copy):
+    """A copy whose instances have a transactional id each: the generation of their group fences them (KIP-447).
+
+    Some are static members; their leases last shorter than a pause, or longer than the run.
+    """
+
+    source = SIDE
+    group = "members"
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        rng = world.rng(f"{name}/membership")
+        self.membership = {
+            "assignor": rng.choice(("range", "cooperative-sticky")),
+            "session_timeout": rng.choice((6.0, 45.0, 1_800.0)),
+            "group_instance_id": rng.choice((None, self.label)),
+        }
+
+
+class Scanner(Actor):
+    """Reads all topics under both isolation levels, of one snapshot; an older one again, if it still can."""
+
+    def live(self, process: Process) -> None:
+        while self.next_operation():
+            self._snapshot(process)
+            self.breathe()
+
+    def _snapshot(self, process: Process) -> None:
+        history, store = self.world.history, process.store
+        history.invoke(process.name, "snapshot")
+        try:
+            found = look(store)
+        except (StorageError, CorruptionError) as error:
+            # A vacuum may have taken what a scan reads if that lasted longer than the grace period.
+            if isinstance(error, CorruptionError) and "missing" not in str(error):
+                self.unexpected(process, "scan", error)
+            history.fail(process.name, error)
+            return
+        history.ok(process.name, found)
+
+
+def look(store: Store) -> dict[str, Any]:
+    """Everything, of one snapshot: the records under both isolation levels, the ends of the logs, the groups."""
+    snapshot = store.snapshot()
+    found: dict[str, Any] = {}
+    for isolation in ("read_committed", "read_uncommitted"):
+        tables = (store.scan(topic, isolation, snapshot=snapshot).to_table() for topic in TOPICS)
+        found[isolation] = {key: pairs for table in tables for key, pairs in scanned(table).items()}
+    state = snapshot.view
+    found["ends"] = {
+        str(tp): (log.last_stable_offset, log.high_watermark, dict(log.open_txns.items()))
+        for tp, log in sorted(state.partitions.items())
+        if tp.topic in TOPICS
+    }
+    found["groups"] = {
+        name: {str(tp): value.value.offset for tp, value in sorted(group.offsets.items())}
+        for name, group in sorted(state.groups.items())
+    }
+    found["unstable"] = sorted(name for name, group in state.groups.items() if any(map(len, group.pending.values())))
+    return found
+
+
+def polled(records: Iterable[Record]) -> Polled:
+    """What a poll returned, by partition."""
+    found: Polled = {}
+    for record in records:
+        assert isinstance(record.value, bytes)
+        found.setdefault(f"{record.topic}-{record.partition}", []).append((record.offset, int(record.value)))
+    return found
+
+
+def scanned(table: pa.Table) -> Polled:
+    """What a scan returned, by partition."""
+    found: Polled = {}
+    columns = (table[name].to_pylist() for name in ("_topic", "_partition", "_offset", "value"))
+    for topic, number, offset, value in zip(*columns, strict=True):
+        found.setdefault(f"{topic}-{number}", []).append((offset, int(value)))
+    return found

@@ -1,0 +1,126 @@
+"""What the world gives a simulated process: a clock that is wrong, virtual pauses, seeded ids, workers in turns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any
+
+from tests.harness.simulation.scheduler import Scheduler, Task
+from txnstore.runtime import Runtime
+
+#: The virtual clock begins here, in milliseconds since the epoch.
+EPOCH_MS = 1_700_000_000_000
+
+
+class WrongClock:
+    """A clock that is off by some time, and jumps now and then, forwards or back."""
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random, *, skew_ms: int, jumps: float) -> None:
+        self._scheduler = scheduler
+        self._rng = rng
+        self._off = rng.randint(-skew_ms, skew_ms) if skew_ms else 0
+        self._jumps = jumps
+
+    def __call__(self) -> int:
+        if self._jumps and self._rng.random() < self._jumps:
+            self._off = self._rng.choice((-1, 1)) * self._rng.choice((10, 2_000, 90_000, 4_000_000))
+        return EPOCH_MS + self._scheduler.now + self._off
+
+
+class InlineExecutor(Executor):
+    """Runs each task in the thread that submits it; the items of a map in an order of its own."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The result is there at once; so is an error, also a crash."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+            future.set_exception(error)
+        return future
+
+    def map(
+        self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[Any]:
+        """The results in the order of the items, whatever the order in which they were made."""
+        calls = list(zip(*iterables, strict=False))
+        futures: dict[int, Future[Any]] = {}
+        for number in self._rng.sample(range(len(calls)), len(calls)):
+            futures[number] = self.submit(fn, *calls[number])
+        return iter([futures[number].result() for number in range(len(calls))])
+
+
+class _Awaited(Future[Any]):
+    """A future whose waiting is known to the scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._parked: list[Task] = []
+
+    def result(self, timeout: float | None = None) -> Any:
+        while not self.done():
+            assert self._scheduler.current is not None
+            self._parked.append(self._scheduler.current)
+            self._scheduler.park()
+        return super().result(0)
+
+    def settle(self, work: Callable[[], Any]) -> None:
+        """Do the work in the task that calls this, unless it was cancelled.
+
+        An error, also a crash, goes to whoever asks.
+        """
+        if self.set_running_or_notify_cancel():
+            try:
+                self.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - whoever asks gets it
+                self.set_exception(error)
+        for task in self._parked:
+            self._scheduler.wake(task)
+
+
+class TaskExecutor(Executor):
+    """Runs each task as one of the scheduler's, begun within ``delays_ms``: what a pool of threads may do."""
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random, delays_ms: Sequence[int]) -> None:
+        self._scheduler = scheduler
+        self._rng = rng
+        self._delays_ms = delays_ms
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = _Awaited(self._scheduler)
+        work = partial(fn, *args, **kwargs)
+        if self._scheduler.current is None:
+            future.settle(work)  # Before or after a run there is nobody to take turns with.
+        else:
+            delay = self._rng.randrange(self._rng.choice(self._delays_ms))
+            self._scheduler.spawn(f"{self._scheduler.current.name}+", lambda: future.settle(work), delay)
+        return future
+
+
+def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[[], int]) -> Runtime:
+    """A runtime of a process; each one has randomness of its own.
+
+    Its single requests are made in line. Work on several chains is done in parallel, and what is left to the background
+    is done sooner or later.
+    """
+    made: list[Executor] = []
+
+    def executor() -> Executor:
+        # The first one is for single requests (Store.load).
+        made.append(TaskExecutor(scheduler, rng, (5,)) if made else InlineExecutor(rng))
+        return made[-1]
+
+    return Runtime(
+        clock=clock,
+        sleep=lambda seconds: scheduler.sleep(max(1, round(seconds * 1000))),
+        rng=rng,
+        executor=executor,
+        background=lambda: TaskExecutor(scheduler, rng, (5, 100, 5_000, 200_000)),
+    )

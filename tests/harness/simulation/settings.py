@@ -1,0 +1,100 @@
+"""What a run consists of, drawn from its seed: who takes part, how much they do, what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from tests.harness.simulation.storage import Mishap
+
+#: Everybody who may take part, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
+#: The members of a group share nothing but that. The threads are two producers of one process.
+EVERYBODY = (
+    "producer:a/1",
+    "producer:b/1",
+    "producer:a/2",
+    "plain:p/1",
+    "threads:q/1",
+    "copy:c/1",
+    "copy:c/2",
+    "member:m/1",
+    "member:n/1",
+    "committed:r/1",
+    "uncommitted:u/1",
+    "scan:s/1",
+    "tidy:t/1",
+    "recover:x/1",
+)
+#: They delete a topic and create it again, write to it, and take a chain away; all of them are in half of the runs.
+#: They are drawn apart from the others, so a seed without them is the run that it was before there were any.
+PASSERS = (
+    "topics:z/1",
+    "topics:z/2",
+    "passing:y/1",
+    "passing:y/2",
+    "stray:v/1",
+    "stray:v/2",
+    "away:w/1",
+)
+#: Those who are always there; each of the others is in most runs.
+_ALWAYS = 2
+#: The numbers of chains that seeds choose from.
+_CHAINS = (1, 1, 2, 3, 8)
+_SOME = (Mishap.LOST, Mishap.LATE, Mishap.OUTAGE, Mishap.PAUSE, Mishap.CRASH)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The ingredients of a run. ``operations``: what each actor does. ``rate``: the share of requests that go wrong.
+
+    ``pace_ms``: how long an actor waits between two operations at most; a small one makes them meet more often.
+    ``skew_ms``: how far clocks may be off at most; ``jumps``: the share of looks at a clock at which it jumps.
+    """
+
+    seed: int
+    chains: int = 1
+    actors: tuple[str, ...] = EVERYBODY
+    operations: int = 6
+    pace_ms: int = 500
+    partitions: int = 2
+    mishaps: tuple[Mishap, ...] = tuple(Mishap)
+    rate: float = 0.05
+    skew_ms: int = 5_000
+    jumps: float = 0.01
+
+    def to_json(self) -> str:
+        """As one line, to be replayed by hand."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The settings that :meth:`to_json` gave."""
+        fields: dict[str, Any] = json.loads(text)
+        fields["actors"] = tuple(fields["actors"])
+        fields["mishaps"] = tuple(map(Mishap, fields["mishaps"]))
+        return cls(**fields)
+
+
+def settings_of(seed: int, chains: int | None = None) -> Settings:
+    """The settings that a seed stands for; ``chains`` None: a number of chains that comes from the seed, too."""
+    rng = random.Random(f"settings/{seed}")
+    drawn = rng.choice(_CHAINS)
+    actors = [actor for place, actor in enumerate(EVERYBODY) if place < _ALWAYS or rng.random() < 0.55]
+    drawn_apart = random.Random(f"passers/{seed}")
+    if drawn_apart.random() < 0.5:
+        actors += [actor for actor in PASSERS if actor.startswith("topics:") or drawn_apart.random() < 0.8]
+    mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
+    return Settings(
+        seed=seed,
+        chains=drawn if chains is None else chains,
+        actors=tuple(actors),
+        operations=rng.choice((2, 4, 6)),
+        pace_ms=rng.choice((20, 200, 5_000)),
+        partitions=rng.choice((1, 2, 3)),
+        mishaps=mishaps,
+        rate=rng.choice((0.02, 0.05, 0.1)) if mishaps else 0.0,
+        skew_ms=rng.choice((0, 5_000, 100_000)),
+        jumps=rng.choice((0.0, 0.0, 0.02)),
+    )

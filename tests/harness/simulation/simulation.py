@@ -1,0 +1,99 @@
+"""One seed, one run: build the world, let the actors loose, stop the faults, recover, look at everything."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.harness.simulation import checks
+from tests.harness.simulation.actor import Actor
+from tests.harness.simulation.jepsen import found_by_checker
+from tests.harness.simulation.journal import read_journal
+from tests.harness.simulation.locks import simulated_locks
+from tests.harness.simulation.maintenance import Recoverer, Tidy
+from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
+from tests.harness.simulation.producers import PlainProducer, Threads, TransactionalProducer
+from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
+from tests.harness.simulation.recorder import Operation
+from tests.harness.simulation.settings import Settings
+from tests.harness.simulation.storage import Step, hash_of
+from tests.harness.simulation.world import Away, World
+from txnstore.errors import TxnStoreError
+
+_KINDS: dict[str, type[Actor]] = {
+    "producer": TransactionalProducer,
+    "plain": PlainProducer,
+    "threads": Threads,
+    "copy": Copy,
+    "member": Member,
+    "committed": Reader,
+    "uncommitted": UncommittedReader,
+    "scan": Scanner,
+    "tidy": Tidy,
+    "recover": Recoverer,
+    "topics": Topics,
+    "passing": PassingProducer,
+    "stray": Stray,
+    "away": Absence,
+}
+#: Longer than any clock is off, and any time-out.
+_A_LONG_TIME_MS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run was and what it showed: no anomaly, if all is well."""
+
+    settings: Settings
+    trace: tuple[Step, ...]
+    history: tuple[Operation, ...]
+    anomalies: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal runs."""
+        return hash_of("\n".join(map(str, self.trace)).encode() + str(self.history).encode())
+
+
+def simulate(settings: Settings) -> Run:
+    """Run it. The same settings give the same run, in every process."""
+    world = World(settings)
+    with simulated_locks(world.scheduler):
+        for name in settings.actors:
+            kind = _KINDS[name.partition(":")[0]]
+            actor = kind(world, name)
+            world.scheduler.spawn(name, actor.run, actor.rng.randrange(2_000))
+        try:
+            world.scheduler.run()
+            world.scheduler.drain()
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is what the run has found
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            world.anomalies.append(f"broken: {type(error).__name__}: {error} ({where.name}, line {where.lineno})")
+        else:
+            world.anomalies += _look(world)
+    return Run(settings, tuple(world.trace), tuple(world.history.operations), tuple(world.anomalies))
+
+
+def _look(world: World) -> Iterator[str]:
+    """Everything that is wrong in the end."""
+    world.scheduler.now += _A_LONG_TIME_MS
+    world.away = Away()
+    try:
+        world.honest().recover()
+        store = world.honest()
+        journal = read_journal(world.bucket, world.settings.chains)
+        yield from journal.anomalies
+        history = world.history.operations
+        yield from checks.outcomes(history, journal)
+        yield from checks.fences(history, journal)
+        yield from checks.polls(history, journal)
+        yield from checks.snapshots(history, journal)
+        yield from checks.ends(history)
+        yield from checks.deletions(history, journal)
+        yield from checks.settled(world, store, journal)
+        yield from checks.copies(world, store, journal)
+        yield from found_by_checker(history, world.copied, journal, look(store))
+        yield from checks.verified(store)
+    except TxnStoreError as error:
+        yield f"broken: {type(error).__name__}: {error}"

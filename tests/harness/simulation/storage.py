@@ -1,0 +1,244 @@
+"""The storage of a simulated process: every request is a turn of the scheduler, and may go wrong in every way.
+
+All processes share one :class:`Bucket`. A request takes virtual time before and after it takes effect; between the
+two, others see what its caller does not know yet.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from tests.harness.simulation.scheduler import Scheduler
+from txnstore.chain import keys
+from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
+from txnstore.storage.base import ObjectInfo
+from txnstore.storage.memory import MemoryStore
+from txnstore.testing.faults import SimulatedCrash
+
+T = TypeVar("T")
+
+#: Milliseconds that a request takes before it has its effect, and then until its answer is there.
+_LATENCY = 20
+
+
+class Mishap(StrEnum):
+    """What may go wrong with a request. "Unknown" is :class:`~txnstore.errors.UnknownOutcomeError`."""
+
+    ERROR = "error"
+    """It never arrives: StorageError; a conditional put raises Unknown, because its caller cannot tell."""
+    LOST = "lost"
+    """It is done, and its answer is lost: a write raises Unknown, a read StorageError."""
+    LATE = "late"
+    """A write is given up by its caller (Unknown), and arrives later, perhaps much later."""
+    TWICE = "twice"
+    """A write is done and answered, and a copy of it arrives later."""
+    CONFLICT = "409"
+    """Answered 409, nothing done."""
+    EXISTS = "412"
+    """A conditional put is done, its repetition by the transport is answered 412: False for one's own object."""
+    BUSY = "503"
+    """Answered 503, nothing done."""
+    SLOW = "slow"
+    """It takes seconds, before or after its effect."""
+    OUTAGE = "outage"
+    """From now on everything fails for a while, or everything of one chain; this request may have been done."""
+    PAUSE = "pause"
+    """The process stops for longer than every time-out, before or after the effect, and goes on as if nothing was."""
+    CRASH = "crash"
+    """The process dies, before or after the effect."""
+
+
+_FAILED_WRITES = frozenset({Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY, Mishap.OUTAGE})
+_FAILED_READS = _FAILED_WRITES | {Mishap.LOST, Mishap.LATE, Mishap.TWICE}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request in a trace: when it began, whose it was, what it was, what went wrong, and what it answered."""
+
+    at: int
+    process: str
+    operation: str
+    key: str
+    mishap: str
+    answer: str
+
+    def __str__(self) -> str:
+        mishap = f"  !{self.mishap}" if self.mishap else ""
+        return f"{self.at:>9} {self.process:<14} {self.operation:<13} {self.key}{mishap} -> {self.answer}"
+
+
+class Bucket(MemoryStore):
+    """The objects of all processes; it remembers every segment that there ever was, for the checks afterwards."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        super().__init__(clock=clock)
+        self.archive: dict[str, bytes] = {}
+
+    def put(self, key: str, data: bytes) -> None:
+        if keys.is_segment(key):
+            self.archive.setdefault(key, data)
+        super().put(key, data)
+
+
+class SimulatedStorage:
+    """An :class:`~txnstore.storage.base.ObjectStore` for one process. After its crash every request raises that."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        scheduler: Scheduler,
+        process: str,
+        rng: random.Random,
+        mishap: Callable[[str, str], Mishap | None],
+        trace: list[Step],
+    ) -> None:
+        self.bucket = bucket
+        self.dead = False
+        self._outage_until = 0
+        self._outage_prefix = ""
+        self._scheduler = scheduler
+        self._process = process
+        self._rng = rng
+        self._mishap = mishap
+        self._trace = trace
+
+    @property
+    def url(self) -> str:
+        return self.bucket.url
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        return self._read("get", key, lambda: self.bucket.get(key, start, end))
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        return self._read("list", prefix, lambda: self.bucket.list(prefix, start_after, limit))
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._read("stat", key, lambda: self.bucket.stat(key))
+
+    def now_ms(self) -> int:
+        return self._read("now_ms", "", self.bucket.now_ms)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._write("put", key, lambda: self.bucket.put(key, data))
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._write("put_if_absent", key, lambda: self.bucket.put_if_absent(key, data))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._write("delete", " ".join(keys), lambda: self.bucket.delete(keys))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def crash(self) -> None:
+        """The process dies now, wherever its threads are."""
+        self.dead = True
+
+    def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        step, mishap = self._begin(operation, key)
+        self._before(mishap)
+        if mishap in _FAILED_READS:
+            self._end(step, mishap, "failed")
+            raise StorageError(f"simulated {mishap.value} of {operation} {key}")
+        try:
+            answer = call()
+        except ObjectNotFoundError:
+            self._end(step, mishap, "nothing")
+            raise
+        self._end(step, mishap, _told(answer))
+        return answer
+
+    def _write(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        step, mishap = self._begin(operation, key)
+        self._before(mishap)
+        if mishap in _FAILED_WRITES:
+            self._end(step, mishap, "failed")
+            # Whoever creates an object cannot tell a lost request from a lost answer; the others just repeat it.
+            kind = UnknownOutcomeError if operation == "put_if_absent" else StorageError
+            raise kind(f"simulated {mishap.value} of {operation} {key}")
+        if mishap is Mishap.LATE:
+            self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
+            self._end(step, mishap, "unknown")
+            raise UnknownOutcomeError(f"simulated time-out of {operation} {key}")
+        answer = call()
+        if mishap is Mishap.TWICE:
+            self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
+        if mishap is Mishap.EXISTS and answer is True:
+            answer = call()
+        self._end(step, mishap, "unknown" if mishap is Mishap.LOST else _told(answer))
+        if mishap is Mishap.LOST:
+            raise UnknownOutcomeError(f"simulated loss of the answer to {operation} {key}")
+        return answer
+
+    def _begin(self, operation: str, key: str) -> tuple[tuple[int, str, str], Mishap | None]:
+        self._check_alive()
+        return (self._scheduler.now, operation, key), self._failing(operation, key)
+
+    def _failing(self, operation: str, key: str) -> Mishap | None:
+        """What goes wrong with this request: what was drawn for it, or an outage that is not over."""
+        if self._scheduler.now < self._outage_until and key.startswith(self._outage_prefix):
+            return Mishap.OUTAGE
+        mishap = self._mishap(operation, key)
+        if mishap is Mishap.OUTAGE:
+            if operation != "put_if_absent":
+                return None  # Else who opens a store of many chains would never get through.
+            self._outage_until = self._scheduler.now + self._rng.choice((1_000, 5_000, 40_000))
+            chain, _, _ = key.partition("/entries/")
+            self._outage_prefix = chain if chain != key and self._rng.random() < 0.5 else ""
+            return self._rng.choice((Mishap.LOST, Mishap.LATE, Mishap.OUTAGE))
+        return mishap
+
+    def _before(self, mishap: Mishap | None) -> None:
+        self._wait(mishap, first=True)
+
+    def _wait(self, mishap: Mishap | None, *, first: bool) -> None:
+        rng, ms = self._rng, 0
+        if mishap is None or mishap not in (Mishap.SLOW, Mishap.PAUSE, Mishap.CRASH):
+            # Most answers are there at once, so that a run takes half of the turns.
+            ms = rng.randrange(1, _LATENCY) if first or rng.random() < 0.3 else 0
+        elif rng.random() < 0.5 or not first:
+            if mishap is Mishap.SLOW:
+                ms = rng.randrange(500, 8_000)
+            elif mishap is Mishap.PAUSE:
+                ms = rng.randrange(100_000, 2_000_000)
+            else:
+                self.crash()
+        if ms:
+            self._scheduler.sleep(ms)
+        self._check_alive()
+
+    def _end(self, begun: tuple[int, str, str], mishap: Mishap | None, answer: str) -> None:
+        at, operation, key = begun
+        self._trace.append(Step(at, self._process, operation, key, mishap.value if mishap else "", answer))
+        self._wait(mishap, first=False)
+
+    def _check_alive(self) -> None:
+        if self.dead:
+            raise SimulatedCrash(f"{self._process} died")
+
+
+def _arrive(call: Callable[[], Any]) -> None:
+    call()
+
+
+def _told(answer: object) -> str:
+    """An answer as a trace shows it: enough of it that two runs with the same trace are the same."""
+    if isinstance(answer, bytes):
+        return f"{len(answer)} bytes {hash_of(answer)}"
+    if isinstance(answer, bool | int):
+        return str(answer)
+    if isinstance(answer, ObjectInfo):
+        return f"{answer.size} bytes"
+    return f"{len(answer)} keys" if isinstance(answer, Sequence) else "done"
+
+
+def hash_of(data: bytes) -> str:
+    """A short name for some bytes."""
+    import zlib
+
+    return f"{zlib.crc32(data):08x}"

@@ -1,0 +1,143 @@
+"""Ending transactions as a careful client does, and telling what it knows of the outcome (conformance, 26.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+
+from tests.harness.simulation.actor import PATIENCE, Actor
+from tests.harness.simulation.recorder import Txn
+from tests.harness.simulation.world import Process
+from txnstore.errors import (
+    ConcurrentTransactionsError,
+    IllegalGenerationError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    StorageError,
+    TxnStoreError,
+    UnknownMemberError,
+    UnknownOutcomeError,
+    UploadExpiredError,
+)
+from txnstore.producer import Producer
+
+#: What a transaction may be refused with although its client did everything right.
+REFUSALS = (
+    ProducerFencedError,
+    InvalidProducerEpochError,
+    UploadExpiredError,
+    ConcurrentTransactionsError,
+    IllegalGenerationError,
+    UnknownMemberError,
+)
+TIMEOUT_S = 60.0
+
+
+class Known(Enum):
+    """What a client knows of its transaction when it has tried everything."""
+
+    COMMITTED = auto()
+    ABORTED = auto()
+    NOTHING = auto()
+
+
+#: What a client knows, and why it did not commit.
+Verdict = tuple[Known, object]
+
+
+class TransactionalActor(Actor):
+    """An actor with a transactional producer; ``usable`` is False once that must not be used any more."""
+
+    usable = True
+    refusals: tuple[type[TxnStoreError], ...] = REFUSALS
+
+    def initialize(self, process: Process, transactional_id: str) -> Producer | None:
+        """A producer, however long that takes; None if the storage does not let us have one."""
+        history = self.world.history
+        for _ in range(PATIENCE):
+            history.invoke(process.name, "init", {"transactional_id": transactional_id})
+            try:
+                producer = process.store.producer(transactional_id, TIMEOUT_S)
+            except UnknownOutcomeError as error:
+                history.info(process.name, error)
+            except (StorageError, ConcurrentTransactionsError) as error:
+                history.fail(process.name, error)
+            else:
+                granted = {"producer_id": producer.producer_id, "epoch": producer.epoch}
+                history.ok(process.name, {"transactional_id": transactional_id, **granted})
+                self.usable = True
+                return producer
+            self.pause(1_000)
+        return None
+
+    def transact(self, process: Process, producer: Producer, body: Callable[[], None]) -> Verdict:
+        """Run ``body`` in a transaction; what is known of it then, and why it did not commit."""
+        try:
+            producer.begin_transaction()
+            body()
+        except _Changed as error:
+            return self._abort(process, producer, error)
+        except TxnStoreError as error:
+            return self._refused(process, producer, "send", error)
+        unknown = False
+        self.world.history.committing(process.name)
+        reason: TxnStoreError | None = None
+        for _ in range(PATIENCE):
+            try:
+                producer.commit_transaction()
+            except UnknownOutcomeError as error:
+                unknown, reason = True, error
+            except StorageError as error:
+                reason = error  # Nothing happened, so it may be repeated, or aborted.
+                if not unknown and self.rng.random() < 0.5:
+                    return self._abort(process, producer, error)
+            except TxnStoreError as error:
+                if not unknown:
+                    return self._refused(process, producer, "commit", error)
+                self.check_expected(process, "commit", error, self.refusals)
+                self.usable = False
+                return Known.NOTHING, error
+            else:
+                return Known.COMMITTED, None
+            self.pause(2_000)
+        if unknown:
+            self.usable = False
+            return Known.NOTHING, reason
+        return self._abort(process, producer, reason)
+
+    def identity(self, producer: Producer) -> Txn:
+        """Which transaction the next one is."""
+        return str(producer.transactional_id), producer.producer_id, producer.epoch
+
+    def change_of_mind(self) -> None:
+        """The body of a transaction decides to abort it."""
+        raise _Changed
+
+    def _refused(self, process: Process, producer: Producer, what: str, error: TxnStoreError) -> Verdict:
+        failed = isinstance(error, InvalidTxnStateError) and isinstance(error.__cause__, StorageError)
+        if not failed:  # An upload that failed has ended the transaction before.
+            self.check_expected(process, what, error, self.refusals)
+        if error.fatal:
+            self.usable = False
+            return Known.ABORTED, error
+        return self._abort(process, producer, error)
+
+    def _abort(self, process: Process, producer: Producer, why: object) -> Verdict:
+        """It cannot commit any more, whether the abort is answered or not."""
+        for _ in range(PATIENCE):
+            try:
+                producer.abort_transaction()
+            except StorageError:
+                self.pause(2_000)
+                continue
+            except TxnStoreError as error:
+                self.check_expected(process, "abort", error, self.refusals)
+                self.usable = False
+            return Known.ABORTED, why
+        self.usable = False
+        return Known.ABORTED, why
+
+
+class _Changed(Exception):  # noqa: N818 - not an error
+    """The client aborts because it wants to."""

@@ -1,0 +1,130 @@
+"""The world of one run: the bucket, the clock, the processes that come and go, and what they saw."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import partial
+
+from tests.harness.simulation.recorder import Recorder
+from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_runtime
+from tests.harness.simulation.scheduler import Scheduler
+from tests.harness.simulation.settings import Settings
+from tests.harness.simulation.storage import Bucket, Mishap, SimulatedStorage, Step
+from txnstore.connection import Connection
+from txnstore.storage.retry import RetryingStore
+from txnstore.store import Store, create_on
+
+#: Where producers write, where copies go, and a second target that makes transactions span topics.
+SOURCE, SIDE, TARGET = "source", "side", "target"
+#: A topic that is deleted and created again; each life of it has partitions of its own.
+PASSING = "passing"
+
+
+@dataclass(slots=True)
+class Process:
+    """A process of an actor: its name in the history, its store, the storage that fails for it."""
+
+    name: str
+    store: Store
+    storage: SimulatedStorage
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Requests of one chain that go wrong for every process, until a moment of the virtual clock."""
+
+    prefix: str = ""
+    until: int = 0
+    operations: frozenset[str] = frozenset()
+    mishap: Mishap = Mishap.ERROR
+
+
+@dataclass(slots=True)
+class Copied:
+    """Where the record was that a copy job copied."""
+
+    key: str
+    offset: int
+
+
+class World:
+    """Everything that the actors of a run share. Made before the first turn, when nothing fails yet."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.scheduler = Scheduler(self.rng("schedule"))
+        self.trace: list[Step] = []
+        self.history = Recorder(lambda: self.scheduler.now)
+        self.bucket = Bucket(lambda: EPOCH_MS + self.scheduler.now)
+        #: What the checks of the actors themselves found.
+        self.anomalies: list[str] = []
+        self.copied: dict[int, Copied] = {}
+        #: What is away for every process.
+        self.away = Away()
+        self._values = 0
+        self._incarnations: dict[str, int] = {}
+        with self.honest(create=True) as store:
+            passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
+            for topic in (SOURCE, SIDE, TARGET, *passing):
+                self.create_topic(store, topic)
+
+    @property
+    def partitions(self) -> list[str]:
+        """The keys of all partitions in a history."""
+        return [f"{topic}-{number}" for topic in (SOURCE, SIDE, TARGET) for number in range(self.settings.partitions)]
+
+    def create_topic(self, store: Store, name: str) -> None:
+        """Create a topic of this run."""
+        store.create_topic(name, partitions=self.settings.partitions, config={"segment.format": "arrow"})
+
+    def rng(self, name: str) -> random.Random:
+        """Randomness of its own for each purpose, so that one actor's does not depend on another's."""
+        return random.Random(f"{name}/{self.settings.seed}")
+
+    def next_value(self) -> int:
+        """A value that no other record has."""
+        self._values += 1
+        return self._values
+
+    def honest(self, *, create: bool = False) -> Store:
+        """A store of a process whose requests never fail and whose clock is right."""
+        name = self._incarnation("honest")
+        rng = self.rng(name)
+        runtime = simulated_runtime(self.scheduler, rng, lambda: EPOCH_MS + self.scheduler.now)
+        if create:
+            return create_on(self.bucket, self.settings.chains, runtime=runtime)
+        store = Store(Connection(self.bucket, runtime=runtime))
+        store._connection.load()
+        return store
+
+    def process(self, actor: str) -> Process:
+        """A new process of an actor. Raises what opening its store raises."""
+        name = self._incarnation(actor)
+        rng = self.rng(name)
+        storage = SimulatedStorage(self.bucket, self.scheduler, name, rng, partial(self._mishap, rng), self.trace)
+        clock = WrongClock(self.scheduler, rng, skew_ms=self.settings.skew_ms, jumps=self.settings.jumps)
+        runtime = simulated_runtime(self.scheduler, rng, clock)
+        objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
+        store = Store(Connection(objects, runtime=runtime))
+        process = Process(name, store, storage)
+        store._connection.load()
+        return process
+
+    def renamed(self, process: Process, actor: str) -> Process:
+        """The same process under another name in the history, for a new client in it."""
+        return Process(self._incarnation(actor), process.store, process.storage)
+
+    def _incarnation(self, name: str) -> str:
+        self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        return f"{name}#{self._incarnations[name]}"
+
+    def _mishap(self, rng: random.Random, operation: str, key: str) -> Mishap | None:
+        settings, away = self.settings, self.away
+        if self.scheduler.now < away.until and key.startswith(away.prefix) and operation in away.operations:
+            return away.mishap
+        # Most requests only read; what goes wrong with a write matters more.
+        rate = settings.rate * (2 if operation == "put_if_absent" else 0.5)
+        if not settings.mishaps or rng.random() >= rate:
+            return None
+        return rng.choice(settings.mishaps)

@@ -1,0 +1,32 @@
+"""The command: ``python -m tests.harness.torture --duration 120 --chains 4``; exit status 1 on any anomaly."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.harness.torture.run import Settings, torture
+
+
+def main() -> int:
+    """Run as the arguments say, print the report."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.harness.torture",
+        description="Torture a store with real processes, and check what they saw.",
+    )
+    parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of harm")
+    parser.add_argument("--store", choices=["local", "s3", "moto"], default=Settings.store)
+    parser.add_argument("--chains", type=int, default=Settings.chains)
+    parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")
+    parser.add_argument("--folder", type=Path, help="an empty one, for histories, logs and a local store")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="torture-"))
+    report = torture(Settings(folder, given.duration, given.store, given.chains, given.seed))
+    sys.stdout.writelines(line + "\n" for line in report.lines())
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

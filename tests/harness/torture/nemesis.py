@@ -1,0 +1,180 @@
+"""The processes of a run and what is done to them: killed, paused, replaced while they sleep."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import txnstore.errors
+from tests.harness.torture.plan import STOP, TRANSACTION_TIMEOUT, Task
+from tests.harness.torture.worker import ENDED
+
+#: Seconds that a process lives without harm.
+_SHORTEST_LIFE = 2.0
+_START_TIMEOUT = 180.0
+_LONGEST_WAIT = 120.0
+#: Bytes of a history: a few operations.
+_SOME_WORK = 600
+
+
+@dataclass
+class _Running:
+    """A process, and until when it is paused (seconds of the monotonic clock)."""
+
+    task: Task
+    process: subprocess.Popen[bytes]
+    started: float
+    paused_until: float | None = None
+
+
+def _has_begun(item: _Running, size: int = 1) -> bool:
+    """Whether it has so many bytes in its history; if any, it is past its imports and has opened the store."""
+    history = item.task.history
+    return history.exists() and history.stat().st_size >= size
+
+
+class Nemesis:
+    """Starts the tasks, does harm by its seed, and ends what it started, by process id."""
+
+    def __init__(self, tasks: list[Task], seed: int) -> None:
+        self.faults: Counter[str] = Counter()
+        self.surprises: list[str] = []
+        self._rng = random.Random(seed)
+        self._lives: Counter[str] = Counter()
+        self._tasks = tasks
+        self._running: list[_Running] = []
+
+    def run(self, duration: float, least: int) -> None:
+        """Start everything, and as soon as all work, do harm for so many seconds; then tell all to end.
+
+        On a busy machine it goes on until ``least`` transactions are committed, but not for minutes longer.
+        """
+        for task in self._tasks:
+            self._start(task)
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not all(_has_begun(item) for item in self._running) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        until = time.monotonic() + duration
+        latest = until + _LONGEST_WAIT
+        next_fault = time.monotonic()
+        while time.monotonic() < until or (time.monotonic() < latest and self._transactions() < least):
+            time.sleep(0.05)
+            self._look_after()
+            if time.monotonic() > next_fault:
+                self._harm()
+                next_fault = time.monotonic() + self._rng.uniform(0.2, 1.0)
+        for task in self._tasks[:1]:
+            (Path(task.folder) / STOP).touch()
+
+    def _transactions(self) -> int:
+        """How many transactions have been committed so far, by the histories."""
+        folder = Path(self._tasks[0].folder)
+        return sum(path.read_bytes().count(b'"type":"ok","f":"txn"') for path in folder.glob("*.jsonl"))
+
+    def finish(self, timeout: float) -> None:
+        """Wake all, wait until they end by themselves, and kill those that do not."""
+        deadline = time.monotonic() + timeout
+        for item in self._running:
+            self._resume(item)
+        for item in self._running:
+            try:
+                item.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.surprises.append(f"{item.task.name} did not end by itself")
+            self._note_end(item)
+        self.kill_all()
+
+    def kill_all(self) -> None:
+        """End every process that is left."""
+        for item in self._running:
+            if item.process.poll() is None:
+                item.process.kill()
+                item.process.wait()
+            if item.process.stdin is not None:
+                item.process.stdin.close()
+        self._running = []
+
+    def drain(self, tasks: list[Task], timeout: float) -> None:
+        """Run these to their end without harm."""
+        for task in tasks:
+            self._start(task)
+        self.finish(timeout)
+
+    def _start(self, task: Task) -> None:
+        place = f"{task.role}-{task.number}"
+        self._lives[place] += 1
+        task = replace(task, name=f"{place}-{self._lives[place]}")
+        root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        with (Path(task.folder) / f"{task.name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.harness.torture.worker", task.to_json()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        self._running.append(_Running(task, process, time.monotonic()))
+
+    def _look_after(self) -> None:
+        """Wake who has slept enough; put a new process in the place of one that ended."""
+        for item in list(self._running):
+            if item.paused_until is not None and time.monotonic() > item.paused_until:
+                self._resume(item)
+            if item.process.poll() is not None:
+                self._running.remove(item)
+                self._note_end(item)
+                self._replace(item.task)
+
+    def _replace(self, task: Task) -> None:
+        """Unless a younger process has that place already."""
+        if not task.over and all((it.task.role, it.task.number) != (task.role, task.number) for it in self._running):
+            self._start(task)
+
+    def _note_end(self, item: _Running) -> None:
+        code = item.process.poll()
+        if code == ENDED:
+            self.faults["client ended by an error"] += 1
+        elif code not in (0, -signal.SIGKILL, None):
+            log = (Path(item.task.folder) / f"{item.task.name}.log").read_text()
+            self.surprises.append(f"{item.task.name} ended with {code}: {log[-2000:]}")
+        if item.process.stdin is not None:
+            item.process.stdin.close()
+
+    def _harm(self) -> None:
+        """Harm one that has done some work, seldom a younger one; at most half of them sleep at a time."""
+        awake = [item for item in self._running if item.paused_until is None and item.process.poll() is None]
+        early = self._rng.random() < 0.2
+        victims = [
+            item
+            for item in awake
+            if time.monotonic() - item.started > _SHORTEST_LIFE and (early or _has_begun(item, _SOME_WORK))
+        ]
+        if not victims or 2 * len(awake) <= len(self._running):
+            return
+        victim = self._rng.choice(victims)
+        kind = self._rng.choice(["kill", "pause", "long pause", "zombie"])
+        self.faults[kind] += 1
+        if kind == "kill":
+            victim.process.send_signal(signal.SIGKILL)
+            return
+        victim.process.send_signal(signal.SIGSTOP)
+        longest = 0.5 if kind == "pause" else 3 * TRANSACTION_TIMEOUT
+        shortest = 0.05 if kind == "pause" else 1.2 * TRANSACTION_TIMEOUT
+        victim.paused_until = time.monotonic() + self._rng.uniform(shortest, longest)
+        if kind == "zombie":
+            self._start(victim.task)
+
+    @staticmethod
+    def _resume(item: _Running) -> None:
+        if item.paused_until is not None:
+            item.paused_until = None
+            if item.process.poll() is None:
+                item.process.send_signal(signal.SIGCONT)

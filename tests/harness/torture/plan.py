@@ -1,0 +1,106 @@
+"""What every process of a run is told, and the names that they share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import txnstore
+from tests.harness.history import Bounds, Poll, Snapshot
+from tests.harness.history.format import Records, Value
+from txnstore.core.model import TopicPartition
+from txnstore.snapshot import Snapshot as StoreSnapshot
+
+INPUT, OUTPUT, GROUP = "in", "out", "copy"
+STOP = "stop"
+#: Seconds; short, so that a pause is soon longer.
+TRANSACTION_TIMEOUT = 2.0
+VACUUM_GRACE = 30.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process: what it does and under which name. It ends when there is a file ``stop`` in the folder.
+
+    ``number`` of ``count`` of its role says which partitions are its own. ``drain``: end where the input ends.
+    """
+
+    role: str
+    name: str
+    number: int
+    count: int
+    url: str
+    folder: str
+    seed: int
+    drain: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def transactional_id(self) -> str:
+        """The same for all processes that come after one another in this place."""
+        return f"{self.role}-{self.number}"
+
+    @property
+    def history(self) -> Path:
+        """Where it writes its history."""
+        return Path(self.folder) / f"{self.name}.jsonl"
+
+    @property
+    def over(self) -> bool:
+        """Whether it is time to end."""
+        return not self.drain and (Path(self.folder) / STOP).exists()
+
+    def to_json(self) -> str:
+        """The task as an argument."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        """The task of an argument."""
+        return cls(**json.loads(text))
+
+    def open(self) -> txnstore.Store:
+        """The store."""
+        return txnstore.open(self.url, self.options or None)
+
+
+def polled(records: list[txnstore.Record]) -> Poll:
+    """Records of a poll as the history has them."""
+    found: dict[str, list[tuple[int, Value]]] = {}
+    for record in records:
+        assert isinstance(record.value, bytes)
+        key = str(TopicPartition(record.topic, record.partition))
+        found.setdefault(key, []).append((record.offset, record.value.decode()))
+    return Poll({key: tuple(items) for key, items in found.items()})
+
+
+def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
+    """All ends and positions of the store in one snapshot, with all committed records if they are asked for."""
+    snapshot = store.snapshot()
+    view = snapshot.view
+    bounds = {
+        str(tp): Bounds(log.log_start, log.last_stable_offset, log.high_watermark)
+        for topic in (INPUT, OUTPUT)
+        for tp, log in view.partitions_of(topic)
+    }
+    group = view.groups.get(GROUP)
+    offsets = {str(tp): item.value.offset for tp, item in group.offsets.items()} if group is not None else {}
+    return Snapshot(
+        bounds,
+        _records(store, snapshot) if records else {},
+        {GROUP: offsets},
+        (GROUP,) if group is not None and any(group.pending.values()) else (),
+    )
+
+
+def _records(store: txnstore.Store, snapshot: StoreSnapshot) -> dict[str, Records]:
+    found: dict[str, list[tuple[int, Value]]] = {}
+    for topic in (INPUT, OUTPUT):
+        for tp, _ in snapshot.view.partitions_of(topic):
+            found[str(tp)] = []
+        table = store.scan(topic, columns=["_partition", "_offset", "value"], snapshot=snapshot).to_table()
+        for partition, offset, value in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            found[f"{topic}-{partition}"].append((offset, value.decode()))
+    return {key: tuple(items) for key, items in found.items()}

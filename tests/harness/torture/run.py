@@ -1,0 +1,165 @@
+"""A run from its beginning to its report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import txnstore
+from tests.harness.history import (
+    Anomaly,
+    Decision,
+    History,
+    Recorder,
+    Type,
+    check,
+    read_history,
+    to_file,
+    write_history,
+)
+from tests.harness.torture.nemesis import Nemesis
+from tests.harness.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Task, observe, polled
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, decode
+from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.core.transactions.model import TxnState
+from txnstore.runtime import Runtime
+from txnstore.testing.servers import S3Server
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to run. ``folder``: an empty one, for the histories and for a local store. ``store``: local, s3 or moto.
+
+    ``s3`` is the default server of :class:`~txnstore.testing.servers.S3Server`.
+    """
+
+    folder: Path
+    duration: float = 60.0
+    store: str = "local"
+    chains: int = 1
+    seed: int = 0
+    producers: int = 2
+    jobs: int = 2
+    consumers: int = 2
+    partitions: int = 4
+    least: int = 0
+
+
+@dataclass
+class Report:
+    """What came of it. ``operations``: how many there were of each kind and end."""
+
+    settings: Settings
+    anomalies: list[Anomaly]
+    surprises: list[str]
+    violations: list[str]
+    faults: Counter[str]
+    operations: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.anomalies or self.surprises or self.violations)
+
+    def lines(self) -> Iterator[str]:
+        """The report in words."""
+        it = self.settings
+        yield f"store {it.store}, {it.chains} chain(s), {it.duration:g} s, seed {it.seed}; histories in {it.folder}"
+        for kind, count in sorted(self.operations.items()):
+            yield f"  {count:7} {kind}"
+        commits = self.operations["txn ok"]
+        yield f"  {commits / it.duration:.1f} commits/s, {self.records} records committed"
+        yield "faults: " + (", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "none")
+        for item in [*self.anomalies, *self.surprises, *self.violations]:
+            yield f"ANOMALY {item}"
+        yield f"{len(self.anomalies) + len(self.surprises) + len(self.violations)} anomalies"
+
+
+def torture(settings: Settings) -> Report:
+    """Run it. The folder keeps the histories, the logs of the processes and a local store."""
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        url, options = _place(settings, stack)
+        store = stack.enter_context(txnstore.create(url, settings.chains, options or None))
+        for topic in (INPUT, OUTPUT):
+            store.create_topic(topic, partitions=settings.partitions)
+        tasks = _tasks(settings, url, options)
+        nemesis = Nemesis(tasks, settings.seed)
+        try:
+            nemesis.run(settings.duration, settings.least)
+            nemesis.finish(60.0)
+            violations = _last_phase(settings, store, nemesis, tasks)
+        finally:
+            nemesis.kill_all()
+        write_history(settings.folder / "decisions.jsonl", decisions(store))
+    history = read_history(sorted(settings.folder.glob("*.jsonl")))
+    report = Report(settings, check(history), nemesis.surprises, violations, nemesis.faults)
+    _count(history, report)
+    return report
+
+
+def _place(settings: Settings, stack: ExitStack) -> tuple[str, dict[str, Any]]:
+    if settings.store == "local":
+        return str(settings.folder / "store"), {}
+    server = stack.enter_context(S3Server("moto" if settings.store == "moto" else None))
+    return server.create_bucket(f"torture-{Runtime().new_id()}"), server.storage_options
+
+
+def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:
+    counts = {"producer": settings.producers, "job": settings.jobs, "consumer": settings.consumers, "janitor": 1}
+    return [
+        Task(role, "", number, count, url, str(settings.folder), settings.seed, options=options)
+        for role, count in counts.items()
+        for number in range(count)
+    ]
+
+
+def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tasks: list[Task]) -> list[str]:
+    """No more harm: time-outs pass, everything is recovered, jobs read to the end, new clients read everything."""
+    time.sleep(TRANSACTION_TIMEOUT + 0.2)
+    report = store.recover()
+    violations = [f"recover of {name} failed: {why}" for name, why in report.failed]
+    still = store.transactions(TxnState.ONGOING.name)
+    violations += [f"{txn.transactional_id!r} is still open after recover" for txn in still]
+    nemesis.drain([replace(it, drain=True) for it in tasks if it.role == "job"], 120.0)
+    store.recover()
+    with (settings.folder / "final.jsonl").open("a") as file:
+        recorder = Recorder("final", time.monotonic_ns, to_file(file))
+        recorder.invoke("snapshot", final=True)
+        recorder.complete(Type.OK, [observe(store, records=True)])
+        with store.consumer([INPUT, OUTPUT]) as consumer:
+            while True:
+                recorder.invoke("poll", final=True)
+                records = consumer.poll(max_records=10_000)
+                recorder.complete(Type.OK, [polled(records)])
+                if not records and not any(consumer.lag().values()):
+                    break
+    return violations + [str(item) for item in store.verify(deep=True).violations]
+
+
+def decisions(store: txnstore.Store) -> Iterator[Decision]:
+    """What the chains say about the transactions, entry by entry."""
+    for chain in store._connection.chains:
+        for sequence in range(1, chain.state.sequence + 1):
+            key = keys.entry(chain.number, sequence)
+            for place, event in enumerate(decode(Entry, key, store._connection.objects.get(key)).events):
+                position = sequence * 100_000 + place
+                if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
+                    yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)
+                elif isinstance(event, TxnPrepared):
+                    what = event.outcome.name.lower()
+                    yield Decision(what, event.transactional_id, event.producer_id, event.epoch, position)
+
+
+def _count(history: History, report: Report) -> None:
+    for op in history.operations:
+        report.operations[f"{op.f} {op.type}"] += 1
+        if op.type is Type.OK:
+            report.records += len(op.sends)
