@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Consumer": "txnstore.consumer",
     "Isolation": "txnstore.core.model",
-    "OffsetAndMetadata": "txnstore.core.model",
+    "OffsetAndMetadata": "txnstore.core.groups.model",
     "PartitionOffsets": "txnstore.consumer",
     "PreparedTxn": "txnstore.producer.prepared",
     "Producer": "txnstore.producer",
@@ -52,7 +52,7 @@ _HOMES = {
     "Scan": "txnstore.scan",
     "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",
-    "Topic": "txnstore.core.model",
+    "Topic": "txnstore.core.catalog.model",
     "TopicPartition": "txnstore.core.model",
     "create": "txnstore.store",
     "open": "txnstore.store",

@@ -50,7 +50,7 @@ def test_16_threads_send_while_another_commits_again_and_again() -> None:
     """API-19: every record that was accepted is committed, or its future says that it is not. Nothing is in between."""
     store = new_store(partitions=2)
     producer = store.producer("id", batch_bytes=400)
-    stop = threading.Event()
+    stop, turns = threading.Event(), threading.Semaphore(0)  # A turn is one record: uploads are slower than sends.
     accepted: list[list[tuple[bytes, RecordFuture]]] = [[] for _ in range(16)]
 
     def work(number: int) -> None:
@@ -58,17 +58,20 @@ def test_16_threads_send_while_another_commits_again_and_again() -> None:
             for _ in range(12):
                 with producer.transaction() as txn:
                     txn.send("t", b"committer", partition=0)
+                    turns.release(800)
                     txn.flush()
             stop.set()
             return
         step = 0
         while not stop.is_set():
+            if not turns.acquire(timeout=0.05):
+                continue
             value = b"%d/%d" % (number, step)
             try:
                 accepted[number].append((value, producer.send("t", value, partition=number % 2)))
                 step += 1
             except InvalidTxnStateError:
-                continue
+                turns.release()
 
     answers = in_threads(17, work)
     assert answers == [None] * 17

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -122,11 +123,10 @@ class Linger:
 def _run(orders: SimpleQueue[_Order], linger: Linger) -> None:
     while _serve(orders, linger):
         pass
-    while True:  # Who ended the thread settles the batches, which wakes all that wait for them.
-        try:
+    with suppress(Empty):  # The call that ended the thread settles the batches, which wakes all that wait for them.
+        while True:
             orders.get_nowait()
-        except Empty:
-            return
+    orders.put((None, None))  # An interrupt of a start may have left two threads: each takes one order to end.
 
 
 def _serve(orders: SimpleQueue[_Order], linger: Linger) -> bool:

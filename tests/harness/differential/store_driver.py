@@ -10,7 +10,6 @@ from tests.harness.differential.members import Claim, Members
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.store_support import (
     KAFKA_NAMES,
-    Membership,
     Results,
     TransactionalIdNotFound,
     as_bytes,
@@ -27,6 +26,7 @@ from txnstore.chain.codec import Entry, encode
 from txnstore.consumer import Consumer
 from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
 from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
+from txnstore.core.groups.model import GroupMetadata
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
@@ -109,7 +109,7 @@ class StoreDriver:
         group: Any = op["group"]
         claim = self._members.claim(op)
         if claim != Claim():
-            group = Membership(op["group"], claim.generation, claim.member_id, claim.instance)
+            group = GroupMetadata(op["group"], claim.generation, claim.member_id, claim.instance)
         self.producers[op["producer"]].send_offsets(offsets, group)
 
     def op_flush(self, op: Op) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,16 +37,6 @@ KAFKA_NAMES = {
 
 class TransactionalIdNotFound(TxnStoreError):  # noqa: N818 - Kafka's name
     """A question about a transactional id that is not known."""
-
-
-@dataclass(frozen=True)
-class Membership:
-    """What a producer is told of the consumer whose positions it commits (KIP-447)."""
-
-    group: str
-    generation: int
-    member_id: str = ""
-    instance_id: str | None = None
 
 
 class Results:
