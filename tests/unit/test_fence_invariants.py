@@ -11,7 +11,7 @@ from tests.helpers.chains import Cluster
 from txnstore.core.invariants.check import check, check_step, check_view
 from txnstore.core.invariants.fences import FENCE_ACROSS, FENCE_INVARIANTS, FENCE_STEPS
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
-from txnstore.core.model import Fence, TopicPartition
+from txnstore.core.model import Fence, Map, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.view import View
 
@@ -101,7 +101,7 @@ def test_a_fence_of_an_epoch_that_was_never_granted_is_found(cluster: Cluster) -
 
 def test_open_data_in_another_topic_of_the_name_is_found(cluster: Cluster) -> None:
     zero, one = cluster.states[0], cluster.states[1]
-    named = replace(zero.transactions[cluster.name], topic_ids=type(zero.transactions)().insert("t", ("another",)))
+    named = replace(zero.transactions[cluster.name], topic_ids=Map({"t": ("another",)}))
     elsewhere = replace(zero, transactions=zero.transactions.insert(cluster.name, named))
     names = {violation.name for violation in check_view(View((elsewhere, one)))}
     assert "open_data_is_of_the_topic_of_its_transaction" in names
