@@ -14,10 +14,8 @@ from tests.helpers.connections import connection_of
 from tests.helpers.reading import (
     T0,
     T1,
-    abort,
     another_process,
     append,
-    begin,
     commit,
     kinds,
     new_store,
@@ -25,20 +23,17 @@ from tests.helpers.reading import (
     texts,
 )
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.consumer import Consumer, OffsetAndTimestamp
-from txnstore.consumer.subscription import ResetPolicy
+from txnstore.consumer import Consumer
 from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.errors import (
     ConsumerClosedError,
     CorruptionError,
     InvalidConfigError,
     OffsetMetadataTooLargeError,
-    OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create
@@ -213,181 +208,6 @@ def test_a_clock_that_stands_still_does_not_hang_a_poll(store: Store) -> None:
     consumer = store.consumer(["t"])
     object.__setattr__(connection_of(store).runtime, "sleep", lambda _: None)
     assert consumer.poll(timeout=2.0) == []
-
-
-# Positions ------------------------------------------------------------------------------------------------------------
-
-
-def test_positions_pass_what_holds_no_record(store: Store) -> None:
-    """CON-06, CON-09: markers and aborted records are passed, so a reader at the end knows that it is there."""
-    commit(store, "a")
-    abort(store, "x", "y")
-    consumer = store.consumer(["t"])
-    assert texts(read_all(consumer)) == ["a"]
-    assert consumer.position(T0) == consumer.end_offsets()[T0] == 5
-    assert consumer.lag() == {T0: 0, T1: 0}
-
-
-def test_seek_drops_what_was_fetched(store: Store) -> None:
-    append(store, *"abcd")
-    consumer = store.consumer(["t"])
-    assert texts(consumer.poll(max_records=3)) == ["a", "b", "c"]
-    consumer.seek(T0, 1)
-    assert consumer.position(T0) == 1
-    assert texts(consumer.poll()) == ["b", "c", "d"]
-    consumer.seek_to_beginning(T0)
-    assert texts(consumer.poll(max_records=1)) == ["a"]
-    consumer.seek_to_end([T0, T1])
-    assert consumer.poll() == []
-    assert (consumer.position(T0), consumer.position(T1)) == (4, 0)
-
-
-def test_seeking_inside_the_known_log_asks_nobody(store: Store) -> None:
-    append(store, *"abcd")
-    consumer = store.consumer(["t"])
-    consumer.poll()
-    consumer.seek(T0, 2)
-    connection_of(store).objects.reset()
-    assert texts(consumer.poll()) == ["c", "d"]
-    assert [key.partition("/")[0] for _, key in connection_of(store).objects.log] == ["topics"]
-
-
-def test_an_offset_that_is_new_to_this_process_can_be_sought(store: Store, clock: ManualClock) -> None:
-    consumer = store.consumer(["t"])
-    consumer.poll()
-    append(another_process(store, clock), *"abcd")
-    consumer.seek(T0, 3)
-    assert texts(consumer.poll()) == ["d"]
-
-
-@pytest.mark.parametrize("offset", [-1, "2", True, 1.0])
-def test_an_offset_is_a_number(store: Store, offset: int) -> None:
-    with pytest.raises(InvalidConfigError, match="offset to seek to"):
-        store.consumer(["t"]).seek(T0, offset)
-
-
-def test_out_of_range_goes_where_the_policy_says(store: Store) -> None:
-    """CON-13, LSO-12."""
-    append(store, "a", "b")
-    policies: list[tuple[ResetPolicy, list[str]]] = [("earliest", ["a", "b"]), ("latest", [])]
-    for policy, found in policies:
-        consumer = store.consumer(["t"], auto_offset_reset=policy)
-        consumer.seek(T0, 3)
-        assert texts(consumer.poll()) == found
-    consumer = store.consumer(auto_offset_reset="none")
-    consumer.assign(T0)
-    consumer.seek(T0, 2)
-    assert consumer.poll() == [], "the end itself is no error"
-    consumer.seek(T0, 3)
-    with pytest.raises(OffsetOutOfRangeError, match="offset 3 of t-0"):
-        consumer.poll()
-    consumer.seek(T0, 1)
-    assert texts(consumer.poll()) == ["b"]
-
-
-def test_where_to_begin(store: Store) -> None:
-    """CON-13."""
-    append(store, "a")
-    begin(store, "open", "b")
-    cases: list[tuple[ResetPolicy, IsolationLevel, int]] = [
-        ("earliest", "read_committed", 0),
-        ("latest", "read_committed", 1),
-        ("latest", "read_uncommitted", 2),
-    ]
-    for policy, isolation, position in cases:
-        consumer = store.consumer(["t"], isolation=isolation, auto_offset_reset=policy)
-        assert consumer.position(T0) == position, (policy, isolation)
-    with pytest.raises(OffsetOutOfRangeError, match="seek first"):
-        store.consumer(["t"], group="g", auto_offset_reset="none").poll()
-
-
-def test_partitions_can_be_assigned_one_by_one(store: Store) -> None:
-    append(store, "a")
-    append(store, "b", tp=T1)
-    consumer = store.consumer()
-    with pytest.raises(InvalidConfigError, match="reads nothing"):
-        consumer.poll()
-    consumer.assign([("t", 1)])
-    assert texts(read_all(consumer)) == ["b"]
-    consumer.assign([T0, T1])
-    assert texts(read_all(consumer)) == ["a"], "a partition that stays keeps its position"
-    assert consumer.assignment() == [T0, T1]
-    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 9"):
-        consumer.assign([("t", 9)])
-    with pytest.raises(InvalidConfigError, match="does not read t-7; it reads t-0, t-1"):
-        consumer.position(("t", 7))
-
-
-def test_topics_that_another_process_has_just_created_are_found(store: Store, clock: ManualClock) -> None:
-    other = another_process(store, clock)
-    other.create_topic("new", partitions=3)
-    assert len(store.consumer("new").assignment()) == 3
-    other.create_topic("newer")
-    store.consumer().assign([("newer", 0)])
-    with pytest.raises(UnknownTopicOrPartitionError, match="'never'"):
-        store.consumer(["never"])
-
-
-def test_new_partitions_are_read_from_their_beginning(store: Store) -> None:
-    """Also with ``latest``: what was written before this consumer heard of the partition is new to it."""
-    consumer = store.consumer(["t"], auto_offset_reset="latest")
-    consumer.poll()
-    store.alter_topic("t", partitions=3)
-    with store.producer() as producer:
-        producer.send("t", b"a", partition=2)
-    assert texts(consumer.poll()) == ["a"]
-
-
-def test_a_topic_that_is_made_anew_is_read_from_its_beginning(store: Store) -> None:
-    append(store, "a", "b", "c")
-    consumer = store.consumer(["t"], auto_offset_reset="latest")
-    consumer.poll()
-    store.delete_topic("t")
-    with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
-        consumer.poll()
-    store.create_topic("t", partitions=2)
-    append(store, *"defgh")
-    assert texts(consumer.poll()) == [*"defgh"]
-
-
-def test_paused_partitions_keep_what_they_have(store: Store) -> None:
-    append(store, "a", "b")
-    append(store, "c", tp=T1)
-    consumer = store.consumer(["t"])
-    assert texts(consumer.poll(max_records=1)) == ["a"]
-    consumer.pause(T0)
-    assert consumer.paused() == {T0}
-    assert texts(read_all(consumer)) == ["c"]
-    consumer.resume()
-    connection_of(store).objects.reset()
-    assert texts(consumer.poll()) == ["b"]
-    assert kinds(store) == [], "it was here all the time"
-
-
-# Time -----------------------------------------------------------------------------------------------------------------
-
-
-def test_offsets_for_times(store: Store) -> None:
-    """LSO-11: only what the isolation shows."""
-    with store.producer() as producer:
-        for moment in (100, 300, 200, 400):
-            producer.send("t", b"x", partition=0, timestamp=moment)
-    append(store, "y", timestamp=500)
-    begin(store, "open")
-    consumer = store.consumer(["t"])
-
-    def find(moment: int) -> OffsetAndTimestamp | None:
-        return consumer.offsets_for_times({T0: moment})[T0]
-
-    assert find(0) == find(100) == OffsetAndTimestamp(0, 100)
-    assert find(150) == find(201) == OffsetAndTimestamp(1, 300)
-    assert find(301) == OffsetAndTimestamp(3, 400)
-    assert find(500) == OffsetAndTimestamp(4, 500)
-    assert find(501) is None
-    assert consumer.offsets_for_times({T1: 0}) == {T1: None}
-    store.compact("t")
-    assert find(201) == OffsetAndTimestamp(1, 300)
-    assert find(500) == OffsetAndTimestamp(4, 500)
 
 
 # Groups ---------------------------------------------------------------------------------------------------------------
