@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.helpers.connections import connection_of
+from tests.helpers.producing import Bench
 from tests.helpers.shell import new_store
-from txnstore.errors import StorageRefusedError
+from txnstore.errors import (
+    StorageRefusedError,
+)
+from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, on
@@ -71,3 +77,16 @@ class Bench:
             yield
         finally:
             self.faults.plan = no_faults
+
+
+APPLIED = pytest.mark.parametrize("applied", [True, False], ids=["applied", "not yet applied"])
+
+
+def begun(bench: Bench, *written: bytes) -> Producer:
+    """A producer in a transaction that has these records in the log."""
+    producer = bench.store.producer("id")
+    producer.begin_transaction()
+    for value in written:
+        producer.send("t", value, partition=0)
+        producer.flush()
+    return producer

@@ -9,39 +9,25 @@ import random
 
 import pytest
 
-from tests.helpers.producing import Bench
+from tests.helpers.producing import APPLIED, Bench, begun
 from tests.helpers.shell import T0, another_process, entries, rows, runtime, sound, values
 from txnstore.errors import (
     InvalidTxnStateError,
     ProducerClosedError,
     ProducerFencedError,
-    StorageError,
     StorageRefusedError,
     TransactionAbortedError,
     UnknownOutcomeError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.producer import Producer
 from txnstore.storage.retry import RetryingStore
-from txnstore.testing import PASSING_FAULTS, Fault, FaultStore, on, seeded
+from txnstore.testing import PASSING_FAULTS, FaultStore, seeded
 from txnstore.testing.faults import no_faults
-
-APPLIED = pytest.mark.parametrize("applied", [True, False], ids=["applied", "not yet applied"])
 
 
 @pytest.fixture
 def bench(chains: int) -> Bench:
     return Bench(chains=chains)
-
-
-def begun(bench: Bench, *written: bytes) -> Producer:
-    """A producer in a transaction that has these records in the log."""
-    producer = bench.store.producer("id")
-    producer.begin_transaction()
-    for value in written:
-        producer.send("t", value, partition=0)
-        producer.flush()
-    return producer
 
 
 # Commit ---------------------------------------------------------------------------------------------------------------
@@ -222,110 +208,6 @@ def test_an_abort_that_did_not_happen_may_only_be_repeated(bench: Bench) -> None
     assert values(bench.store) == []
 
 
-# Append ---------------------------------------------------------------------------------------------------------------
-
-
-@APPLIED
-@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "idempotent"])
-def test_a_flush_without_an_answer_is_repeated_and_done_once(
-    bench: Bench, *, applied: bool, transactional: bool
-) -> None:
-    """SEQ-14: same producer id, epoch and sequence, so the log has it once, and the first offset is the answer."""
-    producer = bench.store.producer("id" if transactional else None, linger=None)
-    if transactional:
-        producer.begin_transaction()
-    futures = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(6)]
-    with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
-        producer.flush()
-    more = producer.send("t", b"more", partition=0)
-    producer.flush()
-    bench.faults.release()
-    assert [future.result().offset for future in (*futures, more)] == [0, 0, 1, 1, 2, 2, 3]
-    producer.send("t", b"last", partition=1)
-    if transactional:
-        producer.commit_transaction()
-    producer.close()
-    assert values(bench.store) == [b"0", b"2", b"4", b"more", b"1", b"3", b"5", b"last"]
-    sound(bench.store)
-
-
-@APPLIED
-def test_a_commit_after_a_flush_without_an_answer_has_everything_once(bench: Bench, *, applied: bool) -> None:
-    producer = begun(bench)
-    first = producer.send("t", b"a", partition=0)
-    producer.send_offsets({T0: 1}, "group")
-    with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
-        producer.flush()
-    producer.send("t", b"b", partition=0)
-    producer.send_offsets({T0: 2}, "group")
-    producer.commit_transaction()
-    bench.faults.release()
-    assert first.result().offset == 0
-    assert rows(bench.store) == [(0, 0, b"a"), (0, 1, b"b")]
-    assert sound(bench.store).groups["group"].offsets[T0].value.offset == 2
-
-
-@APPLIED
-def test_an_abort_after_a_flush_without_an_answer_takes_it_away(bench: Bench, *, applied: bool) -> None:
-    """BUG-10, API-17: the append may be applied, or may still be; after the abort neither copy counts."""
-    producer = begun(bench)
-    future = producer.send("t", b"a", partition=0)
-    with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
-        producer.flush()
-    producer.abort_transaction()
-    assert isinstance(future.exception(), TransactionAbortedError)
-    with producer.transaction() as txn:
-        txn.send("t", b"again", partition=0)
-    bench.faults.release()
-    assert values(bench.store) == [b"again"]
-    sound(bench.store)
-
-
-def test_an_unknown_flush_can_be_followed_by_another_unknown_flush(bench: Bench) -> None:
-    producer = bench.store.producer(linger=None)
-    futures = []
-    for number in range(4):
-        futures.append(producer.send("t", b"%d" % number, partition=0))
-        with bench.silent(applied=number % 2 == 0), pytest.raises(UnknownOutcomeError):
-            producer.flush()
-    producer.flush()
-    bench.faults.release()
-    assert [future.result().offset for future in futures] == [0, 1, 2, 3]
-    assert values(bench.store) == [b"0", b"1", b"2", b"3"]
-
-
-def test_an_unknown_append_that_is_refused_later_for_one_topic_does_not_lose_the_other(bench: Bench) -> None:
-    """SEQ-15: the batch of the other topic is in the log, and its sequence must not be given to the next one."""
-    bench.store.create_topic("gone")
-    producer = bench.store.producer(linger=None)
-    kept, lost = producer.send("t", b"kept", partition=0), producer.send("gone", b"lost")
-    with bench.silent(applied=True), pytest.raises(UnknownOutcomeError):
-        producer.flush()
-    with another_process(bench.store, bench.inner) as other:
-        other.delete_topic("gone")
-    bench.store.close()  # So that the append is decided again, at the head.
-    with pytest.raises(UnknownTopicOrPartitionError):
-        producer.flush()
-    assert kept.result().offset == 0
-    assert isinstance(lost.exception(), UnknownTopicOrPartitionError)
-    # A batch of the same size: with a reused sequence it would be taken for a duplicate, and be lost.
-    assert producer.send("t", b"next", partition=0).result().offset == 1
-    assert values(bench.store) == [b"kept", b"next"]
-
-
-def test_a_refused_topic_fails_its_own_records_only(bench: Bench) -> None:
-    """SEQ-18: without a transaction, what goes to one topic does not depend on another."""
-    bench.store.create_topic("gone")
-    producer = bench.store.producer(linger=None)
-    futures = {name: producer.send(name, b"x", partition=0) for name in ("gone", "t")}
-    with another_process(bench.store, bench.inner) as other:
-        other.delete_topic("gone")
-    with pytest.raises(UnknownTopicOrPartitionError, match="gone"):
-        producer.flush()
-    assert futures["t"].result().offset == 0
-    assert isinstance(futures["gone"].exception(), UnknownTopicOrPartitionError)
-
-
 # Close ----------------------------------------------------------------------------------------------------------------
 
 
@@ -363,24 +245,6 @@ def test_a_close_whose_abort_fails_says_so_and_is_closed_all_the_same(bench: Ben
     # The next instance takes care of what it left.
     bench.store.producer("id")
     assert not sound(bench.store).partitions[T0].open_txns
-
-
-# Uploads --------------------------------------------------------------------------------------------------------------
-
-
-def test_an_upload_without_an_answer_is_no_unknown_commit(bench: Bench) -> None:
-    """REC-08: No entry names the object, so nothing has happened: the transaction is to be aborted, and the scope does
-    it.
-    """
-    producer = bench.store.producer("id", delivery_timeout=0)
-    scope = producer.transaction()
-    scope.__enter__().send("t", b"a", partition=0)
-    lost = on(Fault.LOST_RESPONSE, "put", key_contains="topics/")
-    with bench.plan(lost), pytest.raises(StorageError, match="a segment of t-0 could not be uploaded") as raised:
-        scope.__exit__(None, None, None)
-    assert not isinstance(raised.value, UnknownOutcomeError)
-    assert repr(producer).endswith("READY>")
-    assert values(bench.store, isolation="read_uncommitted") == []
 
 
 # Everything at once ---------------------------------------------------------------------------------------------------
