@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
-from tests.helpers.shell import new_store
+from tests.helpers.shell import another_process, new_store
 from txnstore.errors import (
     StorageRefusedError,
 )
@@ -90,3 +92,14 @@ def begun(bench: Bench, *written: bytes) -> Producer:
         producer.send("t", value, partition=0)
         producer.flush()
     return producer
+
+
+TYPED = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("ms", "UTC"))])
+
+
+def read(bench: Bench, topic: str = "t", **options: Any) -> list[dict[str, Any]]:
+    """All rows as a new process reads them."""
+    found: list[dict[str, Any]] = (
+        another_process(bench.store, bench.inner).scan(topic, **options).to_table().to_pylist()
+    )
+    return found

@@ -1,0 +1,139 @@
+"""Typed topics and tables in the producer: rows that do not fit, schemas and partitions that change during a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.connections import connection_of
+from tests.helpers.producing import TYPED, Bench, read
+from tests.helpers.shell import T0, sound, values
+from txnstore.core.model import TopicPartition
+from txnstore.core.partitioner import partition_for_key
+from txnstore.errors import (
+    RecordTooLargeError,
+    SchemaMismatchError,
+)
+from txnstore.producer import Producer
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def producer(bench: Bench) -> Producer:
+    return bench.store.producer(linger=None)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"id": "x"}, "'id'"),
+        ({"id": 1.5}, "'id'"),
+        ({"id": 2**64}, "'id'"),
+        ({"colour": 1}, "'colour'"),
+        ({"name": 5}, "'name'"),
+    ],
+    ids=str,
+)
+def test_a_row_that_does_not_fit_fails_alone_and_the_column_is_named(
+    bench: Bench, row: dict[str, Any], says: str
+) -> None:
+    bench.store.create_topic("typed", schema=TYPED)
+    with bench.store.producer(linger=None) as producer:
+        good = producer.send("typed", {"id": 1})
+        with pytest.raises(SchemaMismatchError, match=says):
+            producer.send("typed", row)
+        with pytest.raises(SchemaMismatchError, match=says):
+            producer.send_table("typed", [row])
+        assert good.result().offset == 0
+
+
+def test_a_typed_topic_takes_rows_and_no_records(bench: Bench) -> None:
+    bench.store.create_topic("typed", schema=TYPED)
+    producer = bench.store.producer(linger=None)
+    row = {"id": 1}
+    with pytest.raises(SchemaMismatchError, match="send a mapping of its columns, not bytes"):
+        producer.send("typed", b"x")
+    for options in ({"key": b"k"}, {"headers": {"a": b"b"}}, {"timestamp": 5}):
+        with pytest.raises(SchemaMismatchError, match="its key and timestamp are columns, and it has no headers"):
+            producer.send("typed", row, **options)
+
+
+def test_a_schema_that_evolves_during_a_batch_ends_the_batch(bench: Bench) -> None:
+    """Each batch has one schema; a reader finds all rows in the newest one."""
+    bench.store.create_topic("typed", schema=TYPED)
+    wider = pa.schema([*TYPED, ("colour", pa.string())])
+    with bench.store.producer(linger=None) as producer:
+        first = producer.send("typed", {"id": 1})
+        bench.store.alter_topic("typed", schema=wider)
+        second = producer.send("typed", {"id": 2, "colour": "red"})
+        third = producer.send_table("typed", [{"id": 3}])
+        assert [future.result().offset for future in (first, second)] == [0, 1]
+        assert third.result()[0].offset == 2
+    assert [(row["id"], row["colour"]) for row in read(bench, "typed")] == [(1, None), (2, "red"), (3, None)]
+    assert len(sound(bench.store).partitions[TopicPartition("typed", 0)].batches) == 2
+
+
+def test_a_schema_that_evolves_between_two_batches_of_a_reader_does_not_tear_the_table(bench: Bench) -> None:
+    bench.store.create_topic("typed", schema=TYPED)
+    wider = pa.schema([*TYPED, ("colour", pa.string())])
+
+    def batches() -> Any:
+        yield from pa.Table.from_pylist([{"id": 1}], schema=TYPED).to_batches()
+        bench.store.alter_topic("typed", schema=wider)
+        yield from pa.Table.from_pylist([{"id": 2}], schema=TYPED).to_batches()
+
+    with bench.store.producer(linger=None) as producer:
+        sent = producer.send_table("typed", pa.RecordBatchReader.from_batches(TYPED, batches()))
+        assert [metadata.offset for metadata in sent.result()] == [0, 1]
+    assert [row["id"] for row in read(bench, "typed")] == [1, 2]
+
+
+def test_partitions_that_grow_during_a_transaction_are_used_by_what_comes_after(bench: Bench) -> None:
+    with bench.store.producer("id") as producer, producer.transaction() as txn:
+        before = [txn.send("t", b"x", key=b"%d" % number) for number in range(30)]
+        bench.store.alter_topic("t", partitions=6)
+        after = [txn.send("t", b"x", key=b"%d" % number) for number in range(30)]
+        txn.flush()
+        assert [future.result().partition for future in before] == [
+            partition_for_key(b"%d" % number, 3) for number in range(30)
+        ]
+        assert [future.result().partition for future in after] == [
+            partition_for_key(b"%d" % number, 6) for number in range(30)
+        ]
+    assert len(values(bench.store)) == 60
+
+
+def test_a_table_of_which_a_later_batch_is_refused_ends_the_transaction(bench: Bench) -> None:
+    """A part of it is on its way already, so the whole must not be committed."""
+    bench.store.create_topic("small", config={"max.message.bytes": 100})
+    schema = pa.schema([("value", pa.binary())])
+    batches = [pa.record_batch([pa.array([value])], schema=schema) for value in (b"good", b"x" * 200)]
+    producer = bench.store.producer("id")
+    producer.begin_transaction()
+    with pytest.raises(RecordTooLargeError):
+        producer.send_table("small", pa.RecordBatchReader.from_batches(schema, batches))
+    assert repr(producer).endswith("ABORTABLE_ERROR>")
+    producer.abort_transaction()
+    assert values(bench.store, "small") == []
+
+
+def test_a_table_without_rows_is_sent_at_once(bench: Bench, producer: Producer) -> None:
+    future = producer.send_table("t", RECORDS.slice(0, 0))
+    assert future.done()
+    assert future.result() == []
+    assert connection_of(bench.store).view().partitions[T0].high_watermark == 0
+
+
+RECORDS = pa.table({"key": pa.array([b"k"]), "value": pa.array([b"v"])})
+
+
+@pytest.mark.parametrize("data", [None, 5, "text", b"bytes", pytest.param(object(), id="object")], ids=repr)
+def test_what_is_no_table_is_refused(producer: Producer, data: object) -> None:
+    with pytest.raises(SchemaMismatchError, match="cannot read rows from"):
+        producer.send_table("t", data)
