@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.connections import connection_of
-from tests.helpers.producing import Bench
 from tests.helpers.shell import another_process, new_store
 from txnstore.errors import (
     StorageRefusedError,
