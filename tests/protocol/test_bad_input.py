@@ -47,6 +47,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 @pytest.fixture
 def bucket() -> MemoryStore:
+    return sample_bucket()
+
+
+def sample_bucket() -> MemoryStore:
     """A store with a topic of records and a typed one, two committed segments, a checkpoint and entries after it."""
     objects = MemoryStore()
     store = new_store(objects, partitions=2)

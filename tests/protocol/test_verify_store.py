@@ -6,21 +6,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
-from tests.helpers.compaction import T0, abort, batches, begin, commit, new_store, runtime
+from tests.helpers.compaction import batches, commit, new_store, runtime
 from tests.helpers.connections import connection_of
+from tests.helpers.verification import _found, sample_store
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.codec import Entry, content_hash, decode, encode
-from txnstore.compactor import VerifyReport
 from txnstore.connection import Connection
 from txnstore.core.log.events import BatchAppended, MarkerWritten
-from txnstore.core.log.model import Batch
-from txnstore.core.maintenance import ReplaceSegments, SegmentsReplaced
+from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError
-from txnstore.segment.codec import encode as encode_segment
-from txnstore.segment.schema import HEADERS, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -29,22 +25,7 @@ from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 @pytest.fixture
 def store(clock: ManualClock) -> Store:
-    """Commits, an abort, a compaction, a checkpoint, and an open transaction on top."""
-    store = new_store(clock)
-    store.create_topic("t", partitions=2)
-    for number in range(3):
-        commit(store, [b"%d" % number, b"x"])
-    abort(store, [b"lost"], partition=1)
-    store.compact()
-    store.checkpoint()
-    commit(store, [b"late"], partition=1)
-    begin(store, [b"open"])
-    return store
-
-
-def _found(report: VerifyReport) -> list[tuple[str, str]]:
-    """Name and subject of each violation."""
-    return [(item.name, item.subject) for item in report.violations]
+    return sample_store(clock)
 
 
 def _entry(store: Store, sequence: int) -> Entry:
@@ -127,81 +108,6 @@ def test_a_storage_that_does_not_answer_is_an_error_not_a_violation(store: Store
     )
     with pytest.raises(StorageError):
         Store(Connection(faults)).verify()
-
-
-# Segments -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_missing_segment_is_named(store: Store) -> None:
-    """OBJ-13, invariant 8."""
-    (victim,) = {batch.segment.key for batch in batches(store) if batch.segment.explicit_offsets}
-    connection_of(store).objects.delete([victim])
-    assert _found(store.verify()) == _found(store.verify(deep=True)) == [("segment_present", victim)]
-
-
-@pytest.mark.parametrize(("change", "word"), [(-1, "truncated"), (1, "altered")])
-def test_segment_of_wrong_size_is_found_by_listing(store: Store, change: int, word: str) -> None:
-    """OBJ-13."""
-    victim = batches(store)[0].segment
-    connection_of(store).objects.put(
-        victim.key, (connection_of(store).objects.get(victim.key) + b"?")[: victim.size + change]
-    )
-    report = store.verify()
-    assert _found(report) == [("segment_size", victim.key)]
-    assert word in report.violations[0].message
-
-
-def test_an_altered_segment_of_the_same_size_is_found_by_a_deep_verification(store: Store) -> None:
-    """OBJ-13."""
-    victim = batches(store)[0].segment
-    data = bytearray(connection_of(store).objects.get(victim.key))
-    data[victim.size // 2] ^= 1
-    connection_of(store).objects.put(victim.key, bytes(data))
-    assert store.verify().ok
-    assert _found(store.verify(deep=True)) == [("segment_content", victim.key)]
-
-
-def _replace_first(store: Store, offsets: list[int], timestamps: list[int], claimed: int | None = None) -> str:
-    """A compaction of the first batch, gone wrong: the rows that it stored are these."""
-    (old,) = batches(store)[:1]
-    count = len(offsets)
-    table = pa.table(
-        {
-            OFFSET_FIELD.name: pa.array(offsets, pa.int64()),
-            TIMESTAMP_FIELD.name: pa.array(timestamps, TIMESTAMP),
-            "key": pa.nulls(count, pa.binary()),
-            "value": pa.nulls(count, pa.binary()),
-            "headers": pa.nulls(count, HEADERS),
-            "timestamp": pa.array(timestamps, TIMESTAMP),
-        }
-    )
-    key = keys.segment("t", 0, "wrong", "parquet")
-    encoded = encode_segment(table)
-    connection_of(store).objects.put(key, encoded.data)
-    segment = replace(encoded.segment(key, explicit_offsets=True), rows=claimed if claimed is not None else count)
-    new = Batch(old.base_offset, old.limit, old.records, segment, 1_000, 1_001)
-    connection_of(store).submit(ReplaceSegments(T0, (old,), (new,)))
-    return key
-
-
-@pytest.mark.parametrize(
-    ("offsets", "timestamp", "claimed", "name"),
-    [
-        ([0, 1, 3, 4, 6, 7], 1_000, None, None),
-        ([0, 1, 3, 4, 6, 9], 1_000, None, "segment_rows"),
-        ([0, 1, 3, 3, 6, 7], 1_000, None, "segment_rows"),
-        ([1, 0, 3, 4, 6, 7], 1_000, None, "segment_rows"),
-        ([0, 1, 3, 4, 6, 7], 999, None, "segment_timestamps"),
-        ([0, 1, 3, 4, 6, 7], 1_002, None, "segment_timestamps"),
-        ([0, 1, 3, 4, 6], 1_000, 6, "segment_content"),
-    ],
-)
-def test_segment_with_unexpected_rows_is_found(
-    store: Store, offsets: list[int], timestamp: int, claimed: int | None, name: str | None
-) -> None:
-    """Invariant 8: its bytes are those that were recorded, but they were wrong from the start."""
-    key = _replace_first(store, offsets, [timestamp] * len(offsets), claimed)
-    assert _found(store.verify(deep=True)) == ([(name, key)] if name else [])
 
 
 # Entries --------------------------------------------------------------------------------------------------------------
