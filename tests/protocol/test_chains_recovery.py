@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.executors import DeferredExecutor
-from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
+from tests.helpers.recovering import CHAINS, PARTITIONS, T0, ended, name_and_group, outcome
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
-from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.maintenance import DropObjects
@@ -26,15 +26,11 @@ from txnstore.errors import (
     ProducerFencedError,
     StorageError,
     TxnStoreError,
-    UnknownOutcomeError,
     UploadExpiredError,
 )
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, crash_at, no_faults, on
-
-CHAINS, PARTITIONS = 3, 6
-T0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
@@ -50,11 +46,6 @@ def bucket(clock: ManualClock) -> MemoryStore:
     return objects
 
 
-def name_and_group(store: Store) -> tuple[str, str]:
-    """A transactional id of chain 1, and a group of chain 2."""
-    return ids_of(store, 1), groups_of(store, 2)
-
-
 def run(store: Store) -> None:
     """One transaction over everything: two flushes, offsets, commit."""
     name, group = name_and_group(store)
@@ -65,30 +56,6 @@ def run(store: Store) -> None:
     write_everywhere(producer, b"second")
     producer.send_offsets({T0: 7}, group)
     producer.commit_transaction()
-
-
-def outcome(store: Store) -> bool:
-    """Whether the transaction of :func:`run` is committed; it is seen whole or not at all, offsets included."""
-    found = seen(store)
-    _, group = name_and_group(store)
-    offset = committed(connection_of(store).view(), group, T0, require_stable=False)
-    assert (found, offset and offset.offset) in [({}, None), ({b"first": PARTITIONS, b"second": PARTITIONS}, 7)]
-    return bool(found)
-
-
-def ended(store: Store) -> bool:
-    """The outcome, when nothing is left open anywhere."""
-    view = connection_of(store).view()
-    assert check_view(view) == []
-    for tp in view.partitions:
-        log = view.log(tp)
-        assert log is not None
-        assert not log.open_txns
-    assert all(txn.outcome is None and txn.state is not TxnState.ONGOING for txn in view.transactions.values())
-    assert not any(group.pending for state in view.states for group in state.groups.values())
-    report = store.verify(deep=True)
-    assert report.ok, report.violations
-    return outcome(store)
 
 
 def requests_of(work: Callable[[Store], object], bucket: MemoryStore, clock: ManualClock) -> int:
@@ -179,90 +146,6 @@ def test_rec_02_a_recoverer_that_dies_at_any_request(bucket: MemoryStore, clock:
             assert outcome(process(again, clock)) is decided
             process(again, clock).recover()
             assert ended(process(again, clock)) is decided
-
-
-# The failure points of the seeds --------------------------------------------------------------------------------------
-
-
-def at_commit(bucket: MemoryStore, clock: ManualClock, key_contains: str, skip: int = 0) -> Store:
-    """A process that dies at a conditional PUT of its commit, before the storage sees it."""
-    store = process(faults := FaultStore(bucket, no_faults), clock)
-    producer = store.producer(name_and_group(store)[0])
-    producer.begin_transaction()
-    write_everywhere(producer, b"value")
-    producer.flush()
-    faults.plan = on(Fault.CRASH_BEFORE, "put_if_absent", key_contains=key_contains, skip=skip)
-    with pytest.raises(SimulatedCrash):
-        producer.commit_transaction()
-    return process(bucket, clock)
-
-
-def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
-    """REC-01, REC-02 (S003): nothing is decided; the next instance rolls it back before it begins."""
-    store = at_commit(bucket, clock, "chains/0001/")
-    assert seen(store) == {}
-    assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
-    name, _ = name_and_group(store)
-    assert connection_of(store).view().transactions[name].state is TxnState.ONGOING
-    store.producer(name)
-    assert (seen(store), ended(store)) == ({}, False)
-
-
-def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, clock: ManualClock) -> None:
-    """TMO-05, END-06, REC-02, END-11 (S003): the decision stands, and is seen at once; the markers are written by
-    the next one.
-    """
-    store = at_commit(bucket, clock, "chains/", skip=2)
-    name, _ = name_and_group(store)
-    view = connection_of(store).view()
-    logs = [view.log(TopicPartition("t", number)) for number in range(PARTITIONS)]
-    assert {bool(log.open_txns) for log in logs if log is not None} == {False, True}
-    assert view.transactions[name].state is TxnState.PREPARE_COMMIT
-    assert seen(store) == {b"value": PARTITIONS}
-    assert store.recover().finished == (name,)
-    assert seen(store) == {b"value": PARTITIONS}
-    assert store.recover().finished == ()
-    assert check_view(connection_of(store).view()) == []
-
-
-def test_a_failure_after_complete_before_the_answer(bucket: MemoryStore, clock: ManualClock) -> None:
-    """REC-03, REC-02, END-03 (S003): the answer was lost; the same call gets the same one, and the records are there
-    once.
-    """
-    faults = FaultStore(bucket, no_faults)
-    store = process(faults, clock)
-    producer = store.producer(name_and_group(store)[0])
-    producer.begin_transaction()
-    write_everywhere(producer, b"value")
-    epoch = producer.epoch
-    # The decision is written, its answer is not read, and nobody can be asked; then somebody else completes it.
-    faults.plan = lambda n, operation, key: (
-        Fault.LOST_RESPONSE if "chains/0001/entries" in key and _is_prepare(bucket, key, operation) else None
-    )
-    with pytest.raises(UnknownOutcomeError):
-        producer.commit_transaction()
-    faults.plan = no_faults
-    other = process(bucket, clock)
-    other.recover()
-    assert ended_with(other, b"value")
-    producer.commit_transaction()
-    assert producer.epoch == epoch + 1
-    assert ended_with(process(bucket, clock), b"value")
-    with producer.transaction() as txn:
-        write_everywhere(txn, b"next")
-    assert seen(process(bucket, clock)) == {b"value": PARTITIONS, b"next": PARTITIONS}
-
-
-def _is_prepare(bucket: MemoryStore, key: str, operation: str) -> bool:
-    """The entries of the coordinator's chain: 1 the copy of the topic, 2 the grant, 3 AddPartitions, 4 the decision."""
-    return int(key.rpartition("/")[2].removesuffix(".json")) >= 4
-
-
-def ended_with(store: Store, value: bytes) -> bool:
-    view = connection_of(store).view()
-    assert check_view(view) == []
-    assert all(txn.outcome is None for txn in view.transactions.values())
-    return seen(store) == {value: PARTITIONS}
 
 
 # Two at once, and chains that are away --------------------------------------------------------------------------------
