@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
+from txnstore.chain import keys
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
@@ -111,3 +112,23 @@ def named_keys(store: Store) -> set[str]:
 def drop_from_log(store: Store, batch: Batch, tp: TopicPartition = T0) -> None:
     """Take a batch out of the log as a compaction would."""
     connection_of(store).submit(ReplaceSegments(tp, (batch,), ()))
+
+
+class HookStore(MemoryStore):
+    """A store in memory in which something else happens right after segments were listed, or one was uploaded."""
+
+    after_list: Callable[[], None] | None = None
+    after_put: Callable[[], None] | None = None
+
+    def put(self, key: str, data: bytes) -> None:
+        super().put(key, data)
+        if key.startswith(keys.TOPICS) and self.after_put is not None:
+            hook, self.after_put = self.after_put, None
+            hook()
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        found = super().list(prefix, start_after, limit)
+        if prefix == keys.TOPICS and self.after_list is not None:
+            hook, self.after_list = self.after_list, None
+            hook()
+        return found
