@@ -1,0 +1,202 @@
+"""KIP-664: transactions that hang are found, and data that no coordinator knows is aborted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
+from tests.helpers.chains import groups_of, process, seen, write_everywhere
+from tests.helpers.connections import connection_of
+from txnstore.admin.descriptions import HangingTransaction
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, encode
+from txnstore.core.events import Event
+from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
+from txnstore.core.invariants.check import check_view
+from txnstore.core.log.events import BatchAppended
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.state import State
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidProducerEpochError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+)
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=[1, 3])
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]:
+    """A topic whose partitions the chains share."""
+    store = process(MemoryStore(clock=clock), clock, chains=request.param)
+    store.create_topic("t", partitions=PARTITIONS)
+    yield store
+    assert check_view(connection_of(store).view()) == []
+
+
+def forge(store: Store, tp: TopicPartition, producer_id: int) -> None:
+    """An entry with open data of a transaction that its coordinator does not know: damage that no command makes."""
+    number = chain_of_partition(tp, len(connection_of(store).chains))
+    state = connection_of(store).chains[number].refresh()
+    at, now = state.partitions[tp].high_watermark, connection_of(store).runtime.clock()
+    segment = Segment("topics/forged.parquet", "parquet", 1, "0" * 64, 1)
+    batch = Batch(at, at + 1, 1, segment, 7, 8, 0, producer_id, 0, 0, transactional=True, appended_at=now)
+    write(store, number, state, BatchAppended(topic=tp.topic, partition=tp.partition, batch=batch))
+
+
+def write(store: Store, number: int, state: State, event: Event) -> None:
+    """An entry that no command has made."""
+    forged = Entry(
+        sequence=state.sequence + 1,
+        entry_id="forged",
+        writer_id="forged",
+        timestamp=connection_of(store).runtime.clock(),
+        previous=state.entry_hash,
+        events=[event],
+    )
+    assert connection_of(store).objects.put_if_absent(keys.entry(number, forged.sequence), encode(forged))
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
+    store: Store, clock: ManualClock, *, expired: bool
+) -> None:
+    """ADM-04, ADM-05: its readers go on, the entry of the aborted transaction is there; whether its id is known or not.
+
+    A long transaction that its coordinator knows is not reported.
+    """
+    name = name_of(store)
+    with store.producer(name) as gone:
+        gone.begin_transaction()
+        write_everywhere(gone, b"value")
+        gone.commit_transaction()
+    if expired:
+        clock.advance(7 * DAY_MS)
+        store.expire()
+    healthy = open_everywhere(store, "healthy", transaction_timeout=900.0)
+    assert store.find_hanging() == []
+    healthy.commit_transaction()
+    forge(store, T0, gone.producer_id)
+    (found,) = store.find_hanging()
+    known = None if expired else name
+    assert found == HangingTransaction(T0, gone.producer_id, 0, 4, clock(), known, "unknown")
+    assert [store.offsets("t", 0).last_stable, *store.find_hanging("t")] == [4, found]
+    assert store.recover().aborted == (), "nobody else can tell what became of it"
+    assert not store.abort_hanging("t", 1, gone.producer_id)
+    assert store.abort_hanging("t", 0, gone.producer_id)
+    assert not store.abort_hanging("t", 0, gone.producer_id)
+    assert (store.find_hanging(), store.offsets("t", 0).last_stable) == ([], 6)
+    log = connection_of(store).view().log(T0)
+    assert log is not None
+    assert [(entry.producer_id, entry.first_offset, entry.last_offset) for entry in log.aborted] == [
+        (gone.producer_id, 4, 5)
+    ]
+    assert seen(store) == {b"value": 2 * PARTITIONS}
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *, elsewhere: bool) -> None:
+    """ADM-05: the marker takes the epoch after it, which its owner must not use; whether it has begun one or not.
+
+    The owner's transaction, which does not have the partition, is aborted; its successors go on everywhere.
+    """
+    owner = store.producer(name_of(store))
+    owner.begin_transaction()
+    if elsewhere:
+        owner.send("t", b"lost", partition=1)
+        owner.flush()
+    forge(store, T0, owner.producer_id)
+    assert [item.reason for item in store.find_hanging()] == ["unknown"]
+    assert store.abort_hanging("t", 0, owner.producer_id)
+    assert check_view(connection_of(store).view()) == []
+    assert (store.find_hanging(late=0), store.offsets("t", 0).last_stable) == ([], 2)
+    with pytest.raises(InvalidProducerEpochError if elsewhere else ProducerFencedError):
+        owner.send("t", b"lost", partition=0).result()
+    with store.producer(name_of(store)) as successor, successor.transaction():
+        write_everywhere(successor, b"next")
+    assert seen(store) == {b"next": PARTITIONS}
+
+
+def test_adm_04_a_transaction_long_past_its_time_out_is_found(store: Store, clock: ManualClock) -> None:
+    """ADM-04, TMO-12: past the time-out by the margin, in each of its partitions; ``recover`` ends it."""
+    producer = open_everywhere(store, name_of(store), transaction_timeout=60.0)
+    clock.advance(60_000 + 300_000)
+    assert store.find_hanging() == []
+    assert len(store.find_hanging(late=299.0)) == PARTITIONS
+    clock.advance(1)
+    assert [(item.tp, item.reason) for item in store.find_hanging("t")] == [(tp, "late") for tp in ALL]
+    store.recover()
+    assert store.find_hanging() == []
+    with pytest.raises(InvalidProducerEpochError):
+        producer.commit_transaction()
+
+
+def test_adm_04_a_group_that_a_transaction_blocks_is_found(store: Store, clock: ManualClock) -> None:
+    """ADM-04, OFF-09: offsets pending without any data hold the group up; a group that has none is not blocked."""
+    producer, group, other = (
+        store.producer(name_of(store)),
+        groups_of(store, 0),
+        groups_of(store, len(connection_of(store).chains) - 1),
+    )
+    producer.begin_transaction()
+    producer.send_offsets({T0: 5, ALL[1]: 6}, group)
+    producer.send_offsets({}, other)
+    producer.flush()
+    at = clock()
+    clock.advance(60_000 + 300_000)
+    assert store.find_hanging() == []
+    clock.advance(1)
+    (found,) = store.find_hanging()
+    assert found == HangingTransaction(
+        None, producer.producer_id, producer.epoch, None, at, name_of(store), "late", group
+    )
+    store.create_topic("other")
+    assert (store.find_hanging("t"), store.find_hanging("other")) == ([found], [])
+    store.recover()
+    assert store.find_hanging() == []
+
+
+def test_adm_04_offsets_that_no_coordinator_knows_are_found(store: Store, clock: ManualClock) -> None:
+    """ADM-04: damage; they go with their group."""
+    group, name = groups_of(store, 0), name_of(store)
+    store.producer(name).close()
+    gone = store.transaction(name)
+    state = connection_of(store).chains[0].refresh()
+    pending = OffsetsCommitted(
+        group=group,
+        offsets=[GroupOffset(topic="t", partition=0, offset=1)],
+        producer_id=gone.producer_id,
+        epoch=gone.epoch,
+    )
+    write(store, 0, state, pending)
+    (found,) = store.find_hanging()
+    assert (found.group, found.transactional_id, found.reason) == (group, name, "unknown")
+    assert (found.tp, found.producer_id, found.epoch) == (None, gone.producer_id, gone.epoch)
+    store.delete_group(group)
+    assert store.find_hanging() == []
+
+
+def test_adm_04_what_is_decided_does_not_hang(store: Store, clock: ManualClock) -> None:
+    """Its markers are written by whoever comes next, and no reader waits for them."""
+    decided(store, clock)
+    clock.advance(DAY_MS)
+    assert store.find_hanging() == []
+    store.recover()
+
+
+@pytest.mark.parametrize("wrong", [{"topic": "nothing"}, {"late": -1.0}, {"late": float("inf")}])
+def test_find_hanging_refuses_what_makes_no_sense(store: Store, wrong: dict[str, Any]) -> None:
+    with pytest.raises((InvalidConfigError, UnknownTopicOrPartitionError)):
+        store.find_hanging(**wrong)
