@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from tests.helpers.connections import connection_of
-from tests.helpers.reading import another_process, append, kinds, new_store, read_all, texts
-from txnstore.consumer import Consumer
-from txnstore.core.groups.model import Group
+from tests.helpers.members import PARTS, SESSION, _fill, _group, _member, _numbers, _settle
+from tests.helpers.reading import another_process, kinds, new_store, read_all, texts
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
     FencedInstanceError,
@@ -26,40 +24,12 @@ from txnstore.store import Store, create_on
 from txnstore.testing import Fault, FaultStore, ManualClock
 from txnstore.testing.faults import no_faults, on
 
-PARTS = [TopicPartition("t", number) for number in range(4)]
-SESSION = 45_000
-
 
 @pytest.fixture
 def store(clock: ManualClock) -> Store:
     store = new_store(clock)
     store.create_topic("t", partitions=4)
     return store
-
-
-def _fill(store: Store, *values: str, parts: Iterable[TopicPartition] = PARTS) -> None:
-    for tp in parts:
-        append(store, *(f"{tp.partition}.{value}" for value in values), tp=tp)
-
-
-def _member(store: Store, **options: Any) -> Consumer:
-    return store.consumer(["t"], group="g", **options)
-
-
-def _numbers(consumer: Consumer) -> list[int]:
-    return [tp.partition for tp in consumer.assignment()]
-
-
-def _group(store: Store) -> Group:
-    return connection_of(store).view().groups["g"]
-
-
-def _settle(*consumers: Consumer) -> list[list[int]]:
-    """Idle polls until each has given back what it must, and knows what it has got."""
-    for _ in range(3):
-        for consumer in consumers:
-            consumer.poll()
-    return [_numbers(consumer) for consumer in consumers]
 
 
 # Joining and sharing --------------------------------------------------------------------------------------------------
@@ -245,118 +215,6 @@ def test_a_group_over_several_chains(clock: ManualClock) -> None:
     assert sorted(texts(read_all(second))) == ["0.c", "1.c", "2.c", "3.c"]
     second.commit()
     assert {tp: second.committed(tp) for tp in PARTS} == dict.fromkeys(PARTS, 3)
-
-
-# Callbacks, subscribing, assigning ------------------------------------------------------------------------------------
-
-
-def test_offsets_can_be_committed_when_partitions_are_taken(store: Store, clock: ManualClock) -> None:
-    """The callback comes before the partition can be read by others."""
-    _fill(store, "a", "b")
-    told: list[tuple[str, list[int]]] = []
-
-    def revoked(tps: list[TopicPartition]) -> None:
-        told.append(("revoked", [tp.partition for tp in tps]))
-        first.commit()
-
-    first = _member(store, on_revoked=revoked, on_assigned=lambda tps: told.append(("assigned", [*map(_number, tps)])))
-    assert len(first.poll()) == 8
-    second = _member(another_process(store, clock))
-    second.poll()
-    first.poll()
-    assert told == [("assigned", [0, 1, 2, 3]), ("revoked", [2, 3])]
-    assert second.poll() == [], "it begins behind what the first one has read"
-    assert [second.position(tp) for tp in second.assignment()] == [2, 2]
-
-
-def _number(tp: TopicPartition) -> int:
-    return tp.partition
-
-
-def test_an_error_in_a_callback_gives_nothing_away(store: Store, clock: ManualClock) -> None:
-    """The next poll asks again."""
-    asked = []
-
-    def revoked(tps: list[TopicPartition]) -> None:
-        asked.append(tps)
-        if len(asked) == 1:
-            raise ZeroDivisionError
-
-    first, second = _member(store, on_revoked=revoked), _member(another_process(store, clock))
-    first.poll()
-    second.poll()
-    with pytest.raises(ZeroDivisionError):
-        first.poll()
-    assert _numbers(first) == [0, 1, 2, 3]
-    assert _settle(second, first) == [[2, 3], [0, 1]]
-    assert asked == [PARTS[2:], PARTS[2:]]
-
-
-def test_what_is_committed_automatically_is_committed_before_it_is_taken(store: Store, clock: ManualClock) -> None:
-    _fill(store, "a", "b")
-    first = _member(store, enable_auto_commit=True)
-    assert len(first.poll()) == 8
-    second = _member(another_process(store, clock))
-    _settle(second, first)
-    assert [second.position(tp) for tp in second.assignment()] == [2, 2]
-
-
-def test_a_member_that_was_put_out_does_not_fail_for_its_automatic_commit(store: Store, clock: ManualClock) -> None:
-    _fill(store, "a")
-    slow, quick = _member(store, enable_auto_commit=True), _member(another_process(store, clock))
-    _settle(slow, quick)
-    clock.advance(SESSION + 1)
-    quick.poll()
-    slow.poll()
-    slow.close()
-
-
-def test_a_position_that_was_sought_before_the_first_poll_counts(store: Store) -> None:
-    _fill(store, "a", "b", "c")
-    consumer = _member(store)
-    consumer.seek(PARTS[1], 2)
-    assert [text for text in texts(consumer.poll()) if text.startswith("1")] == ["1.c"]
-
-
-def test_a_position_that_was_looked_at_before_the_first_poll_does_not(store: Store, clock: ManualClock) -> None:
-    """Who had the partition then has committed since."""
-    _fill(store, "a", "b", "c")
-    consumer, owner = _member(store), _member(another_process(store, clock))
-    assert consumer.position(PARTS[0]) == 0
-    owner.poll()
-    owner.commit()
-    owner.close()
-    assert consumer.poll() == []
-
-
-def test_subscribing_to_something_else_changes_the_membership(store: Store, clock: ManualClock) -> None:
-    store.create_topic("u", partitions=2)
-    first, second = _member(store), _member(another_process(store, clock))
-    _settle(first, second)
-    first.subscribe(["u"])
-    assert _settle(first, second) == [[0, 1], [0, 1, 2, 3]]
-    assert {tp.topic for tp in first.assignment()} == {"u"}
-    assert len(_group(store).members) == 2
-
-
-def test_assigning_by_hand_ends_the_membership(store: Store, clock: ManualClock) -> None:
-    """Also that of a static member; without members offsets can be committed by anybody."""
-    first, second = _member(store, group_instance_id="one"), _member(another_process(store, clock))
-    _settle(first, second)
-    first.assign(PARTS[:1])
-    second.poll()
-    assert _numbers(second) == [0, 1, 2, 3]
-    with pytest.raises(UnknownMemberError, match="has members"):
-        first.commit({PARTS[0]: 1})
-    second.close()
-    first.commit({PARTS[0]: 1})
-
-
-def test_a_table_of_a_member_without_partitions_has_its_columns(store: Store, clock: ManualClock) -> None:
-    first, second = _member(store), _member(another_process(store, clock))
-    first.poll()
-    assert second.poll_table().equals(store.scan("t").to_table())
-    assert _numbers(second) == []
 
 
 # Fencing --------------------------------------------------------------------------------------------------------------
