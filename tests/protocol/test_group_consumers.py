@@ -11,13 +11,11 @@ from tests.helpers.members import PARTS, SESSION, _fill, _group, _member, _numbe
 from tests.helpers.reading import another_process, kinds, new_store, read_all, texts
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
-    FencedInstanceError,
     IllegalGenerationError,
     InvalidConfigError,
     StorageError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
-    UnstableOffsetCommitError,
 )
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
@@ -215,119 +213,6 @@ def test_a_group_over_several_chains(clock: ManualClock) -> None:
     assert sorted(texts(read_all(second))) == ["0.c", "1.c", "2.c", "3.c"]
     second.commit()
     assert {tp: second.committed(tp) for tp in PARTS} == dict.fromkeys(PARTS, 3)
-
-
-# Fencing --------------------------------------------------------------------------------------------------------------
-
-
-def test_off_06_a_rebalance_aborts_the_transaction_that_did_not_know(store: Store, clock: ManualClock) -> None:
-    """The error is abortable; after a rewind and a poll the same work is done once, with the new generation."""
-    _fill(store, "a", "b")
-    store.create_topic("out")
-    first, second, producer = _member(store), _member(another_process(store, clock)), store.producer("p")
-    others: list[str] = []
-
-    def copy() -> None:
-        with producer.transaction() as txn:
-            for record in first.poll():
-                txn.send("out", record.value)
-            others.extend(texts(second.poll()))
-            txn.send_offsets({tp: first.position(tp) for tp in first.assignment()}, first.group_metadata())
-
-    with pytest.raises(IllegalGenerationError) as raised:
-        copy()
-    assert raised.value.abortable
-    assert store.scan("out").to_table().num_rows == 0
-    first.rewind_to_committed()
-    copy()
-    assert _numbers(first) == [0, 1]
-    copied = [value.decode() for value in store.scan("out").to_table()["value"].to_pylist()]
-    assert sorted(copied) == ["0.a", "0.b", "1.a", "1.b"]
-    assert sorted(others) == ["2.a", "2.b", "3.a", "3.b"]
-
-
-def test_off_10_the_new_owner_waits_for_the_old_owners_transaction(store: Store, clock: ManualClock) -> None:
-    """FEN-07: the partition moves at once, but where to begin is known when the transaction has ended."""
-    _fill(store, "a", "b")
-    store.create_topic("out")
-    old, producer = _member(store), store.producer("p", transaction_timeout=60.0)
-    old.poll()
-    producer.begin_transaction()
-    producer.send("out", b"x")
-    producer.send_offsets({tp: old.position(tp) for tp in PARTS}, old.group_metadata())
-    producer.flush()
-    new = _member(another_process(store, clock))
-    clock.advance(SESSION + 1)
-    with pytest.raises(UnstableOffsetCommitError):
-        new.poll(timeout=1.0)
-    assert _numbers(new) == [0, 1, 2, 3]
-    clock.advance(20_000)
-    assert len(read_all(new)) == 8, "it was aborted after its time-out, by the consumer that it held up"
-    with pytest.raises(UnknownMemberError):
-        old.commit()
-
-
-def test_off_20_a_rewind_with_a_rebalance_in_between(store: Store, clock: ManualClock) -> None:
-    """Each input is read once in the committed transactions, though one aborts and partitions change hands."""
-    _fill(store, *"abcd")
-    consumers = [_member(store, max_poll_records=3), _member(another_process(store, clock), max_poll_records=3)]
-    producers = [store.producer("p0"), store.producer("p1")]
-    done: list[str] = []
-    for round_number in range(16):
-        which = round_number % 2 if round_number > 1 else 0
-        consumer, producer = consumers[which], producers[which]
-        producer.begin_transaction()
-        records = consumer.poll()
-        try:
-            producer.send_offsets(
-                {tp: consumer.position(tp) for tp in consumer.assignment()}, consumer.group_metadata()
-            )
-            if round_number % 5 == 3:
-                raise IllegalGenerationError
-            producer.commit_transaction()
-        except IllegalGenerationError:
-            producer.abort_transaction()
-            consumer.rewind_to_committed()
-        else:
-            done += texts(records)
-    assert sorted(done) == sorted(f"{tp.partition}.{value}" for tp in PARTS for value in "abcd")
-
-
-def test_a_commit_goes_on_if_only_the_generation_is_new(store: Store, clock: ManualClock) -> None:
-    """What it holds nobody else has read, so there is nothing to refuse."""
-    _fill(store, "a")
-    first, second = _member(store), _member(another_process(store, clock))
-    first.poll()
-    second.poll()
-    first.commit()
-    assert _group(store).generation == 2
-    assert first.committed(PARTS[3]) == 1
-
-
-def test_a_commit_for_a_partition_of_another_member_is_refused(store: Store, clock: ManualClock) -> None:
-    first, second = _member(store), _member(another_process(store, clock))
-    _settle(first, second)
-    with pytest.raises(IllegalGenerationError, match="t-3 belongs to member"):
-        first.commit({PARTS[3]: 0})
-
-
-def test_a_static_member_is_back_at_once(store: Store, clock: ManualClock) -> None:
-    """KIP-345: also if the old process was killed; other members notice nothing."""
-    old, other = _member(another_process(store, clock), group_instance_id="one"), _member(store)
-    _settle(old, other)
-    generation = _group(store).generation
-    new = _member(another_process(store, clock), group_instance_id="one")
-    new.poll()
-    assert _numbers(new) == [0, 1]
-    assert _group(store).generation == generation
-    for call in (old.commit, old.poll, old.poll):
-        if call is old.commit:
-            old.seek(PARTS[0], 0)
-        with pytest.raises(FencedInstanceError, match="taken over"):
-            call({PARTS[0]: 0}) if call is old.commit else call()
-    old.close()
-    new.close()
-    assert len(_group(store).members) == 2, "a static member that closes does not leave"
 
 
 # Storage that fails, forks, bad input ---------------------------------------------------------------------------------
