@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.differential import WHITELIST, Comparison, MismatchError, ModelDriver, Trace, record, replay
+from tests.harness.differential import Comparison, MismatchError, ModelDriver, Trace, record, replay
 from tests.harness.differential.__main__ import main
 from tests.harness.differential.trace import changes, merged
 from tests.harness.model import Batch, Broker, Group, Identity, Log, Producer, RefusedError, Transaction, broker, log
@@ -270,103 +270,6 @@ def test_what_is_one_too_many_is_a_difference() -> None:
         assert [str(difference) for difference in found] == [f"state.{part}.new: expected None, got 1"]
 
 
-# The whitelist --------------------------------------------------------------------------------------------------------
-
-BROKER = "kafka 4.1"
-ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-    ("FEN-06", "model", {"op": "raw_append"}, {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}),
-    ("API-01", BROKER, {"op": "begin"}, {"error": "ILLEGAL_STATE"}, {"error": "PRODUCER_CLOSED"}),
-    (
-        "CMP-17",
-        "model",
-        {"op": "compact"},
-        {"state": {"partitions": {"t-0": {"uncommitted": [[0, None, "a"], [1, None, "b"]]}}}},
-        {"state": {"partitions": {"t-0": {"uncommitted": [[1, None, "b"]]}}}},
-    ),
-    (
-        "TV2-02",
-        BROKER,
-        {"op": "raw_end_txn", "commit": True},
-        {"error": "INVALID_TXN_STATE"},
-        {"error": "PRODUCER_FENCED"},
-    ),
-    ("OFF-06", BROKER, {"op": "flush"}, {"error": "COMMIT_FAILED"}, {"error": "ILLEGAL_GENERATION"}),
-    (
-        "OFF-07",
-        BROKER,
-        {"op": "commit_offsets", "group": "g", "protocol": "consumer"},
-        {"error": "STALE_MEMBER_EPOCH"},
-        {"error": "ILLEGAL_GENERATION"},
-    ),
-    (
-        "OFF-08",
-        BROKER,
-        {"op": "commit_offsets"},
-        {"error": "GROUP_ID_NOT_FOUND"},
-        {"error": "ILLEGAL_GENERATION"},
-    ),
-    (
-        "ADD-09",
-        BROKER,
-        {"op": "raw_txn_offset_commit"},
-        {"state": {"transactions": {"x": {"state": "ONGOING"}}}},
-        {"state": {"transactions": {"x": {"state": "EMPTY"}}}},
-    ),
-    ("PST-03", BROKER, {"op": "raw_append"}, {"error": "OUT_OF_ORDER_SEQUENCE_NUMBER"}, {"error": None}),
-    (
-        "INIT-07",
-        BROKER,
-        {"op": "commit"},
-        {"error": "INVALID_PRODUCER_ID_MAPPING"},
-        {"error": "PRODUCER_FENCED"},
-    ),
-    ("API-09", BROKER, {"op": "flush"}, {"error": None}, {"error": "PRODUCER_CLOSED"}),
-]
-
-
-@pytest.mark.parametrize(("item", "source", "op", "expected", "actual"), ALLOWED, ids=[row[0] for row in ALLOWED])
-def test_dif_09_a_difference_is_allowed_by_its_item_alone(
-    item: str, source: str, op: dict[str, Any], expected: dict[str, Any], actual: dict[str, Any]
-) -> None:
-    """DIF-09: with the entry it passes and is counted; without it it fails."""
-    comparison = Comparison(source)
-    others = Comparison(source, [entry for entry in WHITELIST if entry.item != item])
-    for one in (comparison, others):
-        assert one.step({"op": "restart"}, {}, {}) == []
-    assert comparison.step(op, expected, actual) == []
-    assert comparison.used == {item: 1}
-    assert others.step(op, expected, actual)
-
-
-def test_dif_09_every_entry_of_the_whitelist_is_tested_here() -> None:
-    assert [entry.item for entry in WHITELIST] == [row[0] for row in ALLOWED]
-    assert all(entry.why for entry in WHITELIST)
-
-
-def test_off_07_what_kafka_takes_from_an_older_epoch_is_allowed_in_groups_of_the_newer_protocol_alone() -> None:
-    def differs(group: str, ahead: int, expected: str | None, actual: str) -> bool:
-        comparison = Comparison(BROKER)
-        comparison.step({"op": "join", "group": "newer", "protocol": "consumer"}, {}, {})
-        op = {"op": "commit_offsets", "group": group, "ahead": ahead}
-        return bool(comparison.step(op, {"error": expected}, {"error": actual}))
-
-    assert not differs("newer", -1, None, "ILLEGAL_GENERATION")
-    assert not differs("newer", 0, "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
-    assert differs("newer", 0, None, "ILLEGAL_GENERATION")
-    assert differs("newer", -1, None, "UNKNOWN_MEMBER_ID")
-    assert differs("classic", -1, None, "ILLEGAL_GENERATION")
-    assert differs("classic", 0, "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID")
-
-
-def test_cmp_17_a_compaction_may_hide_records_but_not_add_or_change_any() -> None:
-    def step(actual: list[Any]) -> int:
-        records = [[0, None, "a"], [1, None, "b"]]
-        sides = ({"state": {"partitions": {"t-0": {"uncommitted": found}}}} for found in (records, actual))
-        return len(Comparison().step({"op": "compact"}, *sides))
-
-    assert [step([[1, None, "b"]]), step([]), step([[1, None, "c"]]), step([[2, None, "b"]])] == [0, 0, 1, 1]
-
-
 # Traces ---------------------------------------------------------------------------------------------------------------
 
 
@@ -403,14 +306,3 @@ def test_a_recorded_script_can_be_replayed_from_the_command_line(
     path.write_text(path.read_text().replace('"epoch": 0', '"epoch": 1'))
     assert main(["replay", str(path)]) == 1
     assert "answer.epoch: expected 1, got 0" in capsys.readouterr().out
-
-
-def test_fen_06_a_client_is_fenced_for_good_only_by_a_newer_instance() -> None:
-    """FEN-06, KIP-588: after a timeout, Kafka's client aborts and goes on."""
-    comparison = Comparison(BROKER)
-    flush = {"op": "flush", "producer": "A"}
-    told = {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}
-    comparison.step({"op": "init", "producer": "A", "id": "a"}, {}, {})
-    assert comparison.step(flush, *told)
-    comparison.step({"op": "init", "producer": "B", "id": "a"}, {}, {})
-    assert comparison.step(flush, *told) == []
