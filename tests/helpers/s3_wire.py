@@ -1,0 +1,19 @@
+"""S3 stores of a test, and faults on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from txnstore.storage.s3 import S3Store
+from txnstore.testing import WireFault, WireRequest
+
+
+def backend(url: str, options: dict[str, Any]) -> S3Store:
+    """The store without the retries around it."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    return S3Store(bucket, prefix, storage_options=options)
+
+
+def every(fault: WireFault) -> Callable[[WireRequest], WireFault]:
+    return lambda _: fault
