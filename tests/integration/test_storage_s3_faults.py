@@ -18,6 +18,8 @@ from txnstore.storage.s3 import MULTIPART_FROM_BYTES, S3Store
 from txnstore.testing import Break, RequestLog, WireFault, WireRequest
 from txnstore.testing.servers import storage_options as options_for
 
+pytestmark = pytest.mark.s3
+
 
 @pytest.fixture
 def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[S3Store]:

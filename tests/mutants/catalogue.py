@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
+from tests.mutants.of_chains import MANY_CHAINS
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_producer import PRODUCER
 from txnstore.chain import state_document
-from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
-from txnstore.coordinator import recovery
-from txnstore.coordinator.completion import Endings
-from txnstore.coordinator.coordinator import Coordinator
-from txnstore.coordinator.coordinator import _has as has_all
-from txnstore.core import maintenance, ordering
-from txnstore.core.catalog import rules as catalog_rules
+from txnstore.core import maintenance
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import offsets as groups_offsets
 from txnstore.core.log import appending as log_appending
@@ -25,7 +20,6 @@ from txnstore.core.log.model import Partition
 from txnstore.core.transactions import init as transactions_init
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.transactions.model import Transaction
-from txnstore.core.view import View
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.storage.claim import Claim
 
@@ -318,102 +312,6 @@ ONE_CHAIN = (
         "if key not in named",
         "",
         test="protocol/test_vacuum_segments.py::test_deletion_of_referenced_segments_is_refused",
-    ),
-)
-
-#: Faults between chains.
-MANY_CHAINS = (
-    Mutant(
-        "a batch goes to another chain before its partition is added",
-        has_all,
-        "and txn.partitions.issuperset(command.partitions)",
-        "",
-        chains=3,
-    ),
-    Mutant(
-        "the decision comes before the batches",
-        Coordinator._end,
-        "appended = self._send_ahead(command, home, others) if others else {}",
-        "appended = {number: () for number in others}",
-        chains=3,
-    ),
-    Mutant(
-        "a marker goes only where the producer has written",
-        transactions_rules._emit_marker,
-        "if known is None or known.epoch <= decided.epoch:",
-        "if known is not None and known.epoch <= decided.epoch:",
-        test="protocol/test_chains_steps.py::test_fen_02_a_late_batch_meets_the_marker_where_nothing_had_arrived",
-    ),
-    Mutant(
-        "it is complete before all markers are written",
-        Endings.finish,
-        "others = sorted(chains_of(decided, len(self._chains)) - {home})",
-        "others = sorted(chains_of(decided, len(self._chains)) - {home})[:1]",
-        chains=3,
-    ),
-    Mutant(
-        "it is complete although a chain could not be written",
-        Endings.finish,
-        "self._chains.at_once(",
-        "(lambda work: self._chains.try_at_once(work)[0])(",
-        chains=3,
-        mishaps=(Mishap.OUTAGE,),
-    ),
-    Mutant(
-        "a view is not closed under what its chains rest on",
-        Chains.view,
-        "while behind := _behind(states):",
-        "while behind := {}:",
-        test="protocol/test_chains_reading.py::test_a_commit_between_any_two_requests_of_a_snapshot",
-    ),
-    Mutant(
-        "a marker does not say what it rests on",
-        ordering.observe,
-        "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
-        "if False:",
-        test="protocol/test_chains_reading.py::test_a_commit_between_any_two_requests_of_a_snapshot",
-    ),
-    Mutant(
-        "a view shows a decided transaction once its marker is there",
-        View.decided,
-        "if txn is None or txn.outcome is None:",
-        "if True:",
-        chains=3,
-    ),
-    Mutant(
-        "a recoverer decides again",
-        transactions_rules.abort,
-        "if txn.state is not TxnState.ONGOING or (",
-        "if txn.state is TxnState.PREPARE_COMMIT:\n        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
-        test="protocol/test_chains_steps.py::test_stm_02_a_decision_is_never_taken_again",
-    ),
-    Mutant(
-        "a recoverer aborts what is not expired",
-        transactions_rules.abort,
-        "(command.expired_only and not txn.expired(draft.state.timestamp))",
-        "False",
-        test="protocol/test_chains_steps.py::test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age",
-    ),
-    Mutant(
-        "a recoverer leaves what is decided",
-        recovery._is_left,
-        "return txn.outcome is not None or txn.expired(now)",
-        "return txn.expired(now)",
-        chains=3,
-    ),
-    Mutant(
-        "an old topic that goes takes the partitions of the next one out of transactions",
-        catalog_rules._topic_deleted,
-        "for txn_id, txn in state.transactions.items():",
-        "for led, (txn_id, txn) in ((gone, item) for item in state.transactions.items()):",
-        test="protocol/test_chains_topics.py::test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_next_topic",
-    ),
-    Mutant(
-        "a transaction begins while the one before is being ended",
-        transactions_rules.join,
-        "if txn.outcome is not None:",
-        "if False:",
-        test="protocol/test_chains_steps.py::test_add_05_the_next_transaction_waits_for_the_end_of_this_one",
     ),
 )
 
