@@ -7,6 +7,7 @@ from txnstore.core import expiration, maintenance
 from txnstore.core.groups import fold as groups_fold
 
 _CORE = "protocol/test_core_expiry.py::"
+_GROUPS = "protocol/test_core_expiry_groups.py::"
 
 EXPIRY = (
     Mutant(
@@ -49,14 +50,14 @@ EXPIRY = (
         expiration._idle_fences,
         "idle.difference_update(group.pending)",
         "pass",
-        test=_CORE + "test_off_16_a_fence_stays_while_offsets_are_pending",
+        test=_GROUPS + "test_off_16_a_fence_stays_while_offsets_are_pending",
     ),
     Mutant(
         "a late marker of an older transaction decides pending offsets",
         groups_fold._offsets_committed,
         "state = with_fence(state, event.producer_id, event.epoch)",
         "pass",
-        test=_CORE + "test_off_16_a_late_marker_of_an_older_transaction_decides_nothing",
+        test=_GROUPS + "test_off_16_a_late_marker_of_an_older_transaction_decides_nothing",
     ),
     Mutant(
         "a compaction takes an aborted transaction of which a batch is left from the index",

@@ -10,7 +10,9 @@ from txnstore.core.groups import membership as groups_membership
 from txnstore.core.groups import offsets as groups_offsets
 
 _MEMBERSHIP = "protocol/test_group_membership.py::"
+_GENERATIONS = "protocol/test_group_generations.py::"
 _CONSUMERS = "protocol/test_group_consumers.py::"
+_SUBSCRIPTIONS = "protocol/test_group_subscriptions.py::"
 
 GROUPS = (
     Mutant(
@@ -18,7 +20,7 @@ GROUPS = (
         groups_membership.check_commit,
         "instance_id)\n    if offsets.generation != group.generation:",
         "instance_id)\n    if False:",
-        test=_MEMBERSHIP + "test_off_06_a_change_of_members_fences_those_that_do_not_know",
+        test=_GENERATIONS + "test_off_06_a_change_of_members_fences_those_that_do_not_know",
     ),
     Mutant(
         "an offset commit of a member that was put out is accepted",
@@ -32,14 +34,14 @@ GROUPS = (
         groups_membership.check_commit,
         "wanted.intersection(other.held)",
         "wanted.intersection(())",
-        test=_MEMBERSHIP + "test_a_member_cannot_commit_for_a_partition_of_another",
+        test=_GENERATIONS + "test_a_member_cannot_commit_for_a_partition_of_another",
     ),
     Mutant(
         "anybody commits while a group has members",
         groups_membership.check_commit,
         "or empty(draft, name)):",
         "or True):",
-        test=_MEMBERSHIP + "test_off_08_without_a_membership",
+        test=_GENERATIONS + "test_off_08_without_a_membership",
     ),
     Mutant(
         "a static name has two holders",
@@ -74,14 +76,14 @@ GROUPS = (
         groups_membership._rebalance,
         "max(group.generation, 0) + 1",
         "max(group.generation, 1)",
-        test=_MEMBERSHIP + "test_con_17_the_generation_only_grows",
+        test=_GENERATIONS + "test_con_17_the_generation_only_grows",
     ),
     Mutant(
         "the generation of a group begins anew with its members",
         groups_membership._rebalance,
         "max(group.generation, 0) + 1",
         "max(group.generation if len(members) > 1 else 0, 0) + 1",
-        test=_MEMBERSHIP + "test_con_17_the_generation_only_grows",
+        test=_GENERATIONS + "test_con_17_the_generation_only_grows",
     ),
     Mutant(
         "an offset of a topic that was created again is committed",
@@ -109,7 +111,7 @@ GROUPS = (
         Positions.begin_sharing,
         "if not part.sought:",
         "if False:",
-        test=_CONSUMERS + "test_a_position_that_was_looked_at_before_the_first_poll_does_not",
+        test=_SUBSCRIPTIONS + "test_a_position_that_was_looked_at_before_the_first_poll_does_not",
     ),
     Mutant(
         "a consumer sends no heartbeats",
@@ -123,6 +125,6 @@ GROUPS = (
         GroupMembership._give_up,
         "self._tell(self._options.on_revoked, gone)",
         "pass",
-        test=_CONSUMERS + "test_offsets_can_be_committed_when_partitions_are_taken",
+        test=_SUBSCRIPTIONS + "test_offsets_can_be_committed_when_partitions_are_taken",
     ),
 )
