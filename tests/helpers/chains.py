@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -28,7 +28,9 @@ from txnstore.read.plan import IsolationLevel
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
+from txnstore.testing import ManualClock
 
 _PROCESSES = itertools.count()
 
@@ -162,6 +164,21 @@ def process(
     runtime = Runtime(clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background)
     counted = CountingStore(objects, log=True)
     return open_on(counted, runtime=runtime) if chains is None else create_on(counted, chains, runtime=runtime)
+
+
+def shared_topic(clock: ManualClock, chains: int = 3, partitions: int = 6) -> MemoryStore:
+    """The storage of a store whose chains share the partitions of topic ``t``."""
+    objects = MemoryStore(clock=clock)
+    process(objects, clock, chains=chains).create_topic("t", partitions=partitions)
+    return objects
+
+
+def sound_store(clock: ManualClock, chains: int, partitions: int = 6) -> Iterator[Store]:
+    """For a fixture: a store with topic ``t``, whose invariants are checked after the test."""
+    store = process(MemoryStore(clock=clock), clock, chains=chains)
+    store.create_topic("t", partitions=partitions)
+    yield store
+    assert check_view(connection_of(store).view()) == []
 
 
 def write_everywhere(producer: Producer, value: bytes, topic: str = "t", partitions: int = 6) -> None:

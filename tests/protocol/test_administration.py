@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
-from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, partitions_of, process, seen, sound_store, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import in_threads
 from txnstore.core.groups.offsets import committed
@@ -27,18 +27,9 @@ from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=[1, 3])
 def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]:
-    """A topic whose partitions the chains share."""
-    store = process(MemoryStore(clock=clock), clock, chains=request.param)
-    store.create_topic("t", partitions=PARTITIONS)
-    yield store
-    assert check_view(connection_of(store).view()) == []
+    yield from sound_store(clock, request.param, PARTITIONS)
 
 
 # List and describe ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
-from tests.helpers.chains import groups_of, process, seen, write_everywhere
+from tests.helpers.chains import groups_of, seen, sound_store, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.admin.descriptions import HangingTransaction
 from txnstore.chain import keys
@@ -27,23 +27,13 @@ from txnstore.errors import (
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=[1, 3])
 def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]:
-    """A topic whose partitions the chains share."""
-    store = process(MemoryStore(clock=clock), clock, chains=request.param)
-    store.create_topic("t", partitions=PARTITIONS)
-    yield store
-    assert check_view(connection_of(store).view()) == []
+    yield from sound_store(clock, request.param, PARTITIONS)
 
 
 def forge(store: Store, tp: TopicPartition, producer_id: int) -> None:

@@ -7,32 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
-from tests.helpers.chains import groups_of, process, write_everywhere
+from tests.helpers.chains import groups_of, process, sound_store, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.core.history import TransactionStep
-from txnstore.core.invariants.check import check_view
 from txnstore.errors import (
     InvalidConfigError,
     InvalidPidMappingError,
 )
-from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=[1, 3])
 def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]:
-    """A topic whose partitions the chains share."""
-    store = process(MemoryStore(clock=clock), clock, chains=request.param)
-    store.create_topic("t", partitions=PARTITIONS)
-    yield store
-    assert check_view(connection_of(store).view()) == []
+    yield from sound_store(clock, request.param, PARTITIONS)
 
 
 def told(store: Store, name: str) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.chains import ids_of, partitions_of, process, seen, shared_topic, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.log import CHECKPOINT_EVERY
@@ -31,15 +31,8 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def bucket(clock: ManualClock) -> MemoryStore:
-    objects = MemoryStore(clock=clock)
-    process(objects, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
-    return objects
+    return shared_topic(clock, CHAINS, PARTITIONS)
 
 
 def ahead(bucket: MemoryStore, clock: ManualClock, chain: int, ms: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.chains import process, seen, write_everywhere
+from tests.helpers.chains import process, seen, shared_topic, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.recovering import CHAINS, PARTITIONS, ended, name_and_group
 from txnstore.core.invariants.check import check_view
@@ -19,16 +19,8 @@ from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, no_
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def bucket(clock: ManualClock) -> MemoryStore:
-    """A store of three chains with a topic whose partitions they share."""
-    objects = MemoryStore(clock=clock)
-    process(objects, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
-    return objects
+    return shared_topic(clock, CHAINS, PARTITIONS)
 
 
 def at_commit(bucket: MemoryStore, clock: ManualClock, key_contains: str, skip: int = 0) -> Store:

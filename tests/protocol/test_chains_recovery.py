@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.executors import DeferredExecutor
-from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
+from tests.helpers.chains import ids_of, partitions_of, process, seen, shared_topic, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.recovering import CHAINS, PARTITIONS, T0, ended, name_and_group, outcome
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
@@ -34,16 +34,8 @@ from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, cra
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def bucket(clock: ManualClock) -> MemoryStore:
-    """A store of three chains with a topic whose partitions they share."""
-    objects = MemoryStore(clock=clock)
-    process(objects, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
-    return objects
+    return shared_topic(clock, CHAINS, PARTITIONS)
 
 
 def run(store: Store) -> None:

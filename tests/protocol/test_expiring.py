@@ -21,11 +21,6 @@ PARTITIONS = 6
 T0 = TopicPartition("t", 0)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=[1, 3])
 def store(request: pytest.FixtureRequest, clock: ManualClock) -> Store:
     """A topic whose partitions the chains share."""

@@ -8,19 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.harness.executors import DeferredExecutor
-from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
+from tests.helpers.chains import groups_of, ids_of, process, seen, sound_store, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, in_threads
 from txnstore.chain import keys
 from txnstore.core.groups.offsets import committed
-from txnstore.core.invariants.check import check_view
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import InvalidProducerEpochError, InvalidTxnStateError, ProducerFencedError, TxnStoreError
 from txnstore.producer import Producer
-from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -29,18 +27,9 @@ TIMEOUT_MS = 60_000
 T0 = TopicPartition("t", 0)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=[1, 3])
 def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]:
-    """A topic whose partitions the chains share."""
-    store = process(MemoryStore(clock=clock), clock, chains=request.param)
-    store.create_topic("t", partitions=PARTITIONS)
-    yield store
-    assert check_view(connection_of(store).view()) == []
+    yield from sound_store(clock, request.param, PARTITIONS)
 
 
 def name_of(store: Store) -> str:

@@ -44,7 +44,7 @@ def test_dif_13_the_model_shows_what_the_trace_says(name: str) -> None:
 
 
 def test_dif_12_the_scripts_of_the_first_differential_set_are_there() -> None:
-    """DIF-12, §27.4: at least twenty, and every one says what it is about and what it proves."""
+    """DIF-12: at least twenty, and every one says what it is about and what it proves."""
     assert len(RECORDED) >= 20
     assert all(trace.about and trace.items and trace.name in name for name, trace in TRACES.items())
 

@@ -29,11 +29,6 @@ PARTITIONS = 6
 T0 = TopicPartition("t", 0)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=[1, 3], ids=["one-chain", "three-chains"])
 def bucket(request: pytest.FixtureRequest, clock: ManualClock) -> MemoryStore:
     objects = MemoryStore(clock=clock)

@@ -226,7 +226,7 @@ def test_marker_that_reuses_an_offset_violates_an_invariant(store: Store) -> Non
 
 
 def test_a_compaction_that_lost_records_is_named(store: Store) -> None:
-    """Architecture §9: sums are conserved by a merge."""
+    """A merge conserves the number of committed records."""
     sequence = _find(store, SegmentsReplaced)
     entry = _entry(store, sequence)
     events = [
