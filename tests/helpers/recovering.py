@@ -20,7 +20,7 @@ def name_and_group(store: Store) -> tuple[str, str]:
 
 
 def outcome(store: Store) -> bool:
-    """Whether the transaction of :func:`run` is committed; it is seen whole or not at all, offsets included."""
+    """Whether the transaction over all chains is committed; it is seen whole or not at all, offsets included."""
     found = seen(store)
     _, group = name_and_group(store)
     offset = committed(connection_of(store).view(), group, T0, require_stable=False)

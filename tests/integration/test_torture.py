@@ -1,4 +1,4 @@
-"""A short torture run: processes of one store are killed and paused at random (26.6: a smoke test of half a minute)."""
+"""A short torture run: processes of one store are killed and paused at random: half a minute."""
 
 from __future__ import annotations
 

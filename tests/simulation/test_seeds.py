@@ -1,4 +1,4 @@
-"""Seeds without an anomaly: all their interleavings and faults (conformance, chapter 26; OBJ-15)."""
+"""Seeds without an anomaly: all their interleavings and faults (OBJ-15)."""
 
 from __future__ import annotations
 

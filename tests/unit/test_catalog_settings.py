@@ -9,7 +9,7 @@ import pytest
 from txnstore.catalog.settings import SETTINGS, TopicConfig
 from txnstore.errors import InvalidConfigError
 
-#: Kafka's defaults (conformance, section 28), and our two.
+#: Kafka's defaults, and our two.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "retention.ms": "604800000",

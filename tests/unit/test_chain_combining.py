@@ -1,4 +1,4 @@
-"""Flat combining: whoever arrives while an entry is on its way rides in the next one (architecture §4, OBJ-10)."""
+"""Flat combining: whoever arrives while an entry is on its way rides in the next one (OBJ-10)."""
 
 from __future__ import annotations
 

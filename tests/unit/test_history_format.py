@@ -1,4 +1,4 @@
-"""Histories as JSON lines, and which end an error means (conformance 26.1, 26.2)."""
+"""Histories as JSON lines, and which end an error means."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_line_says_all_that_the_event_says(item: Event | Decision) -> None:
 
 
 def test_a_recorder_writes_each_event_before_the_next_call_and_half_a_line_is_none(tmp_path: Path) -> None:
-    """26.1: an operation without an end is ``info``; a process that was killed while it wrote loses that line only."""
+    """An operation without an end is ``info``; a process that was killed while it wrote loses that line only."""
     path = tmp_path / "p1.jsonl"
     clock = itertools.count()
     with path.open("a") as file:
@@ -93,7 +93,7 @@ ALL_ERRORS = [
 
 @pytest.mark.parametrize("kind", ALL_ERRORS, ids=lambda kind: kind.__name__)
 def test_only_an_unknown_outcome_is_info(kind: type[errors.TxnStoreError]) -> None:
-    """26.2: a definite refusal is ``fail``; in this library all are definite but one."""
+    """A definite refusal is ``fail``; in this library all are definite but one."""
     expected = Type.INFO if kind is errors.UnknownOutcomeError else Type.FAIL
     assert outcome_of_call(kind("no")) is expected
     assert outcome_of_txn([kind("no")]) is expected
@@ -101,7 +101,7 @@ def test_only_an_unknown_outcome_is_info(kind: type[errors.TxnStoreError]) -> No
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TimeoutError(), OSError()])
 def test_what_is_no_error_of_the_library_tells_nothing(error: BaseException) -> None:
-    """26.2: Timeout, Interrupt, network: ``info``."""
+    """Timeout, Interrupt, network: ``info``."""
     assert outcome_of_call(error) is Type.INFO
     assert outcome_of_txn([error]) is Type.INFO
 
@@ -125,5 +125,5 @@ UNKNOWN, FENCED = errors.UnknownOutcomeError("?"), errors.ProducerFencedError("!
 def test_the_end_of_a_transaction_follows_from_all_calls_of_commit(
     commits: list[BaseException | None], aborted: bool, expected: Type
 ) -> None:
-    """26.2, stricter than Jepsen where an earlier call may have been applied."""
+    """Stricter than Jepsen where an earlier call may have been applied."""
     assert outcome_of_txn(commits, aborted=aborted) is expected

@@ -1,4 +1,4 @@
-"""One language, two stores: the same operations run against the model and against txnstore, and are compared.
+"""Compares txnstore with the model: both run the same operations, and all observations must agree.
 
 A trace is a list of operations with what was observed after each one. ``python -m tests.harness.differential``
 replays traces and records them.

@@ -1,4 +1,4 @@
-"""Runs operations against a real store in memory: real producers, consumers, scans; raw commands; a clock by hand."""
+"""Runs operations against a real store in memory: real producers, consumers, scans; raw commands; a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver of a store needs beside the store: names, conversions."""
+"""Names and conversions for the driver of a store."""
 
 from __future__ import annotations
 

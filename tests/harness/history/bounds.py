@@ -1,4 +1,4 @@
-"""Anomalies of the ends of the logs and of what stays in them: JEP-18, JEP-19, JEP-23 and JEP-24."""
+"""Anomalies of log ends and of retention: JEP-18, JEP-19, JEP-23 and JEP-24."""
 
 from __future__ import annotations
 

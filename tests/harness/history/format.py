@@ -1,9 +1,10 @@
-"""The format of a history (conformance.md 26.1): what clients asked, and what they were told.
+"""The format of a history: what clients requested and what they observed.
 
-A history is a list of events, one JSON object a line. An operation is an ``invoke`` event and, if its process lived to
-see it, one event of the same process that says how it ended: ``ok`` (it happened), ``fail`` (it certainly did not),
-``info`` (nobody knows). Between them may be a ``committing`` event: from then on the transaction may be committed. An
-operation that never ended is ``info``. A process does one operation at a time, and a new client is a new process.
+A history is a list of events, one JSON object a line. An operation is an ``invoke`` event and, unless its process was
+killed, one event of the same process that says how it ended: ``ok`` (it happened), ``fail`` (it certainly did not),
+``info`` (the outcome is unknown). Between them may be a ``committing`` event: from then on the transaction may be
+committed. An operation that never ended is ``info``. A process does one operation at a time, and a new client is a new
+process.
 
 A *key* is a partition as ``topic-number``. Every value that is sent is unique in its key. ``time`` is any number that
 grows for all processes alike: nanoseconds of the machine's monotonic clock, or the steps of a simulation.

@@ -43,7 +43,7 @@ def anomaly(
 
 @dataclass
 class KeyOrder:
-    """The version order of a key (26.3): its committed values by offset, gaps removed."""
+    """The version order of a key: its committed values by offset, gaps removed."""
 
     values: list[Value] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Which end an error means for an operation (conformance.md 26.2): ``ok``, ``fail`` or ``info``.
+"""Which end an error means for an operation of a history: ``ok``, ``fail`` or ``info``.
 
 All errors of txnstore say that nothing happened, except :class:`~txnstore.errors.UnknownOutcomeError`. What is no error
-of txnstore (an interrupt, a time-out of somebody's own) says nothing at all.
+of txnstore (an interrupt, a timeout of the caller) leaves the outcome unknown.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Log:
         return [found for found in self.visible(isolation) if found[0] >= offset]
 
     def delete_before(self, offset: int) -> None:
-        """Move the log start; what is undecided stays (D1: the seeds' rule, where Kafka goes up to the end)."""
+        """Move the log start; undecided records stay (D1); Kafka moves it up to the end."""
         if not self.start <= offset <= self.end:
             raise RefusedError("OFFSET_OUT_OF_RANGE")
         self.start = min(offset, self.last_stable_offset)

@@ -1,4 +1,4 @@
-"""Actors: what every process of a run has in common. It lives, it dies at any request, it starts again."""
+"""The base of all actors: a process that works, may die at any request, and restarts."""
 
 from __future__ import annotations
 

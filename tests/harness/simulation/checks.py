@@ -1,4 +1,4 @@
-"""The checks of a run that compare what clients saw with what really happened (conformance, chapter 26)."""
+"""Compares what the clients of a run observed with what the entries say."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What really happened, read from the entries and segments in the bucket without the code that is being tested.
+"""The true history, read from the entries and segments in the bucket without the code under test.
 
 Only the decoding of an entry and of a segment is shared with it. A batch belongs to a transaction by its producer id
-and epoch; what became of that, the coordinator's decision says.
+and epoch; the coordinator's decision gives its outcome.
 """
 
 from __future__ import annotations

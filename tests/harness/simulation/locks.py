@@ -1,4 +1,4 @@
-"""Locks for threads of which exactly one runs: who waits for one gives up its turn, instead of stopping everybody."""
+"""Locks for scheduled threads: a thread that waits gives up its turn instead of stopping the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors that tidy up: compaction, vacuum, checkpoints, recovery."""
+"""Actors for maintenance: compaction, vacuum, checkpoints, recovery."""
 
 from __future__ import annotations
 

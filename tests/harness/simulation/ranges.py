@@ -1,4 +1,4 @@
-"""What one seed of a range tells whoever runs the range: small enough to come from another process."""
+"""The result of one seed of a range, small enough to be sent from a worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the world gives a simulated process: a clock that is wrong, virtual pauses, seeded ids, workers in turns."""
+"""The runtime of a simulated process: a wrong clock, virtual pauses, seeded ids, scheduled workers."""
 
 from __future__ import annotations
 

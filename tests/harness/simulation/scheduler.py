@@ -1,4 +1,4 @@
-"""Many threads of which exactly one runs: who is next, and what time it is, comes from a seed.
+"""A scheduler that runs exactly one of many threads; the seed decides which one is next and what time it is.
 
 Each task has a thread of its own, so the code in it is the real one, with its real stack. A task gives up its turn in
 :meth:`Scheduler.sleep` only; whoever is next on the virtual clock goes on. So a run is a function of its seed.

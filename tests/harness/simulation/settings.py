@@ -1,4 +1,4 @@
-"""What a run consists of, drawn from its seed: who takes part, how much they do, what goes wrong."""
+"""The settings of a run, drawn from its seed: actors, number of operations, faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed, one run: build the world, let the actors loose, stop the faults, recover, look at everything."""
+"""Runs one seed: builds the world, runs the actors, stops the faults, recovers and checks everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ending transactions as a careful client does, and telling what it knows of the outcome (conformance, 26.2)."""
+"""Ends transactions as a correct client does, and records what the client knows of the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world of one run: the bucket, the clock, the processes that come and go, and what they saw."""
+"""The state of one run: the bucket, the clock, the processes and what they observed."""
 
 from __future__ import annotations
 

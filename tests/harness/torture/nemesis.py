@@ -1,4 +1,4 @@
-"""The processes of a run and what is done to them: killed, paused, replaced while they sleep."""
+"""The nemesis: kills, pauses and replaces the processes of a run."""
 
 from __future__ import annotations
 

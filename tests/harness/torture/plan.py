@@ -1,4 +1,4 @@
-"""What every process of a run is told, and the names that they share."""
+"""The configuration of every process of a run, and the names that the processes share."""
 
 from __future__ import annotations
 

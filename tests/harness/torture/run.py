@@ -1,4 +1,4 @@
-"""A run from its beginning to its report."""
+"""Runs one torture run and reports its result."""
 
 from __future__ import annotations
 
