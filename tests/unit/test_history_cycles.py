@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def executed_lines(work: Callable[[], object]) -> int:
     """The number of Python lines that run in a call, loops and comprehensions included."""
     count = 0
 
-    def trace(_frame: FrameType, event: str, _argument: object) -> Callable[..., object]:
+    def trace(_frame: FrameType, event: str, _argument: object) -> Any:
         nonlocal count
         count += event == "line"
         return trace

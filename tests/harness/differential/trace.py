@@ -1,7 +1,7 @@
 """Traces: operations and what was seen after each, as JSON that a person can read and review.
 
-An observation says only what has changed since the one before, so that a trace is short; a list replaces
-the one before, a mapping is merged, and null removes. A trace that comes from elsewhere may leave out what could not be seen:
+An observation says only what has changed since the one before, so that a trace is short; a list replaces the one
+before, a mapping is merged, and null removes. A trace that comes from elsewhere may leave out what could not be seen:
 what is not there is not compared.
 """
 
