@@ -65,7 +65,7 @@ ONE_CHAIN = (
     Mutant(
         "the bump comes in an entry after the abort",
         transactions_rules.abort,
-        "return _end(draft, txn, Outcome.ABORT)",
+        "return decide_end(draft, txn, Outcome.ABORT)",
         "return None",
         test="protocol/test_chains_steps.py::test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age",
     ),
