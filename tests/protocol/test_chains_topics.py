@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.helpers.chains import Cluster, groups_of, ids_of, process
+from tests.helpers.chains import Cluster, groups_of, ids_of, process, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.core.catalog.model import CopyTopic, CreateTopic, Topic
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.groups.events import GroupOffset
+from txnstore.core.invariants.check import check_view
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, Outcome
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
@@ -97,3 +98,21 @@ def test_a_repeated_end_is_answered_though_a_topic_of_its_offsets_is_gone(home: 
     store.delete_topic("read")
     for again in (store, process(bucket, clock)):
         assert connection_of(again).submit(end).producer == first.producer
+
+
+def test_a_copy_of_a_topic_of_which_the_chain_leads_nothing_is_no_violation() -> None:
+    """A marker's chain is told of the next topic of the name, which is smaller; its deletion has nothing to close."""
+    clock = ManualClock()
+    bucket = MemoryStore(clock=clock)
+    store, other = process(bucket, clock, chains=3), process(bucket, clock)
+    store.create_topic("t", partitions=6)
+    producer = store.producer(transactional_id=ids_of(store, 0))
+    producer.begin_transaction()
+    write_everywhere(producer, b"1")
+    producer.flush()
+    other.delete_topic("t")
+    other.create_topic("t", partitions=1)
+    producer.abort_transaction()
+    store.recover()
+    other.delete_topic("t")
+    assert check_view(connection_of(process(bucket, clock)).view()) == []
