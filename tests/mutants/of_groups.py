@@ -87,7 +87,7 @@ GROUPS = (
     ),
     Mutant(
         "an offset of a topic that was created again is committed",
-        groups_offsets.with_topic_id,
+        groups_offsets._check_same_topic,
         "if item.topic_id is not None and item.topic_id != topic.topic_id:",
         "if False:",
         test=_MEMBERSHIP + "test_off_18_an_offset_of_a_topic_that_was_created_again_is_refused",

@@ -9,13 +9,16 @@ import pytest
 from tests.helpers.chains import Cluster, groups_of, ids_of, process, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.core.catalog.model import CopyTopic, CreateTopic, Topic
-from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, Outcome
+from txnstore.core.routing import chain_of_group
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.transactions.model import TxnState
+from txnstore.errors import UnknownTopicOrPartitionError
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
@@ -116,3 +119,28 @@ def test_a_copy_of_a_topic_of_which_the_chain_leads_nothing_is_no_violation() ->
     store.recover()
     other.delete_topic("t")
     assert check_view(connection_of(process(bucket, clock)).view()) == []
+
+
+def test_off_18_a_chain_that_has_the_topic_before_takes_no_offsets_of_the_next_one(cluster: Cluster) -> None:
+    """OFF-18: it is told first, so that hearing of the deletion alone leaves no offset of a topic it does not know."""
+    before = cluster.states[0]
+    cluster.delete("t")
+    deleted = cluster.states[0].sequence
+    topic: Topic = cluster.do(0, CreateTopic(Topic("t", "t-id-2", 6)))
+    number = cluster.led_by(1)[0].partition
+    group = next(name for name in map(str, range(99)) if chain_of_group(name, 3) == 1)
+    item = GroupOffset(topic="t", partition=number, offset=5, topic_id="t-id-2")
+    commit = CommitOffsets(TxnOffsets(group, (item,)))
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        cluster.do(1, commit)
+    cluster.do(1, CopyTopic("t", None, deleted))
+    with pytest.raises(UnknownTopicOrPartitionError, match="no such partition"):
+        cluster.do(1, commit)
+    cluster.do(1, CopyTopic("t", topic, topic.revision))
+    cluster.do(1, commit)
+    stale = replace(item, offset=3, topic_id=before.topics["t"].topic_id)
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        cluster.do(1, CommitOffsets(TxnOffsets(group, (stale,))))
+    found = committed(cluster.view(), group, item.tp)
+    assert found is not None
+    assert found.offset == 5

@@ -133,13 +133,16 @@ def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity)
 def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
     """The position with the id of its topic; refused if the topic that was read is gone (OFF-18).
 
-    Only the catalog's chain can tell the id for certain; elsewhere it has been looked up before.
+    Only the catalog's chain can tell the id for certain; elsewhere it has been looked up before. A chain that has
+    another topic of the name is behind the catalog, and is told of the topic first, or the one who looked it up was.
     """
     if leads_partition(state, item.tp) and item.tp not in state.partitions:
         msg = f"group {group!r} cannot commit an offset of {item.tp}: there is no such partition"
         raise UnknownTopicOrPartitionError(msg)
     if state.chain == CATALOG:
         item = with_topic_id(state, group, item)
+    elif leads_partition(state, item.tp):
+        _check_same_topic(state.topics[item.topic], group, item)
     check_offset(group, item)
     return item
 
@@ -164,10 +167,14 @@ def with_topic_id(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
     if topic is None or not 0 <= item.partition < topic.partitions:
         msg = f"group {group!r} cannot commit an offset of {item.tp}: there is no such partition"
         raise UnknownTopicOrPartitionError(msg)
+    _check_same_topic(topic, group, item)
+    return replace(item, topic_id=topic.topic_id)
+
+
+def _check_same_topic(topic: Topic, group: str, item: GroupOffset) -> None:
     if item.topic_id is not None and item.topic_id != topic.topic_id:
         msg = f"group {group!r} cannot commit an offset of {item.tp}: the topic was deleted and created again since"
         raise UnknownTopicOrPartitionError(msg)
-    return replace(item, topic_id=topic.topic_id)
 
 
 def committed(
