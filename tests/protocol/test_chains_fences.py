@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.helpers.chains import Cluster, groups_of, ids_of, partitions_of, process, seen
 from tests.helpers.connections import connection_of
+from txnstore.coordinator.copies import submit_told
 from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
@@ -254,3 +257,30 @@ def test_off_18_offsets_of_a_topic_that_the_groups_chain_has_not_heard_of() -> N
     assert found is not None
     assert found.offset == 5
     assert seen(store) == {}
+
+
+def test_fen_02_a_late_batch_of_the_next_topic_is_refused_where_its_markers_came_first() -> None:
+    """FEN-02: chain 1 is away while a topic is created again, and its first batch comes after the abort."""
+    clock = ManualClock()
+    bucket = MemoryStore(clock=clock)
+    first = process(bucket, clock, chains=2)
+    first.create_topic("t", partitions=4)
+    catalog, other = connection_of(first).chains
+    tp, revision = TopicPartition("t", partitions_of(first, 1)[0]), catalog.state.topics["t"].revision
+    other.submit(CloseTopic("t", revision))
+    catalog.submit(DeleteTopic("t", revision, ((1, other.state.sequence),)))
+    away = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="chains/0001/", times=None)
+    process(FaultStore(bucket, away), clock).create_topic("t", partitions=4)
+    slow = process(bucket, clock)
+    identity = connection_of(slow).submit(InitProducer(ids_of(slow, 0)))
+    coordinator = connection_of(slow).chains[0]
+    topic_id = coordinator.state.topics["t"].topic_id
+    coordinator.submit(Append(identity, partitions=(tp,), topic_ids=(("t", topic_id),)))
+    evidence = Added(0, coordinator.state.sequence, coordinator.state.timestamp)
+    connection_of(process(bucket, clock)).submit(InitProducer(ids_of(slow, 0)))
+    late = Append(identity, (replace(batch_for(slow, 1), topic_id=topic_id),), added=evidence)
+    with pytest.raises(ProducerFencedError):
+        submit_told(connection_of(slow).chains, 1, late)
+    last = process(bucket, clock)
+    last.recover()
+    assert check_view(connection_of(last).view()) == []
