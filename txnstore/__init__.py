@@ -21,16 +21,39 @@ from txnstore._version import __version__
 if TYPE_CHECKING:
     from txnstore import errors as errors
     from txnstore import testing as testing
+    from txnstore.admin.descriptions import HangingTransaction as HangingTransaction
+    from txnstore.admin.descriptions import OpenData as OpenData
+    from txnstore.admin.descriptions import ProducerDescription as ProducerDescription
+    from txnstore.admin.descriptions import TransactionDescription as TransactionDescription
+    from txnstore.admin.descriptions import TransactionHistory as TransactionHistory
+    from txnstore.admin.groups import GroupDescription as GroupDescription
+    from txnstore.admin.groups import GroupMember as GroupMember
+    from txnstore.admin.groups import GroupPosition as GroupPosition
+    from txnstore.connection import StoreMetrics as StoreMetrics
     from txnstore.consumer import Consumer as Consumer
     from txnstore.consumer import PartitionOffsets as PartitionOffsets
+    from txnstore.coordinator.expiration import ExpiryReport as ExpiryReport
+    from txnstore.coordinator.recovery import RecoveryReport as RecoveryReport
     from txnstore.core.catalog.model import Topic as Topic
+    from txnstore.core.groups.model import GroupMetadata as GroupMetadata
     from txnstore.core.groups.model import OffsetAndMetadata as OffsetAndMetadata
+    from txnstore.core.history import TransactionStep as TransactionStep
+    from txnstore.core.log.visibility import Slice as Slice
     from txnstore.core.model import Isolation as Isolation
+    from txnstore.core.model import Outcome as Outcome
+    from txnstore.core.model import ProducerIdentity as ProducerIdentity
     from txnstore.core.model import TopicPartition as TopicPartition
+    from txnstore.core.transactions.model import Transaction as Transaction
+    from txnstore.core.transactions.model import TxnState as TxnState
     from txnstore.errors import TxnStoreError as TxnStoreError
     from txnstore.producer import Producer as Producer
+    from txnstore.producer.futures import RecordFuture as RecordFuture
     from txnstore.producer.futures import RecordMetadata as RecordMetadata
+    from txnstore.producer.futures import TableFuture as TableFuture
     from txnstore.producer.prepared import PreparedTxn as PreparedTxn
+    from txnstore.producer.scope import TransactionScope as TransactionScope
+    from txnstore.read.plan import IsolationLevel as IsolationLevel
+    from txnstore.read.plan import OffsetAndTimestamp as OffsetAndTimestamp
     from txnstore.read.records import Record as Record
     from txnstore.runtime import Runtime as Runtime
     from txnstore.scan import Scan as Scan
@@ -41,19 +64,42 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Consumer": "txnstore.consumer",
+    "ExpiryReport": "txnstore.coordinator.expiration",
+    "GroupDescription": "txnstore.admin.groups",
+    "GroupMember": "txnstore.admin.groups",
+    "GroupMetadata": "txnstore.core.groups.model",
+    "GroupPosition": "txnstore.admin.groups",
+    "HangingTransaction": "txnstore.admin.descriptions",
     "Isolation": "txnstore.core.model",
+    "IsolationLevel": "txnstore.read.plan",
     "OffsetAndMetadata": "txnstore.core.groups.model",
+    "OffsetAndTimestamp": "txnstore.read.plan",
+    "OpenData": "txnstore.admin.descriptions",
+    "Outcome": "txnstore.core.model",
     "PartitionOffsets": "txnstore.consumer",
     "PreparedTxn": "txnstore.producer.prepared",
     "Producer": "txnstore.producer",
+    "ProducerDescription": "txnstore.admin.descriptions",
+    "ProducerIdentity": "txnstore.core.model",
     "Record": "txnstore.read.records",
+    "RecordFuture": "txnstore.producer.futures",
     "RecordMetadata": "txnstore.producer.futures",
+    "RecoveryReport": "txnstore.coordinator.recovery",
     "Runtime": "txnstore.runtime",
     "Scan": "txnstore.scan",
+    "Slice": "txnstore.core.log.visibility",
     "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",
+    "StoreMetrics": "txnstore.connection",
+    "TableFuture": "txnstore.producer.futures",
     "Topic": "txnstore.core.catalog.model",
     "TopicPartition": "txnstore.core.model",
+    "Transaction": "txnstore.core.transactions.model",
+    "TransactionDescription": "txnstore.admin.descriptions",
+    "TransactionHistory": "txnstore.admin.descriptions",
+    "TransactionScope": "txnstore.producer.scope",
+    "TransactionStep": "txnstore.core.history",
+    "TxnState": "txnstore.core.transactions.model",
     "create": "txnstore.store",
     "open": "txnstore.store",
 }
@@ -61,19 +107,42 @@ _MODULES = frozenset({"catalog", "compactor", "errors", "spark", "sql", "testing
 
 __all__ = [
     "Consumer",
+    "ExpiryReport",
+    "GroupDescription",
+    "GroupMember",
+    "GroupMetadata",
+    "GroupPosition",
+    "HangingTransaction",
     "Isolation",
+    "IsolationLevel",
     "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "OpenData",
+    "Outcome",
     "PartitionOffsets",
     "PreparedTxn",
     "Producer",
+    "ProducerDescription",
+    "ProducerIdentity",
     "Record",
+    "RecordFuture",
     "RecordMetadata",
+    "RecoveryReport",
     "Runtime",
     "Scan",
+    "Slice",
     "Snapshot",
     "Store",
+    "StoreMetrics",
+    "TableFuture",
     "Topic",
     "TopicPartition",
+    "Transaction",
+    "TransactionDescription",
+    "TransactionHistory",
+    "TransactionScope",
+    "TransactionStep",
+    "TxnState",
     "TxnStoreError",
     "__version__",
     "create",

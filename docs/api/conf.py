@@ -47,14 +47,17 @@ nitpick_ignore_regex = [
     (r"py:class", r"(dict|Map)\[.*"),
     (r"py:class", r"Any|Callable|Collection|Executor|Future|Generator|Generic|Iterable|Iterator|Literal|Mapping"),
     (r"py:class", r"Protocol|Random|Self|Sequence|TracebackType|enum\..*"),
-    # PyArrow: results and schemas of scans and SQL.
-    (r"py:(class|exc)", r"(pa|pyarrow)\..*"),
+    # PyArrow: results and schemas of scans and SQL, filters.
+    (r"py:(class|exc)", r"(pa|pc|pyarrow)\..*"),
+    # pandas and Polars: results of scans.
+    (r"py:class", r"(pd|pl)\.DataFrame"),
     # DuckDB: connections and relations.
     (r"py:(class|exc)", r"(duckdb|_duckdb)\..*|DuckDBPy(Connection|Relation)"),
     # PySpark: sessions and data frames.
     (r"py:class", r"pyspark\..*|DataFrame|SparkSession|DataSource"),
     # Internal: a type variable, a protocol, or a value object that signatures mention and callers never name.
-    (r"py:class", r"(.*\.)?(T|_SendFuture|Batch|Connection|CountingStore|Map|ObjectStore|Progress|Reads|RetryingStore|View)"),
+    (r"py:class", r"(.*\.)?(T|_SendFuture|Batch|Connection|CountingStore|Map|ObjectStore)"),
+    (r"py:class", r"(.*\.)?(Progress|Reads|RetryingStore|View)"),
 ]
 
 _DOCUMENTED = ("class", "exception", "data", "attribute", "type", "function", "method", "property")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -11,9 +12,55 @@ from txnstore import compactor, errors, spark, sql, testing
 PAGES = Path(__file__).parents[2] / "docs" / "api"
 
 
+#: Types of arguments: their docstrings are where they are defined, so the pages name that module.
+ARGUMENT_TYPES = {
+    "txnstore.admin.groups.Target",
+    "txnstore.consumer.Reset",
+    "txnstore.consumer.membership.AssignorName",
+    "txnstore.consumer.membership.Callback",
+    "txnstore.consumer.subscription.ResetPolicy",
+    "txnstore.read.plan.IsolationLevel",
+    "txnstore.scan.Bound",
+}
+PUBLIC_MODULES = {"txnstore", *(f"txnstore.{name}" for name in ("compactor", "errors", "spark", "sql", "testing"))}
+
+
+def _qualified() -> set[str]:
+    """The names that the pages document, each with its module; members of ``Store`` count as names of ``txnstore``."""
+    found = set()
+    for page in PAGES.glob("*.rst"):
+        module = ""
+        # A member below its class is indented and stands without the name of the class.
+        text = page.read_text(encoding="utf-8")
+        for kind, argument in re.findall(r"^\.\. (auto\w+|currentmodule):: (\S+)", text, re.MULTILINE):
+            name = argument.removesuffix("()")
+            if kind == "currentmodule":
+                module = name
+            else:
+                found.add(name if name.startswith("txnstore.") else f"{module}.{name}")
+    return found
+
+
 def _documented() -> set[str]:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.rst"))
-    return {name.removesuffix("()") for name in re.findall(r"\.\. auto\w+:: (\S+)", text)}
+    written = {name.removesuffix("()") for name in re.findall(r"\.\. auto\w+:: (\S+)", text)}
+    return written | {name.rpartition(".")[2] for name in written & ARGUMENT_TYPES}
+
+
+def test_api_reference_uses_public_names_only() -> None:
+    names = {name.replace("txnstore.Store.", "txnstore.") for name in _qualified()} - ARGUMENT_TYPES
+    assert [name for name in sorted(names) if name.rpartition(".")[0] not in PUBLIC_MODULES] == []
+
+
+def test_api_reference_names_exist() -> None:
+    assert [name for name in sorted(_qualified()) if not _exists(name)] == []
+
+
+def _exists(name: str) -> bool:
+    owner, _, last = name.rpartition(".")
+    if owner == "txnstore.Store":
+        return hasattr(txnstore.Store, last)
+    return hasattr(importlib.import_module(owner), last)
 
 
 def test_api_reference_documents_every_public_name() -> None:
