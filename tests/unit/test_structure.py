@@ -1,0 +1,114 @@
+"""The pages that describe the structure of the code name files, folders and names that exist."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from txnstore.chain.state_document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
+from txnstore.core.groups.model import Group
+from txnstore.core.log.model import Partition
+from txnstore.core.state import State
+from txnstore.core.transactions.model import Transaction
+
+ROOT = Path(__file__).parents[2]
+CODE, TESTS = ROOT / "txnstore", ROOT / "tests"
+STRUCTURE = ROOT / "docs" / "design" / "0008-house.md"
+#: A file or a folder: `core/log/`, `upload.py`, `protocol/test_core_*.py`.
+PATH = re.compile(r"[\w.*/-]*(?:/|\.(?:py|md|rst|toml))")
+NAME = re.compile(r"[A-Za-z_]\w+")
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    """The map of CONTRIBUTING: change, code, tests."""
+    text = (
+        (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Where do I change what?")[1].split("\n## ")[0]
+    )
+    cells = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in text.splitlines()]
+    found = [row for row in cells if len(row) == 3][1:]
+    return [(change.strip("| "), code, tests.strip("| ")) for change, code, tests in found]
+
+
+def _quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def _found(base: Path, path: str) -> list[Path]:
+    """The files of a path, which may be a pattern or a folder."""
+    paths = list(base.glob(path.rstrip("/")))
+    return [file for one in paths for file in ([one] if one.is_file() else sorted(one.rglob("*.py")))]
+
+
+def _missing(cell: str, base: Path) -> list[str]:
+    """What a cell names and what does not exist; a name must occur in a file that the cell names."""
+    missing: list[str] = []
+    files: list[Path] = []
+    folder = base
+    words = _quoted(cell)
+    for word in filter(PATH.fullmatch, words):
+        found = next((hits for place in (base, ROOT, folder) if (hits := _found(place, word))), [])
+        if not found:
+            missing.append(word)
+        elif "*" not in word:
+            folder = next(place for place in (base, ROOT, folder) if _found(place, word)) / word
+            folder = folder if folder.is_dir() else folder.parent
+        files += found
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    names = [word for word in words if NAME.fullmatch(word)]
+    return missing + [name for name in names if not re.search(rf"\b{name}\b", text)]
+
+
+@pytest.mark.parametrize("row", _rows(), ids=lambda row: row[0])
+def test_map_of_changes_names_what_exists(row: tuple[str, str, str]) -> None:
+    _, code, tests = row
+    assert _missing(code, CODE) + _missing(tests, TESTS) == []
+
+
+def test_map_of_changes_is_found() -> None:
+    assert len(_rows()) > 25
+    assert _missing("`core/grups/`, `model.py`", CODE) == ["core/grups/", "model.py"]
+    assert _missing("`core/groups/`: `Grup`", CODE) == ["Grup"]
+
+
+def test_tree_of_the_structure_note_names_what_exists() -> None:
+    tree = STRUCTURE.read_text(encoding="utf-8").split("```")[1]
+    missing: list[str] = []
+    folders = [ROOT]
+    for line in filter(None, tree.splitlines()):
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = re.match(r"(?:[\w.]+(?:/|\.py)\s+)*[\w.]+(?:/|\.py)(?=\s|$)", line.strip())
+        if names is None:
+            continue  # a description goes on
+        folder = folders[depth]
+        paths = [folder / name for name in names.group().split()]
+        missing += [str(path.relative_to(ROOT)) for path in paths if not path.exists()]
+        folders[depth + 1 :] = [paths[0]]
+    assert missing == []
+
+
+def test_structure_note_names_every_folder() -> None:
+    tree = STRUCTURE.read_text(encoding="utf-8").split("```")[1]
+    folders = {path.name for top in (CODE, CODE / "core", TESTS) for path in top.iterdir() if path.is_dir()}
+    here = {name for name in folders if not name.startswith(("__", "."))} - {"helpers", "pages"}
+    assert here - {name.rstrip("/") for name in re.findall(r"\w+/", tree)} == set()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "design").glob("*.md")), ids=lambda page: page.name)
+def test_design_notes_name_paths_that_exist(page: Path) -> None:
+    words = [word for word in _quoted(page.read_text(encoding="utf-8")) if "/" in word and PATH.fullmatch(word)]
+    assert [word for word in words if not any(list(base.glob(word.rstrip("/"))) for base in (ROOT, CODE, TESTS))] == []
+
+
+def _names(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def test_checkpoint_document_has_every_field_of_the_state() -> None:
+    """A field of the state that is not stored would be lost by the process that opens the store next."""
+    assert _names(GroupDocument) == _names(Group) | {"name"}
+    assert _names(TransactionDocument) == _names(Transaction)
+    assert _names(PartitionDocument) == _names(Partition) - {"batches"} | {"tp"}
+    assert set(HeadDocument.model_fields) - {"version"} == _names(State) | {"batches_sha256"}
