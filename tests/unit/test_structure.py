@@ -96,8 +96,11 @@ def test_structure_note_names_every_folder() -> None:
     assert here - {name.rstrip("/") for name in re.findall(r"\w+/", tree)} == set()
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "design").glob("*.md")), ids=lambda page: page.name)
-def test_design_notes_name_paths_that_exist(page: Path) -> None:
+PAGES = [*sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "docs" / "testing.md", ROOT / "docs" / "glossary.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_paths_that_exist(page: Path) -> None:
     words = [word for word in _quoted(page.read_text(encoding="utf-8")) if "/" in word and PATH.fullmatch(word)]
     assert [word for word in words if not any(list(base.glob(word.rstrip("/"))) for base in (ROOT, CODE, TESTS))] == []
 
