@@ -11,7 +11,13 @@ import pytest
 
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, new_store, sound, values
-from txnstore.errors import InvalidTxnStateError, ProducerFencedError, StorageRefusedError, TransactionAbortedError
+from txnstore.errors import (
+    InvalidTxnStateError,
+    ProducerFencedError,
+    SchemaMismatchError,
+    StorageRefusedError,
+    TransactionAbortedError,
+)
 from txnstore.producer import Producer
 from txnstore.producer.batches import RECORD_OVERHEAD
 from txnstore.producer.futures import RecordFuture
@@ -268,3 +274,22 @@ def test_a_close_of_a_transactional_producer_aborts_what_is_open() -> None:
     assert isinstance(waiting.exception(), TransactionAbortedError)
     found = bench.store.offsets("t", 0)
     assert found.last_stable == found.high_watermark == 2
+
+
+def test_a_batch_that_is_given_up_while_another_thread_flushes_leaves_the_buffer(gated: GatedStore) -> None:
+    """The refused record abandons a batch whose upload has not begun; the flush then finds it settled."""
+    store = new_store(gated)
+    producer = store.producer("id")
+    producer.begin_transaction()
+    producer.send("t", RECORD, partition=0)
+    gate = gated.hold("put", "topics/")
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(producer.flush)
+        gate.wait_for(1)
+        producer.send("t", RECORD, partition=1)
+        with pytest.raises(SchemaMismatchError):
+            producer.send("t", "text")  # type: ignore[arg-type]
+        gate.open()
+        assert isinstance(flushing.exception(timeout=60), InvalidTxnStateError)
+    producer.abort_transaction()
+    assert held(producer) == producer._accumulator.buffered == 0

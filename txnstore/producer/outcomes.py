@@ -23,6 +23,8 @@ class Outcomes:
     def fail_and_forget(self, uploads: Sequence[Upload], error: Exception) -> None:
         """The batches of these uploads have failed, and leave the accumulator."""
         self.fail(uploads, error)
+        for upload in uploads:  # One that was abandoned before it began has released nothing itself.
+            self._accumulator.released(upload)
         self._accumulator.forget(uploads)
 
     def fail(self, uploads: Sequence[Upload], error: Exception) -> None:

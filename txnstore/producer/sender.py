@@ -333,8 +333,6 @@ class Sender:
         uploads = self.accumulator.abandon()
         futures.wait([upload.task for upload in uploads if upload.task is not None])
         self.outcomes.fail_and_forget(uploads, error)
-        for upload in uploads:
-            self.accumulator.released(upload)
 
     # In the background ------------------------------------------------------------------------------------------------
 
