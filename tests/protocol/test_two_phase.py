@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
+from tests.helpers.shell import GatedStore
 from txnstore import PreparedTxn
 from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
@@ -50,6 +53,28 @@ def prepared(store: Store) -> tuple[Producer, PreparedTxn]:
 
 def clean(store: Store) -> bool:
     return check_view(connection_of(store).view()) == [] and store.verify(deep=True).ok
+
+
+def test_tpc_03_a_transaction_that_is_being_prepared_takes_nothing_more(clock: ManualClock) -> None:
+    """TPC-03: what prepare_transaction does not write must not be taken in while it writes; sends may follow a failure."""
+    gated = GatedStore(MemoryStore(clock=clock))
+    store = process(gated, clock, chains=1)
+    store.create_topic("t", partitions=1)
+    producer = store.producer("id")
+    producer.begin_transaction()
+    producer.send("t", b"early")
+    gate = gated.hold("put", "topics/")
+    with ThreadPoolExecutor(1) as pool:
+        preparing = pool.submit(producer.prepare_transaction)
+        gate.wait_for()
+        for call in (lambda: producer.send("t", b"late"), lambda: producer.send_offsets({T0: 6}, "g")):
+            with pytest.raises(InvalidTxnStateError, match="being prepared"):
+                call()
+        gate.open()
+        name = preparing.result(timeout=60)
+    another = process(gated, clock).producer("id", keep_prepared=True)
+    assert another.complete_transaction(name)
+    assert seen(process(gated, clock)) == {b"early": 1}
 
 
 def test_tpc_03_a_prepared_transaction_takes_nothing_more(bucket: MemoryStore, clock: ManualClock) -> None:

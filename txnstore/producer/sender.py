@@ -266,12 +266,15 @@ class Sender:
         manager.check_process()
         try:
             with self._turn:
-                manager.require(Event.PREPARE)
-                self._flush()
-                manager.check_flush()
-                if manager.started:
-                    self._hold()
-                return manager.prepare()
+                try:
+                    manager.begin_prepare()
+                    self._flush()
+                    manager.check_flush()
+                    if manager.started:
+                        self._hold()
+                    return manager.prepare()
+                finally:
+                    manager.end_prepare()
         finally:
             self.outcomes.tell()
 

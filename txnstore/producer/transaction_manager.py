@@ -23,6 +23,7 @@ from txnstore.producer.upload import Upload
 
 _ENDING = (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION)
 _OUTCOMES = {Outcome.COMMIT: Event.COMMIT, Outcome.ABORT: Event.ABORT}
+_ADDING = (Event.SEND, Event.SEND_OFFSETS)
 _VERBS = {Event.BEGIN: "begin a transaction", Event.SEND: "send", Event.SEND_OFFSETS: "send offsets",
           Event.FLUSH: "flush", Event.PREPARE: "prepare", Event.COMMIT: "commit", Event.ABORT: "abort"}  # fmt: skip
 
@@ -62,6 +63,7 @@ class TransactionManager:
         self._offsets: list[TxnOffsets] = []
         self._unreported: Exception | None = None
         self._unheard: Outcome | None = None
+        self._preparing = False
 
     # States -----------------------------------------------------------------------------------------------------------
 
@@ -74,10 +76,12 @@ class TransactionManager:
         self._note()
 
     def _note(self) -> None:
-        self.takes_records = Event.SEND in TABLE[self.transactional][self.state] and self._unreported is None
+        self.takes_records = self.allows(Event.SEND) and self._unreported is None
 
     def allows(self, event: Event) -> bool:
-        """Whether the event is one that the state takes."""
+        """Whether the event is one that the state takes; none that adds to a transaction that is being prepared."""
+        if self._preparing and event in _ADDING:
+            return False
         return event in TABLE[self.transactional][self.state]
 
     def _refusal(self, event: Event) -> BaseException:
@@ -100,6 +104,8 @@ class TransactionManager:
         if self.state in _ENDING:
             why = "its outcome is not known yet, repeat that call" if self.end_unknown else "wait for it to end"
             return InvalidTxnStateError(f"cannot {what}: the transaction is being committed or aborted; {why}")
+        if self._preparing and event in _ADDING:
+            return InvalidTxnStateError(f"cannot {what}: the transaction is being prepared; wait for it to end")
         if self.state is State.PREPARED_TRANSACTION:
             msg = f"cannot {what}: the transaction is prepared; commit, abort or complete it"
             return InvalidTxnStateError(msg)
@@ -196,12 +202,20 @@ class TransactionManager:
             if offsets.offsets:
                 self._offsets.append(offsets)
 
-    def require(self, event: Event) -> None:
-        """Raise unless the state takes the event."""
+    def begin_prepare(self) -> None:
+        """A prepare begins: from here on nothing is taken in, so all that was sent is written before it is held."""
         self.check_usable()
         with self.lock:
-            if not self.allows(event):
-                raise self._refusal(event)
+            if not self.allows(Event.PREPARE):
+                raise self._refusal(Event.PREPARE)
+            self._preparing = True
+            self._note()
+
+    def end_prepare(self) -> None:
+        """A prepare has ended, or failed."""
+        with self.lock:
+            self._preparing = False
+            self._note()
 
     def prepare(self) -> PreparedTxn:
         """Everything is written and held: an outside coordinator decides."""
@@ -280,7 +294,7 @@ class TransactionManager:
         What is refused for the state of the producer changes nothing.
         """
         with self.lock:
-            if self.forked or self.state is not State.IN_TRANSACTION:
+            if self.forked or self._preparing or self.state is not State.IN_TRANSACTION:
                 return False
             self._move(Event.ABORTABLE)
             self.error = error
