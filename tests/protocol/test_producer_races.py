@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 import txnstore
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, GatedStore, another_process, entries, in_threads, new_store, rows, sound, values
-from txnstore.errors import InvalidTxnStateError, ProducerClosedError, ProducerError, TransactionAbortedError
+from txnstore.errors import (
+    InvalidTxnStateError,
+    ProducerClosedError,
+    ProducerError,
+    StorageRefusedError,
+    TransactionAbortedError,
+)
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
@@ -329,3 +337,56 @@ def test_another_process_with_the_same_id_takes_over_where_the_first_one_stopped
             producer.send("t", b"%d" % step, partition=0)
             producer.commit_transaction()
     assert values(bench.store) == [b"0", b"1", b"2", b"3"]
+
+
+class _Refusing(GatedStore):
+    """Refuses the segments of one partition."""
+
+    refused = "none"
+
+    def put(self, key: str, data: bytes) -> None:
+        if self.refused in key:
+            msg = "refused"
+            raise StorageRefusedError(msg)
+        super().put(key, data)
+
+
+class _Turn:
+    """A turn that says when it was given back."""
+
+    def __init__(self, inner: Any, given_back: Callable[[], None]) -> None:
+        self._inner, self._given_back = inner, given_back
+
+    def __enter__(self) -> None:
+        self._inner.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._inner.release()
+        self._given_back()
+
+
+def test_a_flush_does_not_clear_what_the_next_one_in_the_background_finds() -> None:
+    """ERR-05: the one who flushed hears of his own batches; those that fail after his turn are reported later."""
+    objects = _Refusing(MemoryStore())
+    store = new_store(objects)
+    producer = store.producer(linger=None)
+    sender, topic = producer._sender, "t"
+    turn = sender._turn
+    with ThreadPoolExecutor(1) as pool:
+
+        def another() -> None:
+            sender._turn = turn
+            objects.refused = "topics/t/0/"
+            producer.send(topic, b"lost", partition=0)
+            producer.send(topic, b"good", partition=1)
+            background.append((objects.hold("put_if_absent", "entries/"), pool.submit(sender.flush_for, None)))
+            background[0][0].wait_for()
+
+        background: list[Any] = []
+        sender._turn = _Turn(turn, another)  # type: ignore[assignment]
+        producer.flush()
+        gate, flushing = background[0]
+        gate.open()
+        assert isinstance(flushing.result(timeout=60), StorageRefusedError)
+    with pytest.raises(StorageRefusedError):
+        producer.send(topic, b"next")

@@ -40,14 +40,15 @@ class Outcomes:
         self._told += batches
 
     def heard(self) -> None:
-        """The caller hears of what failed: the next call need not report it."""
-        if not self._manager.forked:
-            self.failed.clear()
-            self.tell()
+        """The caller hears of what failed: the next call need not report it.
+
+        Called while it has the sender's turn: what fails after that is for the one who has the turn then.
+        """
+        self.failed.clear()
 
     def tell(self) -> None:
         """Call the done callbacks of settled batches, when no lock is held; all of them are settled by then."""
-        while True:
+        while not self._manager.forked:
             try:
                 batch = self._told.popleft()
             except IndexError:

@@ -32,7 +32,7 @@ from txnstore.producer.linger import Linger
 from txnstore.producer.outcomes import Outcomes
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import Pending, TransactionManager
-from txnstore.producer.transaction_state import Event, State
+from txnstore.producer.transaction_state import State
 from txnstore.producer.upload import Upload, rounds
 from txnstore.producer.uploader import Uploader
 
@@ -90,18 +90,24 @@ class Sender:
         """Upload and register everything that was sent before. Raises the first error."""
         try:
             with self._turn:
-                self._flush()
+                try:
+                    self._flush()
+                finally:
+                    self.outcomes.heard()
         finally:
-            self.outcomes.heard()
+            self.outcomes.tell()
 
     def make_room(self) -> None:
         """Register what is uploaded until the buffer has room, however long that takes."""
         self._manager.check_usable()
         try:
             with self._turn:
-                self._flush(crowd_only=True)
+                try:
+                    self._flush(crowd_only=True)
+                finally:
+                    self.outcomes.heard()
         finally:
-            self.outcomes.heard()
+            self.outcomes.tell()
 
     def _flush(self, *, crowd_only: bool = False) -> None:
         manager, accumulator = self._manager, self.accumulator
@@ -221,9 +227,12 @@ class Sender:
         self._manager.check_process()  # Before the turn, which nobody gives back in a forked child.
         try:
             with self._turn:
-                self._end(outcome)
+                try:
+                    self._end(outcome)
+                finally:
+                    self.outcomes.heard()
         finally:
-            self.outcomes.heard()
+            self.outcomes.tell()
         self._manager.heard()
 
     def _end(self, outcome: Outcome) -> None:
