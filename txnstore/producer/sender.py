@@ -67,8 +67,8 @@ class Sender:
         accumulator = self.accumulator
         good: list[Upload] = []
         bad: list[Upload] = []
-        while accumulator.unstarted and not crowd_only:
-            self.uploader.wait_for(accumulator.unstarted[0])  # While the others are on their way.
+        if not crowd_only:
+            self.uploader.upload_rest()  # While the others are on their way.
         for upload in list(accumulator.sealed):
             if crowd_only and not upload.ended and accumulator.buffered * 2 < accumulator.buffer_bytes:
                 break

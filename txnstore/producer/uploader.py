@@ -28,6 +28,15 @@ class Uploader:
             pool = pool or self._connection.pool
             upload.task = pool.submit(self._upload, upload)
 
+    def upload_rest(self) -> None:
+        """Do here what nobody has begun."""
+        while True:
+            try:
+                upload = self._accumulator.unstarted[0]
+            except IndexError:  # Perhaps another thread, in a send, has just begun the last one.
+                return
+            self.wait_for(upload)
+
     def _upload(self, upload: Upload) -> None:
         """Upload one batch, in whichever thread. An interrupt leaves it as it was, to be done again."""
         if upload.ended or upload.abandoned:
