@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -303,3 +304,10 @@ def test_columns_exceeding_32_bit_offsets_are_split(monkeypatch: pytest.MonkeyPa
     column = normalize(pa.table({"c": pa.array(texts, pa.large_string())}), one(pa.string()))["c"]
     assert column.num_chunks > 5
     assert column.to_pylist() == texts
+
+
+@pytest.mark.parametrize("value", [Decimal("Infinity"), np.datetime64("2020-01-01")], ids=["infinity", "numpy-day"])
+def test_a_value_that_arrow_cannot_take_is_a_mismatch(value: object) -> None:
+    """Arrow raises a bare TypeError for these."""
+    with pytest.raises(SchemaMismatchError, match="column 'c' does not fit"):
+        normalize([{"c": value}], pa.schema([("c", pa.int64())]))

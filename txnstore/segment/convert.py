@@ -159,7 +159,7 @@ def _array(values: Any, field: pa.Field) -> Any:
         if pt.is_temporal(field.type) and (not pandas or values.dtype == object):
             values = _without_integers(values, field)
         return pa.array(values, from_pandas=pandas)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, TypeError) as error:  # Arrow leaves some values as a bare TypeError.
         raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
 
 
