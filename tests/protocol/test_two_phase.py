@@ -56,7 +56,7 @@ def clean(store: Store) -> bool:
 
 
 def test_tpc_03_a_transaction_that_is_being_prepared_takes_nothing_more(clock: ManualClock) -> None:
-    """TPC-03: what prepare_transaction does not write must not be taken in while it writes; sends may follow a failure."""
+    """TPC-03: what prepare_transaction does not write must not be taken in while it writes."""
     gated = GatedStore(MemoryStore(clock=clock))
     store = process(gated, clock, chains=1)
     store.create_topic("t", partitions=1)
