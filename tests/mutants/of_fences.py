@@ -88,7 +88,7 @@ FENCES = (
     ),
     Mutant(
         "a late copy brings a deleted topic back",
-        catalog_rules._heard_of,
+        catalog_rules._known_revision,
         "max(known.revision if known is not None else 0, state.deleted.get(name, 0))",
         "known.revision if known is not None else 0",
         test=_FENCES + "test_a_topic_that_is_altered_while_it_is_deleted_is_closed_again",

@@ -1,4 +1,4 @@
-"""The state of a chain as a JSON document, without its batches: the head of a checkpoint."""
+"""The head of a checkpoint: the state of a chain as a JSON document, without its batches (``docs/format.md``)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "CO
 
 @dataclass(frozen=True, slots=True)
 class TransactionDocument:
-    """A transaction with its partitions and versions in a stable order."""
+    """A transaction, with sorted partitions, groups, topic ids and versions."""
 
     transactional_id: str
     producer_id: int
@@ -64,7 +64,7 @@ class OffsetDocument:
 
 @dataclass(frozen=True, slots=True)
 class GroupDocument:
-    """A group; ``pending`` by producer id."""
+    """A group; ``pending`` has the pending offsets by producer id."""
 
     name: str
     offsets: list[OffsetDocument]
@@ -76,7 +76,7 @@ class GroupDocument:
 
 
 class HeadDocument(Stored):
-    """``head.json`` of a checkpoint."""
+    """``head.json`` of a checkpoint; ``batches_sha256`` is the hash of the object with the batches."""
 
     chain: int
     chains: int
@@ -98,7 +98,7 @@ class HeadDocument(Stored):
 
 
 def to_document(state: State, batches_sha256: str) -> HeadDocument:
-    """The document of a state; equal states give equal documents."""
+    """The document of a state; equal states have equal documents."""
     return HeadDocument(
         chain=state.chain,
         chains=state.chains,
@@ -186,7 +186,7 @@ def _transaction_document(txn: Transaction) -> TransactionDocument:
 
 
 def _stored(state: TxnState) -> StoredState:
-    """The name of a state; two of Kafka's states pass within an entry and are never stored (STM-03)."""
+    """The name of a state; Kafka's states DEAD and PREPARE_EPOCH_FENCE are never stored (STM-03)."""
     for name in get_args(StoredState):
         if name == state.name:
             stored: StoredState = name

@@ -1,1 +1,1 @@
-"""Commands on their way to the chains that decide them, and transactions through all chains that they touch."""
+"""The coordinator: takes commands to the chains that decide them, and transactions through all their chains."""

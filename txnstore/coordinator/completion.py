@@ -1,4 +1,4 @@
-"""The second half of a transaction across chains: markers, completion, and whoever has to wait for them."""
+"""Completion of transactions across chains: markers and completion, immediately or in the background."""
 
 from __future__ import annotations
 
@@ -26,12 +26,18 @@ from txnstore.errors import (
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: How often a command is tried again when the transaction before it had to be finished first.
+
+#: The number of times that a command is repeated after the completion of an earlier transaction.
 ATTEMPTS = 8
 
 
 class Endings:
-    """Finishes decided transactions, at once or in the background. Safe for many threads."""
+    """Completes decided transactions, immediately or in the background. Thread-safe.
+
+    Args:
+        chains: The chains of the store.
+        background: Returns the executor for work that no caller waits for.
+    """
 
     def __init__(self, chains: Chains, background: Callable[[], Executor]) -> None:
         self._chains = chains
@@ -40,49 +46,53 @@ class Endings:
         self._lock = threading.Lock()
 
     def finish(self, decided: Unfinished) -> None:
-        """Write the markers of a decided transaction wherever they are missing, then complete it.
+        """Write the missing markers of a decided transaction in all chains, then complete it.
 
-        May be done at any time, by anybody, by several at once. A chain that cannot be written keeps the others from
-        nothing: they have their markers when this raises.
+        Any process may do this at any time, several of them concurrently (END-08). If a chain cannot be written, this
+        raises after the markers of all other chains are written.
         """
         home = chain_of_producer(decided.producer_id)
         others = sorted(chains_of(decided, len(self._chains)) - {home})
-        decision = (home, self._chains[home].state.sequence)  # Who knows the decision knows an entry that has it.
+        decision = (home, self._chains[home].state.sequence)  # The local state includes the decision.
         after = self._chains.at_once({number: partial(self._mark, number, decided, decision) for number in others})
         self._chains[home].submit(CompleteTxn(decided, tuple(sorted(after.items()))))
 
     def _mark(self, number: int, decided: Unfinished, decision: tuple[int, int]) -> int:
-        """The markers in one chain; an entry at which they are there."""
+        """Write the markers in one chain; returns an entry that follows them."""
         chain = self._chains[number]
         command = WriteMarkers(decided, decision)
         try:
             submit_told(self._chains, number, command)
         except UnknownTopicOrPartitionError:
-            chain.submit(replace(command, told=True))  # What is deleted needs no marker: the chain is fenced.
+            chain.submit(replace(command, told=True))  # A deleted topic needs no marker; the chain is fenced.
         return chain.state.sequence
 
     def finish_first(self, decided: Unfinished) -> None:
-        """Finish what stands in the way of a command; the decision has happened, whatever becomes of this."""
+        """Complete a transaction that blocks a command.
+
+        Raises:
+            UnknownOutcomeError: A storage error; the decision is stored, so *nothing happened* would not be true.
+        """
         try:
             self.finish(decided)
         except StorageError as error:
             raise left_unknown(error, happened=True) from error
 
     def finish_later(self, decided: Unfinished) -> None:
-        """Finish in the background: it is durable and decided, and whoever comes next can go on with it."""
+        """Complete a transaction in the background; its decision is durable, so any process can complete it later."""
         self.in_background(decided.transactional_id, partial(self.finish, decided))
 
     def in_background(self, transactional_id: str | None, work: Callable[[], object]) -> None:
-        """Go on with a transaction while nobody waits; an error is left to whoever needs the result."""
+        """Run work on a transaction in the background; an error is logged, and the next command repeats the work."""
         self.wait_for(transactional_id)
         running = self._background().submit(_quietly, transactional_id, work)
         with self._lock:
             self._running[transactional_id or ""] = running, work
 
     def wait_for(self, transactional_id: str | None) -> None:
-        """Wait for what this process does in the background for a transactional id, if there is anything.
+        """Wait for the background work of this process on a transactional id, if there is any.
 
-        What has not begun is done here: the background may be full of what waits for another chain.
+        Work that has not started runs in the calling thread, so a full executor cannot block it.
         """
         with self._lock:
             running, work = self._running.pop(transactional_id or "", (None, None))
@@ -94,9 +104,9 @@ class Endings:
             running.result()
 
     def when_free(self, producer: ProducerIdentity, call: Callable[[], T], *, wait: bool = True) -> T:
-        """The answer of a call that needs the transaction before it to be finished everywhere (ADD-05).
+        """Call ``call``, and complete the previous transaction of the producer first if it refuses the call (ADD-05).
 
-        ``wait``: also for the background, where this does not run in it.
+        ``wait``: wait for background work first; False if this runs in the background itself.
         """
         if wait:
             self.wait_for(producer.transactional_id)
@@ -115,8 +125,8 @@ class Endings:
 def _quietly(transactional_id: str | None, work: Callable[[], object]) -> None:
     try:
         work()
-    except Exception as error:  # noqa: BLE001 - whoever comes next does it again, and is told
+    except Exception as error:  # noqa: BLE001 - the next command of the transactional id repeats it and raises
         _LOG.warning(
-            "the end of a transaction is left to whoever comes next",
+            "background work on a transaction failed; the next command or a recovery repeats it",
             extra={"transactional_id": transactional_id, "error": str(error)},
         )

@@ -1,14 +1,14 @@
-"""The coordinator: takes a command to the chain that decides it, and a transaction through all chains that it touches.
+"""The coordinator: takes a command to the chain that decides it, and a transaction through all its chains.
 
-Nothing is kept here that could be lost: every step of a transaction is an entry of a chain, so any process can go on
-where another stopped. A transaction that stays in its coordinator's chain is one entry. Across chains it takes the
-steps of KIP-98::
+It has no state of its own: every step of a transaction is an entry of a chain, so any process can continue where
+another stopped. A transaction inside its coordinator's chain is one entry. Across chains it takes the steps of KIP-98
+(``docs/design/0005-many-chains.md``)::
 
     coordinator's chain          other chains
     AddPartitions, AddOffsets
-                                 batches, offsets      (in parallel, one entry a chain)
-    PREPARE, own markers                               the decision: here a commit returns
-                                 markers               (in parallel, one entry a chain)
+                                 batches, offsets      (in parallel, one entry per chain)
+    PREPARE, own markers                               the decision: a commit returns here
+                                 markers               (in parallel, one entry per chain)
     COMPLETE
 """
 
@@ -58,9 +58,12 @@ T = TypeVar("T")
 
 
 class Coordinator:
-    """Submits commands to the chains of a store. Safe for many threads.
+    """Submits commands to the chains of a store. Thread-safe.
 
-    ``background``: makes the workers that go on with transactions while nobody waits for them.
+    Args:
+        chains: The chains of the store.
+        runtime: The source of randomness.
+        background: Returns the executor for work that no caller waits for.
     """
 
     def __init__(self, chains: Chains, runtime: Runtime, background: Callable[[], Executor]) -> None:
@@ -69,10 +72,13 @@ class Coordinator:
         self.endings = Endings(chains, background)
 
     def submit(self, command: Command) -> Any:
-        """Commit a command and return its answer; raises what refuses it.
+        """Commit a command and return its answer.
 
-        :class:`StorageError`: nothing happened. :class:`UnknownOutcomeError`: nobody could tell, or a part of it
-        happened; the same call again goes on from there.
+        Raises:
+            StorageError: Nothing was written.
+            UnknownOutcomeError: The outcome is unknown, or a part of the command is written; the same call continues
+                from there.
+            TxnStoreError: Another subclass of it: the command is refused.
         """
         if len(self._chains) == 1:
             answer = self._chains[0].submit(command)
@@ -105,7 +111,7 @@ class Coordinator:
     # Producers --------------------------------------------------------------------------------------------------------
 
     def _init(self, command: InitProducer) -> ProducerIdentity:
-        """Grant an identity; what the previous instance left is ended in all chains before (INIT-03, INIT-05)."""
+        """Grant an identity, after the previous transaction is completed in all chains (INIT-03, INIT-05)."""
         candidates = chains_of_command(command, len(self._chains))
         number = candidates[self._runtime.rng.randrange(len(candidates))] if len(candidates) > 1 else candidates[0]
         if command.transactional_id is not None:
@@ -119,11 +125,14 @@ class Coordinator:
             else:
                 identity: ProducerIdentity = answer
                 return identity
-        msg = f"other instances of {command.transactional_id!r} begin transactions all the time"
+        msg = (
+            f"init of {command.transactional_id!r} gave up after {ATTEMPTS} attempts: other instances began new "
+            "transactions each time"
+        )
         raise ConcurrentTransactionsError(msg)
 
     def _fence_old(self, kept: Kept) -> ProducerIdentity:
-        """Before a transaction goes on under a new epoch, its old one is fenced wherever it takes part (TPC-05)."""
+        """Fence the old epoch of a kept transaction in all its chains, before the new identity is returned (TPC-05)."""
         home = chain_of_producer(kept.producer.producer_id)
         after = (home, self._chains[home].state.sequence)
         command = FenceProducer(kept.producer, kept.partitions, kept.groups, after)
@@ -131,9 +140,9 @@ class Coordinator:
         return kept.producer
 
     def _hold(self, command: HoldTxn) -> None:
-        """Prepare in the coordinator's chain, then let every other chain that takes part refuse what is late (TPC-03).
+        """Prepare in the coordinator's chain, then close the transaction in its other chains (TPC-03).
 
-        Only then is the call answered: what an outside coordinator decides takes nothing more in any chain.
+        The call returns after that: a prepared transaction takes no more batches or offsets in any chain.
         """
         producer = command.producer
         home = chain_of_producer(producer.producer_id)
@@ -146,7 +155,7 @@ class Coordinator:
         self._all({number: partial(self._submit, number, sealed) for number in sorted(others)}, happened=True)
 
     def _everywhere(self, command: FenceProducer) -> None:
-        """The same command in every chain that it concerns; what it follows from has happened."""
+        """Submit the same command to all its chains; the entry that it follows from is already stored."""
         numbers = chains_of_command(command, len(self._chains))
         self._all({number: partial(self._submit, number, command) for number in numbers}, happened=True)
 
@@ -168,9 +177,9 @@ class Coordinator:
     def _add(
         self, producer: ProducerIdentity, home: int, own: Part, others: dict[int, Part]
     ) -> tuple[Added | None, tuple[Appended, ...]]:
-        """AddPartitions and AddOffsets for other chains, with the coordinator's own part, unless nothing is new.
+        """Add partitions and groups of other chains, and append the coordinator's own part; skipped if all are added.
 
-        This is the fence for the chains that a zombie never touched (FEN-02): its epoch is refused here.
+        This fences a zombie in chains where it has written nothing (FEN-02): its epoch is refused here.
         """
         partitions = tuple(tp for part in others.values() for tp in part.partitions)
         groups = tuple(group for part in others.values() for group in part.groups)
@@ -186,19 +195,22 @@ class Coordinator:
             added = self._added(home, command)
             if added is not None or not others:
                 return added, appended
-            # It was added, and ended by somebody else since: asked for again, it is refused.
+            # Another process has ended the transaction since: the next attempt is refused.
 
     def _added(self, home: int, command: Append) -> Added | None:
-        """Evidence that the partitions and groups are in the open transaction, as of an entry before it is decided."""
+        """Evidence that the open transaction has the partitions and groups, as of an entry before its decision."""
         state = self._chains[home].state
         txn = state.transactions.get(command.producer.transactional_id or "")
         found = txn is not None and _has(txn, command)
         return Added(home, state.sequence, state.timestamp) if found else None
 
     def announce(self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], groups: Iterable[str]) -> bool:
-        """Begin to add what lies in other chains, in the background; whether there is something to add.
+        """Start to add partitions and groups of other chains in the background.
 
-        It spares the append that follows a round trip. If it fails, that append adds it, or says why not.
+        It saves the next append a round trip. If it fails, that append adds them, or raises.
+
+        Returns:
+            Whether there is something to add.
         """
         count = len(self._chains)
         if count == 1:
@@ -220,7 +232,7 @@ class Coordinator:
     def _register(
         self, producer: ProducerIdentity, added: Added | None, parts: dict[int, Part]
     ) -> dict[int, tuple[Appended, ...]]:
-        """The batches and offsets of a transaction in other chains."""
+        """Append the batches and offsets of a transaction in other chains."""
         work = {
             number: partial(self._submit, number, Append(producer, part.batches, part.offsets, added=added))
             for number, part in parts.items()
@@ -252,9 +264,9 @@ class Coordinator:
         return replace(ended, appended=joined(parts, {**appended, home: ended.appended}))
 
     def _send_ahead(self, command: EndTxn, home: int, parts: dict[int, Part]) -> dict[int, tuple[Appended, ...]]:
-        """What goes to other chains before the decision.
+        """Append the batches and offsets of other chains before the decision.
 
-        A refusal may mean that an earlier attempt of this end was decided: then its batches are where that put them.
+        If they are refused because an earlier attempt of this end was decided, returns where that one appended them.
         """
         producer = command.producer
         try:
@@ -274,12 +286,12 @@ class Coordinator:
             }
 
     def _decided_before(self, command: EndTxn, home: int) -> Transaction | None:
-        """The transaction, if an earlier attempt of this end was decided."""
+        """The transaction, if an earlier attempt of this end was decided; else None."""
         txn = self._chains[home].refresh().transactions.get(command.producer.transactional_id or "")
         return txn if txn is not None and was_decided(txn, command) else None
 
     def _after(self, producer: ProducerIdentity, home: int, parts: dict[int, Part]) -> tuple[tuple[int, int], ...]:
-        """For each other chain in the transaction an entry at which all that was sent to it is there."""
+        """For each other chain of the transaction an entry that follows all its batches and offsets."""
         txn = self._chains[home].state.transactions.get(producer.transactional_id or "")
         numbers = set(parts) | (chains_of(txn, len(self._chains)) if txn is not None else set())
         return tuple((number, self._chains[number].state.sequence) for number in sorted(numbers - {home}))
@@ -290,7 +302,7 @@ class Coordinator:
         if answer is not None:
             self.endings.finish_first(answer)
 
-    # The rest ---------------------------------------------------------------------------------------------------------
+    # Catalog, objects, offsets ----------------------------------------------------------------------------------------
 
     def _change_catalog(self, command: CreateTopic | AlterTopic) -> Topic:
         topic: Topic = self._chains[CATALOG].submit(command)
@@ -311,9 +323,9 @@ class Coordinator:
         return tuple(self._checked_offsets(item) for item in offsets)
 
     def _checked_offsets(self, offsets: TxnOffsets) -> TxnOffsets:
-        """A group's chain cannot tell whether a partition of another chain exists, and of which topic: the catalog can.
+        """Check offsets against the catalog and add the topic ids: a group's chain does not know all partitions.
 
-        What is not true of the catalog as it is known may be true at its head.
+        If the known state of the catalog's chain refuses them, its head decides.
         """
         catalog = self._chains[CATALOG]
         try:
@@ -322,7 +334,17 @@ class Coordinator:
             return _with_topic_ids(catalog.refresh(), offsets)
 
     def _all(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
-        """The answers of all chains. A refusal is raised first; a storage that failed for some leaves it unknown."""
+        """Run the work of all chains concurrently and return the answers.
+
+        Args:
+            work: The work of each chain.
+            happened: A part of the command is already stored.
+
+        Raises:
+            StorageError: All chains failed, and nothing of the command is stored.
+            UnknownOutcomeError: Some chains failed, or ``happened`` is set.
+            TxnStoreError: Another subclass of it: a chain refused its part; raised before storage errors.
+        """
         found, errors = self._chains.try_at_once(work)
         refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
         if refused:
@@ -337,7 +359,7 @@ def _with_topic_ids(catalog: State, offsets: TxnOffsets) -> TxnOffsets:
 
 
 def _has(txn: Transaction, command: Append) -> bool:
-    """Whether all that an append adds is in the open transaction of its producer, which takes more still."""
+    """Whether the open transaction of the producer has all partitions and groups of an append, and is not prepared."""
     return (
         txn.state is TxnState.ONGOING
         and txn.held == NO_PRODUCER

@@ -1,4 +1,4 @@
-"""The copies of the catalog that the other chains keep: chain 0 decides, whoever needs a copy makes it."""
+"""The copies of the catalog in the other chains: chain 0 decides, and a process that needs a copy makes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def submit_told(chains: Chains, number: int, command: Command) -> Any:
-    """Submit to one chain; if it does not know a topic yet that the catalog has, it is told first."""
+    """Submit to one chain; if the chain lacks a topic of the catalog, copy the topic and submit again."""
     try:
         return chains[number].submit(command)
     except UnknownTopicOrPartitionError:
@@ -36,22 +36,22 @@ def submit_told(chains: Chains, number: int, command: Command) -> Any:
 
 
 def copy_topics(chains: Chains, number: int, topics: Iterable[str]) -> bool:
-    """Tell a chain what the catalog says of these topics; whether that was news. One GET, a PUT for news."""
+    """Update a chain's copies of these topics; whether any was stale. One GET, and one PUT per stale copy."""
     if number == CATALOG:
         return False
     catalog = chains[CATALOG].refresh()
-    return _tell(chains, catalog, number, topics)
+    return _update(chains, catalog, number, topics)
 
 
 def copy_everywhere(chains: Chains, topic: Topic, *, deleted: bool = False) -> None:
-    """Tell all chains that lead a partition of a topic of a change that was just made.
+    """Update the copies of a changed topic in all chains that lead a partition of it.
 
-    A chain that cannot be written is told by whoever needs the topic there: the catalog has decided already, and takes
-    nothing back. A deleted topic was closed there before (:func:`delete_topic`).
+    The catalog has decided, so a chain that cannot be written is only logged: a process that needs the topic there
+    updates the copy. A deleted topic is closed there already (:func:`delete_topic`).
     """
     catalog = chains[CATALOG].state
     work = {
-        number: partial(_tell, chains, catalog, number, [topic.name], deleted=deleted)
+        number: partial(_update, chains, catalog, number, [topic.name], deleted=deleted)
         for number in leaders_of(topic, len(chains)) - {CATALOG}
     }
     _, errors = chains.try_at_once(work)
@@ -62,11 +62,16 @@ def copy_everywhere(chains: Chains, topic: Topic, *, deleted: bool = False) -> N
 
 
 def delete_topic(chains: Chains, command: DeleteTopic) -> None:
-    """Delete a topic: close it in all chains that lead partitions of it, delete it in the catalog, tell the chains.
+    """Delete a topic: close it in all chains that lead its partitions, delete it in the catalog, delete the copies.
 
-    No chain takes a record after the catalog has deleted the topic. A chain that cannot be closed fails the deletion:
-    the topic exists, and takes no records in the chains that are closed, until the deletion is repeated (also by
-    :func:`finish_deletions`) or the topic is altered. One chain: one entry.
+    No chain takes a record after the catalog has deleted the topic. If a chain cannot close it, the deletion fails: the
+    topic exists, and takes no records in the chains that have closed it, until the deletion is repeated (also by
+    :func:`finish_deletions`) or the topic is altered. With one chain it is one entry.
+
+    Raises:
+        UnknownTopicOrPartitionError: The topic does not exist.
+        TopicChangedError: The topic does not have the revision of the command.
+        UnknownOutcomeError: Some chains have closed the topic, and it may not be deleted.
     """
     catalog = chains[CATALOG]
     if len(chains) == 1:
@@ -78,21 +83,21 @@ def delete_topic(chains: Chains, command: DeleteTopic) -> None:
         raise UnknownTopicOrPartitionError(msg)
     while topic is not None and topic.topic_id == first.topic_id:
         if command.revision not in {None, topic.revision}:
-            msg = f"topic {topic.name!r} was changed by somebody else while it was deleted"
+            msg = f"topic {topic.name!r} was changed concurrently with its deletion"
             raise TopicChangedError(msg)
         try:
             _delete(chains, topic)
         except TopicChangedError:
             topic = catalog.refresh().topics.get(command.name)
         except UnknownTopicOrPartitionError:
-            return  # Somebody else has deleted it since.
+            return  # Another process has deleted it.
         else:
             copy_everywhere(chains, topic, deleted=True)
             return
 
 
 def _delete(chains: Chains, topic: Topic) -> None:
-    """Close a topic in the other chains that lead partitions of it, then delete this revision in the catalog."""
+    """Close a topic in the other chains that lead its partitions, then delete this revision in the catalog."""
     close = CloseTopic(topic.name, topic.revision)
     others = leaders_of(topic, len(chains)) - {CATALOG}
     closed, errors = chains.try_at_once({number: partial(chains[number].submit, close) for number in others})
@@ -106,7 +111,7 @@ def _delete(chains: Chains, topic: Topic) -> None:
 
 
 def half_deleted(view: View) -> list[Topic]:
-    """Topics that the catalog has, and that a chain has closed for a deletion: nobody knows whether it goes on."""
+    """Topics of the catalog that a chain has closed: their deletion has begun and may be abandoned."""
     return [
         topic
         for topic in view.sorted_topics()
@@ -115,18 +120,18 @@ def half_deleted(view: View) -> list[Topic]:
 
 
 def finish_deletions(chains: Chains, view: View) -> int:
-    """Delete the topics whose deletion was begun and not ended; how many there were."""
+    """Delete the topics whose deletion has begun; returns their number."""
     found = half_deleted(view)
     for topic in found:
         try:
             delete_topic(chains, DeleteTopic(topic.name, topic.revision))
         except (TopicChangedError, UnknownTopicOrPartitionError):
-            _LOG.info("a deletion was overtaken", extra={"topic": topic.name})
+            _LOG.info("the topic of an abandoned deletion was changed or deleted", extra={"topic": topic.name})
     return len(found)
 
 
 def has_stale_copies(view: View) -> bool:
-    """Whether a chain knows a topic otherwise than the catalog, as far as a view tells."""
+    """Whether a chain of the view has a copy that is older than the catalog."""
     return any(
         (topic := view.topics.get(name)) is None or copy.revision < topic.revision
         for state in view.states[1:]
@@ -135,31 +140,37 @@ def has_stale_copies(view: View) -> bool:
 
 
 def copy_all(chains: Chains) -> int:
-    """Bring all copies up to date; how many were not."""
+    """Update all copies; returns the number of chains with stale ones."""
     catalog = chains[CATALOG].refresh()
     return sum(
-        _tell(chains, catalog, chain.number, sorted(set(chain.refresh().topics)))
+        _update(chains, catalog, chain.number, sorted(set(chain.refresh().topics)))
         for chain in chains
         if chain.number != CATALOG
     )
 
 
-def _tell(chains: Chains, catalog: State, number: int, topics: Iterable[str], *, deleted: bool = False) -> bool:
-    """``deleted``: the chain may have heard of the topics, whatever this process has seen of it."""
-    news = False
+def _update(chains: Chains, catalog: State, number: int, topics: Iterable[str], *, deleted: bool = False) -> bool:
+    """Update a chain's copies of topics; whether any was stale.
+
+    ``deleted``: the topics were just deleted; update the chain even if this process knows of no copy there.
+    """
+    stale = False
     for name in topics:
         topic, copy = catalog.topics.get(name), chains[number].state.topics.get(name)
         if topic is None and (deleted or copy is not None):
             chains[number].submit(CopyTopic(name, None, catalog.sequence))
-            news = True
+            stale = True
         elif topic is not None and (copy is None or copy.revision < topic.revision):
             chains[number].submit(CopyTopic(name, topic, topic.revision))
-            news = True
-    return news
+            stale = True
+    return stale
 
 
 def left_unknown(error: Exception, *, happened: bool) -> Exception:
-    """The error to raise if a storage failed in the middle: *nothing happened* would not be true any more."""
+    """The error to raise for ``error``: a storage error becomes an unknown outcome if a part of the command is stored.
+
+    A :class:`StorageError` means that nothing was written, which is not true then.
+    """
     if not happened or not isinstance(error, StorageError) or isinstance(error, UnknownOutcomeError):
         return error
-    return UnknownOutcomeError(f"a part of it is written, the rest is not: {error}")
+    return UnknownOutcomeError(f"a part of the command is stored, the rest is not: {error}")

@@ -1,6 +1,6 @@
-"""Expirations in all chains: each forgets by its own time what was unused for too long (:mod:`txnstore.core.expiry`).
+"""Expiration in all chains, each by its own time (:mod:`txnstore.core.expiration`).
 
-Anybody may do it at any time; whoever is late finds nothing left.
+Any process may run it at any time, several of them concurrently.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from txnstore.validation import check_milliseconds
 
 @dataclass(frozen=True, slots=True)
 class ExpiryReport:
-    """What was forgotten.
+    """What an expiration has removed.
 
     Attributes:
-        producers: How many, counted once for each partition or group that knew them.
-        transactional_ids: The ids.
-        offsets: How many committed offsets of groups.
-        groups: The groups that were deleted as a whole.
+        producers: The number of producer states; a producer counts once per partition, and once per chain with a fence.
+        transactional_ids: The transactional ids.
+        offsets: The number of committed offsets.
+        groups: The deleted groups.
     """
 
     producers: int = 0
@@ -33,9 +33,17 @@ class ExpiryReport:
 
 
 def expire(chains: Chains, producer_ids: float, transactional_ids: float, offsets: float) -> ExpiryReport:
-    """Forget in all chains concurrently what was unused for longer than its limit, in seconds.
+    """Remove expired state in all chains concurrently.
 
-    If one chain cannot be written, this raises when the others are done.
+    Args:
+        chains: The chains of the store.
+        producer_ids: The limit for producers, in seconds.
+        transactional_ids: The limit for transactional ids, in seconds.
+        offsets: The limit for committed offsets, in seconds.
+
+    Raises:
+        InvalidConfigError: A limit is not valid.
+        StorageError: A chain cannot be written; raised after the other chains are done.
     """
     chains.view()
     command = Expire(
@@ -47,7 +55,10 @@ def expire(chains: Chains, producer_ids: float, transactional_ids: float, offset
 
 
 def expire_due(chains: Chains, now: int) -> ExpiryReport:
-    """Forget what is past Kafka's limits, as far as this process knows at ``now``. No request if nothing is."""
+    """Remove state past Kafka's default limits in the chains where the known state has any at ``now`` (ms).
+
+    Makes no request if nothing has expired.
+    """
     command = Expire()
     return _expire(chains, command, [chain for chain in chains if is_due(chain.state, command, now)])
 
@@ -64,7 +75,7 @@ def _expire(chains: Chains, command: Expire, which: Iterable[Chain]) -> ExpiryRe
 
 
 def _all(chain: Chain, command: Expire) -> list[Expired]:
-    """What a chain has forgotten, entry by entry."""
+    """Expire one chain, in as many entries as it takes."""
     found: list[Expired] = []
     while not found or found[-1].more:
         found.append(chain.submit(command))

@@ -1,7 +1,7 @@
-"""Ending what others left: decided transactions whose markers are missing, and open ones that are past their time-out.
+"""Recovery: completes decided transactions, and aborts open ones past their timeout, that their producers abandoned.
 
-Anybody may do it at any time (REC-01): what is decided is carried out, and an open transaction is aborted by one entry
-of its coordinator's chain that also fences its owner. Two who do it at once write nothing twice.
+Any process may run it at any time, several of them concurrently (REC-01). A decided transaction keeps its outcome. One
+entry of its coordinator's chain aborts an open transaction and fences its producer. Nothing is written twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from txnstore.core.transactions.table import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
 
-#: A reader leaves a decided transaction to its producer for so long: it sees what is decided anyway.
+#: For this time (ms) a reader leaves the completion to the producer: readers see decided transactions as ended.
 FINISH_AFTER_MS = 10_000
 
 _LOG = logging.getLogger(__name__)
@@ -28,10 +28,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The transactional ids whose transactions were ended: ``finished`` as decided before, ``aborted`` as expired.
+    """What a recovery has done.
 
-    ``failed``: what could not be ended now, with the reason. ``topics``: deletions of topics that were completed, and
-    copies of the catalog that were brought up to date.
+    Attributes:
+        finished: The transactional ids whose decided transactions were completed.
+        aborted: The transactional ids whose open transactions were aborted, past their timeout.
+        failed: Pairs of (transactional id, error) of transactions that could not be ended.
+        topics: The number of completed deletions of topics, and of chains whose copies of the catalog were updated.
     """
 
     finished: tuple[str, ...] = ()
@@ -41,9 +44,12 @@ class RecoveryReport:
 
 
 def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryReport:
-    """End everything that its owner has left, in all chains. ``now``: the time of this process in milliseconds.
+    """End all abandoned transactions in all chains, and complete deletions of topics.
 
-    A chain that is later already has its own time, by which it decides what is past its time-out.
+    Args:
+        chains: The chains of the store.
+        coordinator: The coordinator.
+        now: The time of this process in ms. A chain whose last entry is later uses the time of that entry.
     """
     finished: list[str] = []
     aborted: list[str] = []
@@ -52,7 +58,7 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
     for state in view.states:
         for name in sorted(state.transactions):
             txn = state.transactions[name]
-            if not _is_left(txn, max(now, state.timestamp)):
+            if not _is_abandoned(txn, max(now, state.timestamp)):
                 continue
             try:
                 _end(coordinator, txn)
@@ -66,29 +72,29 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
 
 
 def unblock(coordinator: Coordinator, view: View, producer_ids: Iterable[int], now: int) -> bool:
-    """End the open transactions of these producers that their owners have left; whether there was such a thing.
+    """End abandoned transactions of these producers, for a reader that waits for them; whether any was ended.
 
-    The view says what is known of the coordinators; nothing is read for this.
+    The view decides which are abandoned; nothing is read for this.
     """
-    left: dict[int, Transaction] = {}
+    abandoned: dict[int, Transaction] = {}
     for producer_id in producer_ids:
         txn = view.owner(producer_id)
         if txn is None:
             continue
         at = max(now, view.states[chain_of_producer(producer_id)].timestamp)
         if txn.expired(at) or (txn.outcome is not None and txn.updated_at + FINISH_AFTER_MS < at):
-            left[producer_id] = txn
+            abandoned[producer_id] = txn
     done = False
-    for producer_id in sorted(left):
+    for producer_id in sorted(abandoned):
         try:
-            _end(coordinator, left[producer_id])
+            _end(coordinator, abandoned[producer_id])
             done = True
         except TxnStoreError as error:
             _LOG.warning("a transaction that blocks readers could not be ended", extra={"error": str(error)})
     return done
 
 
-def _is_left(txn: Transaction, now: int) -> bool:
+def _is_abandoned(txn: Transaction, now: int) -> bool:
     return txn.outcome is not None or txn.expired(now)
 
 

@@ -1,1 +1,1 @@
-"""The pure core: values, events, rules. No I/O, no clock, no randomness."""
+"""The pure core: values, commands, events and rules, by subject. No I/O, no clock, no randomness."""

@@ -1,7 +1,7 @@
 """Dispatch of commands: ``decide(state, command) -> Decision``.
 
-A refused command raises a class of :mod:`txnstore.errors` and changes nothing. An accepted one becomes events; each is
-folded as soon as it is decided, so that the second batch of a command sees the first.
+A refused command raises a class of :mod:`txnstore.errors` and changes nothing. An accepted command becomes events. Each
+event is folded as soon as it is emitted, so that the second batch of a command is checked against the first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ from txnstore.core.transactions.rules import complete_transaction, fence, write_
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a command becomes: its events (none if there is nothing to do), the state after them, the answer."""
+    """An accepted command.
+
+    Attributes:
+        events: The events to store; empty if the command changes nothing.
+        state: The state after the events.
+        result: The answer to the command; each command documents its type.
+    """
 
     events: tuple[Event, ...]
     state: State
@@ -54,15 +60,24 @@ class Decision:
 
 
 def decide(state: State, command: Command) -> Decision:
-    """Decide ``command`` in an entry that :func:`~txnstore.core.state.begin_entry` has begun.
+    """Decide ``command``.
 
-    Raises a class of :mod:`txnstore.errors` if the command is refused.
+    Args:
+        state: The state inside a new entry, from :func:`~txnstore.core.state.begin_entry`.
+        command: The command.
+
+    Returns:
+        The events, the state after them, and the answer.
+
+    Raises:
+        TxnStoreError: A subclass of it: the command is refused.
     """
     draft = Draft(state, FOLDS)
     result = RULES[type(command)](draft, command)
     return Decision(tuple(draft.events), draft.state, result)
 
 
+#: The rule of each class of command: emits events into the draft and returns the answer.
 RULES: dict[type, Callable[[Draft, Any], Any]] = {
     CreateTopic: create_topic,
     AlterTopic: alter_topic,

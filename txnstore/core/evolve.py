@@ -1,7 +1,7 @@
 """Dispatch of events: ``evolve(state, event) -> state``.
 
-No event of a valid chain fails here, and nothing is decided: every number is in the event. ``state.timestamp`` is the
-time of the entry that holds the event.
+Folding checks and decides nothing: the event holds every value. No event of a valid chain raises. ``state.timestamp``
+is the time of the entry that holds the event, in ms.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from txnstore.core.transactions.table import TRANSACTION_FOLDS
 
 
 def evolve(state: State, event: Event) -> State:
-    """The state after ``event``."""
+    """Return the state after ``event``."""
     return FOLDS[type(event)](state, event)
 
 
-#: How each class of event changes a state.
+#: The fold of each class of event.
 FOLDS: dict[type, Fold] = {
     **ORDERING_FOLDS,
     **CATALOG_FOLDS,

@@ -1,8 +1,9 @@
 """Expiration of producers, transactional ids and group offsets: commands, events, rules, folding (RET-13).
 
-Time is the chain's. Nothing that an open transaction needs expires. What a partition forgets of a producer is its last
-epoch, which fences late batches. By then a late batch of another chain's transaction is refused for its age
-(:data:`~txnstore.core.log.appending.MAX_ADDED_AGE_MS`), one of this chain's by the coordinator's own epoch.
+Times are those of the chain's entries, in ms. Nothing that an open transaction needs expires. The producer state of a
+partition holds the epoch that fences late batches. After it has expired, a late batch is still refused: one of another
+chain's transaction for its age (:data:`~txnstore.core.log.appending.MAX_ADDED_AGE_MS`), one of this chain's
+transaction by the epoch in the transaction table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import expired_offsets, is_dead
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Map, TopicPartition
+from txnstore.core.model import Map, TopicPartition, sorted_items
 from txnstore.core.state import Draft, Fold, State, begin_entry
 from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.errors import InvalidConfigError
@@ -24,10 +25,12 @@ from txnstore.errors import InvalidConfigError
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Forget what was unused for so many milliseconds, by the time of the chain. Answered with :class:`Expired`.
+    """Remove state that was not used for longer than its limit. Answered with :class:`Expired`.
 
-    ``producer_ms``: Kafka's ``producer.id.expiration.ms``; ``transactional_id_ms``: its
-    ``transactional.id.expiration.ms``; ``offsets_ms``: its ``offsets.retention.minutes``.
+    Attributes:
+        producer_ms: Kafka's ``producer.id.expiration.ms``.
+        transactional_id_ms: Kafka's ``transactional.id.expiration.ms``.
+        offsets_ms: Kafka's ``offsets.retention.minutes``, in ms.
     """
 
     producer_ms: int = 86_400_000
@@ -37,9 +40,14 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What a chain has forgotten: producers (once a partition, once as a fence), transactional ids, offsets, groups.
+    """What one entry has removed.
 
-    ``more``: not all of it, because an entry has its limits; the same command again goes on.
+    Attributes:
+        producers: The number of producer states and fences; a producer counts once per partition and once as a fence.
+        transactional_ids: The transactional ids.
+        offsets: The number of committed offsets.
+        groups: The groups.
+        more: More has expired than one entry takes (:data:`MAX_EVENTS`): repeat the command.
     """
 
     producers: int = 0
@@ -51,7 +59,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducersExpired:
-    """A partition forgets these producers: their epochs, and their last batches."""
+    """The states of these producers (epoch, window) were removed from a partition."""
 
     type: Literal["ProducersExpired"] = "ProducersExpired"
     topic: str
@@ -61,7 +69,7 @@ class ProducersExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencesExpired:
-    """The chain forgets these producers of other chains: the epochs below which it accepts nothing of them."""
+    """The fences of these producers of other chains were removed."""
 
     type: Literal["FencesExpired"] = "FencesExpired"
     producer_ids: list[int]
@@ -69,7 +77,7 @@ class FencesExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalIdExpired:
-    """A transactional id is not known any more, nor that these producer ids, its last and older ones, were its own."""
+    """A transactional id was removed with the mapping of its producer ids, current and earlier."""
 
     type: Literal["TransactionalIdExpired"] = "TransactionalIdExpired"
     transactional_id: str
@@ -78,7 +86,7 @@ class TransactionalIdExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsExpired:
-    """A group has no committed offsets of these partitions any more."""
+    """The committed offsets of these partitions were removed from a group."""
 
     type: Literal["OffsetsExpired"] = "OffsetsExpired"
     group: str
@@ -88,15 +96,15 @@ class OffsetsExpired:
 #: The events of an expiration.
 Expiration = ProducersExpired | FencesExpired | TransactionalIdExpired | OffsetsExpired | GroupDeleted
 
-#: What one entry tells of at most, in events; the rest follows with the next command (TMO-07).
+#: The most events of one expiration entry; the next command expires the rest (TMO-07).
 MAX_EVENTS = 2_000
 
-#: Kafka's ``isTransactionalIdExpirable``: nothing is open, and nothing is to be finished.
+#: The states without an open or uncompleted transaction (Kafka: ``TransactionState.isExpirationAllowed``).
 _AT_REST = {TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT}
 
 
 def expire(draft: Draft, command: Expire) -> Expired:
-    """Forget what was unused for too long; no entry if there is nothing."""
+    """Remove what has expired; without events if nothing has."""
     _check(command)
     found = Expired()
     for number, event in enumerate(_due(draft.state, command)):
@@ -108,7 +116,7 @@ def expire(draft: Draft, command: Expire) -> Expired:
 
 
 def is_due(state: State, command: Expire, now: int) -> bool:
-    """Whether the command would have anything to do at the time ``now``, as far as this state tells."""
+    """Whether the command would emit events in an entry at the time ``now`` (ms) after this state."""
     _check(command)
     return next(_due(begin_entry(state, now), command), None) is not None
 
@@ -116,8 +124,8 @@ def is_due(state: State, command: Expire, now: int) -> bool:
 def _check(command: Expire) -> None:
     if command.producer_ms <= MAX_ADDED_AGE_MS:
         msg = (
-            f"producer.id.expiration.ms must be above {MAX_ADDED_AGE_MS}, not {command.producer_ms}: a late batch of a "
-            "transaction must find the epoch that fences it"
+            f"producer.id.expiration.ms must be above {MAX_ADDED_AGE_MS}, not {command.producer_ms}: the epoch of a "
+            "producer must be kept until its late batches are refused for their age"
         )
         raise InvalidConfigError(msg)
     for name, value in (
@@ -130,7 +138,7 @@ def _check(command: Expire) -> None:
 
 
 def _due(state: State, command: Expire) -> Iterator[Expiration]:
-    """What expires in this state, at its time."""
+    """The events of what has expired at the time of the state."""
     now = state.timestamp
     for tp in sorted(state.partitions):
         idle = _idle_producers(state.partitions[tp], now - command.producer_ms)
@@ -145,7 +153,7 @@ def _due(state: State, command: Expire) -> Iterator[Expiration]:
 
 
 def _idle_producers(partition: Partition, limit: int) -> list[int]:
-    """Those whose last batch or marker is not after ``limit`` (PST-06, PST-08) and which have nothing open (PST-07)."""
+    """Producers without open data (PST-07) whose last batch or marker is not after ``limit`` (PST-06, PST-08)."""
     return sorted(
         producer_id
         for producer_id, producer in partition.producers.items()
@@ -154,9 +162,10 @@ def _idle_producers(partition: Partition, limit: int) -> list[int]:
 
 
 def _idle_fences(state: State, limit: int) -> list[int]:
-    """Producers of other chains that were last heard of at ``limit`` or before, and have nothing open here.
+    """Fences last raised or confirmed at ``limit`` or before, of producers without open data or pending offsets here.
 
-    The fence of a producer with open data or pending offsets tells the marker that they wait for from older ones.
+    While a producer has open data or pending offsets, its fence distinguishes the marker of that transaction from late
+    markers of earlier ones, so it is kept.
     """
     idle = {producer_id for producer_id, fence in state.fences.items() if fence.at <= limit}
     for partition in state.partitions.values() if idle else ():
@@ -167,7 +176,7 @@ def _idle_fences(state: State, limit: int) -> list[int]:
 
 
 def _due_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
-    names = [name for name, txn in sorted(state.transactions.items(), key=_by_name) if _is_idle(txn, limit)]
+    names = [name for name, txn in sorted_items(state.transactions) if _is_idle(txn, limit)]
     if not names:
         return
     owned: dict[str, list[int]] = {name: [] for name in names}
@@ -179,20 +188,20 @@ def _due_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
 
 
 def _is_idle(txn: Transaction, limit: int) -> bool:
-    """Nothing is under way since ``limit`` (TMO-07). An id that knows versions of a job stays: they say what is done.
+    """Whether a transactional id expires: no open transaction, and unchanged since ``limit`` (TMO-07).
 
-    A job that comes back after years must not do its last version again.
+    An id with versions of an idempotent job never expires: without them the job would commit its last version again.
     """
     return txn.state in _AT_REST and txn.updated_at <= limit and not txn.versions
 
 
 def _due_in_group(name: str, group: Group, now: int, command: Expire) -> Iterator[Expiration]:
-    """Offsets of a group without live members (OFF-16), then the group."""
+    """The expired offsets of a group without live members, and the group if it is empty after that (OFF-16)."""
     offsets = expired_offsets(group, now, command.offsets_ms)
     if offsets:
         yield OffsetsExpired(group=name, partitions=offsets)
-    left = len(group.offsets) - len(offsets)
-    if not left and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), now):
+    remaining = len(group.offsets) - len(offsets)
+    if not remaining and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), now):
         yield GroupDeleted(group=name)
 
 
@@ -206,10 +215,6 @@ def _counted(found: Expired, event: Expiration) -> Expired:
             return replace(found, offsets=found.offsets + len(event.partitions))
         case GroupDeleted():
             return replace(found, groups=(*found.groups, event.group))
-
-
-def _by_name(item: tuple[str, object]) -> str:
-    return item[0]
 
 
 K = TypeVar("K")
@@ -242,8 +247,8 @@ def _offsets_expired(state: State, event: OffsetsExpired) -> State:
     return replace(state, groups=state.groups.insert(event.group, group))
 
 
-def _without_keys(values: Map[K, V], gone: Iterable[K]) -> Map[K, V]:
-    for key in gone:
+def _without_keys(values: Map[K, V], removed: Iterable[K]) -> Map[K, V]:
+    for key in removed:
         values = values.remove(key)
     return values
 

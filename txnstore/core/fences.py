@@ -1,7 +1,7 @@
-"""The fence table: of each producer that another chain coordinates, the newest epoch seen in this chain.
+"""The fence table of a chain: for each producer that another chain coordinates, the newest epoch seen in this chain.
 
-A fence holds for the whole chain: a batch, an offset or a marker of an older epoch is refused in every partition and
-group, also in a topic that was deleted and created again.
+A fence applies to the whole chain: a batch, an offset or a marker of an older epoch is refused in every partition and
+group, also in a topic that was deleted and created again (``docs/design/0007-fences.md``).
 """
 
 from __future__ import annotations
@@ -21,41 +21,50 @@ def is_foreign(state: State, producer_id: int) -> bool:
 
 
 def fenced_epoch(state: State, producer_id: int) -> int:
-    """The oldest epoch that the chain accepts from a producer of another chain; -1 if it knows of none."""
+    """The epoch of the fence of a producer of another chain; -1 without a fence."""
     fence = state.fences.get(producer_id)
     return fence.epoch if fence is not None else NO_PRODUCER
 
 
 def check_fence(state: State, producer: ProducerIdentity) -> None:
-    """Refuse a batch or an offset of an epoch that has ended here, or of a transaction that is prepared (TPC-03)."""
+    """Refuse a batch or an offset below the fence, or of a prepared transaction.
+
+    Raises:
+        ProducerFencedError: The epoch is below the fence (FEN-02).
+        InvalidTxnStateError: The transaction is prepared for an external coordinator (TPC-03).
+    """
     fence = state.fences.get(producer.producer_id)
     if fence is None or producer.epoch > fence.epoch:
         return
     if producer.epoch < fence.epoch:
-        msg = f"{producer} is fenced in chain {state.chain}: epoch {fence.epoch} was seen there"
+        msg = f"{producer} is fenced in chain {state.chain}: the chain has seen epoch {fence.epoch}"
         raise ProducerFencedError(msg)
     if fence.held:
-        msg = f"the transaction of {producer} is prepared for an outside coordinator: nothing can join it any more"
+        msg = f"the transaction of {producer} is prepared for an external coordinator and takes no more data"
         raise InvalidTxnStateError(msg)
 
 
 def lacks_markers(state: State, producer_id: int, epoch: int) -> bool:
-    """Whether the chain has still to end this transaction of another chain's producer.
+    """Whether the chain has not written the markers of this transaction of another chain's producer.
 
-    All markers of a transaction in a chain are one entry, and a newer epoch arrives only after the transaction has
-    ended everywhere (ADD-05). In the coordinator's own chain the markers are in the entry of the decision.
+    One entry holds all markers of a transaction in a chain, and a newer epoch arrives only after the transaction is
+    completed in all chains (ADD-05). In the coordinator's own chain the entry of the decision holds the markers.
     """
     return is_foreign(state, producer_id) and fenced_epoch(state, producer_id) <= epoch
 
 
 def is_left_open(partition: Partition, producer_id: int, epoch: int) -> bool:
-    """Whether a partition has open data of this epoch of a producer, or of an older one."""
+    """Whether a partition has open data of a producer with this epoch or an older one."""
     known = partition.producers.get(producer_id)
     return producer_id in partition.open_txns and (known is None or known.epoch <= epoch)
 
 
 def with_fence(state: State, producer_id: int, epoch: int, *, held: bool = False) -> State:
-    """The state that has heard of this epoch now; a state of the producer's own chain stays as it is."""
+    """The state with the fence raised to ``epoch`` and its time set to that of the entry.
+
+    An older epoch only sets the time. The coordinator's own chain has no fence of its producers: its state is returned
+    unchanged.
+    """
     if not is_foreign(state, producer_id):
         return state
     known = state.fences.get(producer_id)

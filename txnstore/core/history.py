@@ -1,4 +1,4 @@
-"""The history of a transactional id, step by step, from the entries of all chains."""
+"""The history of a transactional id: its steps in the entries of all chains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from txnstore.core.transactions.events import (
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """An entry of a chain, as far as a history needs it."""
+    """An entry of a chain with the fields that a history needs. ``timestamp`` is in ms."""
 
     chain: int
     sequence: int
@@ -34,11 +34,19 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
-    """One step, in entry ``entry`` of chain ``chain``, at ``timestamp`` ms of that chain, by the writer ``writer_id``.
+    """One step of a transactional id.
 
-    ``step``: INIT, BEGIN, ADD_PARTITIONS, ADD_OFFSETS, PREPARED (for an outside coordinator), PREPARE_COMMIT or
-    PREPARE_ABORT, COMMIT(PID) or ABORT(PID) (the markers in a chain), COMMITTED or ABORTED, FENCED, EXPIRED. ``epoch``
-    is that of the transaction, with INIT the one that was granted, with FENCED the one that is refused from now on.
+    Attributes:
+        step: INIT, BEGIN, ADD_PARTITIONS, ADD_OFFSETS, PREPARED (for an external coordinator), PREPARE_COMMIT or
+            PREPARE_ABORT, COMMIT(PID) or ABORT(PID) (the markers in a chain), COMMITTED or ABORTED, FENCED, EXPIRED.
+        chain: The chain of the entry.
+        entry: The sequence number of the entry.
+        timestamp: The time of the entry in ms.
+        writer_id: The process that wrote the entry.
+        producer_id: The producer id of the transaction.
+        epoch: The epoch of the transaction; of INIT the granted one, of FENCED the newest one that is refused.
+        partitions: The partitions that the step concerns.
+        groups: The groups that the step concerns.
     """
 
     step: str
@@ -53,7 +61,12 @@ class TransactionStep:
 
 
 def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) -> list[TransactionStep]:
-    """The steps of an id in these entries; ``chains``: of each chain some neighbouring entries in order."""
+    """The steps of a transactional id.
+
+    Args:
+        transactional_id: The transactional id.
+        chains: For each chain a contiguous range of its entries, in order.
+    """
     producer_ids = {
         producer_id
         for entries in chains.values()
@@ -61,31 +74,36 @@ def steps_of(transactional_id: str, chains: Mapping[int, Sequence[Happened]]) ->
         for event in entry.events
         for producer_id in _producer_ids(event, transactional_id)
     }
-    teller = _Teller(transactional_id, producer_ids)
-    return [step for entry in in_order(chains) for step in teller.tell(entry)]
+    history = _History(transactional_id, producer_ids)
+    return [step for entry in in_order(chains) for step in history.steps(entry)]
 
 
 def in_order(chains: Mapping[int, Sequence[Happened]]) -> Iterator[Happened]:
-    """The entries by time, but each after those of other chains that it rests on: their clocks may differ."""
-    left = {chain: list(reversed(entries)) for chain, entries in chains.items() if entries}
-    while left:
-        free = [chain for chain, entries in left.items() if _is_free(entries[-1], left)]
-        # A chain rests on entries that were there before it; so there is always one, unless the chains are damaged.
-        chain = min(free or left, key=lambda number: (left[number][-1].timestamp, number))
-        yield left[chain].pop()
-        if not left[chain]:
-            del left[chain]
+    """The entries by time, each after the entries of other chains that it follows from (``Observed``).
+
+    Time alone does not order them, because the clocks of the writers differ.
+    """
+    remaining = {chain: list(reversed(entries)) for chain, entries in chains.items() if entries}
+    while remaining:
+        ready = [chain for chain, entries in remaining.items() if _is_ready(entries[-1], remaining)]
+        # An entry follows from earlier entries only, so one is always ready unless the chains are damaged.
+        chain = min(ready or remaining, key=lambda number: (remaining[number][-1].timestamp, number))
+        yield remaining[chain].pop()
+        if not remaining[chain]:
+            del remaining[chain]
 
 
-def _is_free(entry: Happened, left: Mapping[int, Sequence[Happened]]) -> bool:
+def _is_ready(entry: Happened, remaining: Mapping[int, Sequence[Happened]]) -> bool:
     return not any(
-        isinstance(event, Observed) and event.chain in left and left[event.chain][-1].sequence <= event.sequence
+        isinstance(event, Observed)
+        and event.chain in remaining
+        and remaining[event.chain][-1].sequence <= event.sequence
         for event in entry.events
     )
 
 
 def _producer_ids(event: Event, transactional_id: str) -> tuple[int, ...]:
-    """The producer ids that the event says are the id's."""
+    """The producer ids that the event maps to the transactional id."""
     if getattr(event, "transactional_id", None) != transactional_id:
         return ()
     if isinstance(event, TransactionalIdExpired):
@@ -94,17 +112,18 @@ def _producer_ids(event: Event, transactional_id: str) -> tuple[int, ...]:
     return tuple(producer_id for producer_id in found if producer_id != NO_PRODUCER)
 
 
-class _Teller:
-    """Tells entry by entry; remembers who the producer is, and whether its transaction has begun."""
+class _History:
+    """Turns entries into steps; keeps the current identity, and whether its transaction has begun."""
 
     def __init__(self, transactional_id: str, producer_ids: set[int]) -> None:
         self._id = transactional_id
         self._producer_ids = producer_ids
-        #: The identity that is granted, and has begun nothing yet. None: the window does not tell.
+        #: The granted identity that has not begun a transaction. None: not known from these entries.
         self._idle: tuple[int, int] | None = None
         self._current: tuple[int, int] | None = None
 
-    def tell(self, entry: Happened) -> Iterator[TransactionStep]:
+    def steps(self, entry: Happened) -> Iterator[TransactionStep]:
+        """The steps in an entry; neighbouring markers of one transaction are one step."""
         markers: list[MarkerWritten | GroupMarkerWritten] = []
         for event in entry.events:
             if isinstance(event, MarkerWritten | GroupMarkerWritten):
@@ -117,11 +136,11 @@ class _Teller:
             if markers:
                 yield _markers(entry, markers)
                 markers = []
-            yield from self._told(entry, event)
+            yield from self._steps_of_event(entry, event)
         if markers:
             yield _markers(entry, markers)
 
-    def _told(self, entry: Happened, event: Event) -> Iterator[TransactionStep]:
+    def _steps_of_event(self, entry: Happened, event: Event) -> Iterator[TransactionStep]:
         if isinstance(event, ProducerFenced):
             if event.producer_id in self._producer_ids:
                 old, where = (event.producer_id, event.epoch - 1), tuple(event.partitions)
@@ -153,8 +172,8 @@ class _Teller:
     def _initialized(self, entry: Happened, event: ProducerInitialized) -> Iterator[TransactionStep]:
         granted = (event.producer_id, event.epoch)
         before = self._current or ((event.producer_id, event.epoch - 1) if event.epoch else None)
-        asked = event.last_epoch != NO_PRODUCER  # Its own holder wanted another epoch, and fenced nobody.
-        if before is not None and before != granted and not asked:
+        bumped = event.last_epoch != NO_PRODUCER  # The current instance bumped its own epoch (KIP-360): no fencing.
+        if before is not None and before != granted and not bumped:
             yield _step("FENCED", entry, before)
         yield _step("INIT", entry, granted)
         self._current = granted
@@ -173,7 +192,7 @@ def _kind(event: MarkerWritten | GroupMarkerWritten) -> tuple[int, int, Outcome]
 
 
 def _markers(entry: Happened, events: Sequence[MarkerWritten | GroupMarkerWritten]) -> TransactionStep:
-    """The markers of a transaction in a chain; they carry the epoch after it."""
+    """The step of the markers of a transaction in a chain; a marker carries the epoch of its transaction plus 1."""
     producer_id, epoch, outcome = _kind(events[0])
     partitions = tuple(
         TopicPartition(event.topic, event.partition) for event in events if isinstance(event, MarkerWritten)

@@ -1,4 +1,4 @@
-"""Replacing segments by merged ones, and announcing the deletion of objects: commands, events, rules, folding."""
+"""Compaction and vacuum: replacing segments and announcing deletions. Commands, events, rules and folding."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from txnstore.errors import CompactionConflictError
 
 @dataclass(frozen=True, slots=True)
 class ReplaceSegments:
-    """Put merged batches in the place of others. Refused if one of ``removed`` is gone or not below the HW rule.
+    """Replace batches by merged ones. Answered with None.
 
-    ``uploaded_at``: when the first of ``added`` was uploaded, in ms; see :class:`~txnstore.core.log.model.NewBatch`.
+    Attributes:
+        tp: The partition.
+        removed: The batches to replace: a contiguous run of the log, below the LSO.
+        added: The merged batches; empty if ``removed`` holds aborted records only.
+        uploaded_at: The time of the first upload of ``added``, in ms, as in
+            :class:`~txnstore.core.log.model.NewBatch`.
     """
 
     tp: TopicPartition
@@ -28,9 +33,10 @@ class ReplaceSegments:
 
 @dataclass(frozen=True, slots=True)
 class DropObjects:
-    """Announce the deletion of segments. Answered with the keys that may be deleted: those that nothing names.
+    """Announce the deletion of segments. Answered with the keys that may be deleted: those that no batch names.
 
-    The chain orders it with the appends: one that came before keeps its segment, one that comes after is refused.
+    The chain orders this command and the appends: an earlier append keeps its segment, a later one is refused
+    (``docs/design/0003-vacuum-announces.md``).
     """
 
     keys: tuple[str, ...]
@@ -38,14 +44,14 @@ class DropObjects:
 
 @dataclass(frozen=True, slots=True)
 class ForgetObjects:
-    """Forget objects that were dropped and deleted long ago. Answered with None."""
+    """Remove dropped objects from the state, :data:`FORGET_AFTER_MS` after their deletion. Answered with None."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsReplaced:
-    """A compaction put ``added`` in the place of the batches that begin at the ``removed`` offsets."""
+    """A compaction replaced the batches with the base offsets ``removed`` by ``added``."""
 
     type: Literal["SegmentsReplaced"] = "SegmentsReplaced"
     topic: str
@@ -56,7 +62,7 @@ class SegmentsReplaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsDropped:
-    """A vacuum is about to delete these segments, which nothing names: no batch may name them any more."""
+    """A vacuum is about to delete these segments, which no batch names; a later batch that names one is refused."""
 
     type: Literal["ObjectsDropped"] = "ObjectsDropped"
     keys: list[str]
@@ -64,24 +70,27 @@ class ObjectsDropped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsForgotten:
-    """These dropped objects were deleted so long ago that no writer can still mean to name them."""
+    """These dropped objects were removed from the state: an append that names one is refused for its age (OBJ-06)."""
 
     type: Literal["ObjectsForgotten"] = "ObjectsForgotten"
     keys: list[str]
 
 
 def replace_segments(draft: Draft, command: ReplaceSegments) -> None:
-    """Nothing at or above the transactional high-watermark may change, and nothing that was read may be gone.
+    """Replace batches below the transactional high-watermark (the LSO).
 
-    ``removed`` is a run of neighbours in the log; ``added`` lies inside the offsets of that run, in order, and is
-    empty if the run held aborted batches only.
+    ``removed`` is a contiguous run of batches in the log. ``added`` lies inside the offsets of that run, in order, and
+    is empty if the run holds aborted batches only.
+
+    Raises:
+        CompactionConflictError: The log has changed since the compaction read it, or ``added`` does not fit.
     """
     partition = draft.state.partition(command.tp)
     if partition is None:
         msg = f"partition {command.tp} was deleted while it was compacted"
         raise CompactionConflictError(msg)
     if not command.removed:
-        msg = f"a compaction of {command.tp} must remove something"
+        msg = f"a compaction of {command.tp} must replace at least one batch"
         raise CompactionConflictError(msg)
     _check_removed(command, partition)
     _check_added(command, draft.state)
@@ -97,7 +106,7 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> None:
 
 
 def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
-    """The removed batches are exactly what the log holds between the first and the last of them, and all are stable."""
+    """Check that ``removed`` is the whole log between its first and last offset, and below the LSO."""
     start, limit = command.removed[0].base_offset, command.removed[-1].limit
     if limit > partition.last_stable_offset:
         key = command.removed[-1].segment.key
@@ -106,29 +115,29 @@ def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
     present = tuple(partition.batches.overlapping(start, limit))
     if present == command.removed:
         return
-    gone = next((batch for batch in command.removed if batch not in present), None)
-    if gone is not None:
-        msg = f"segment {gone.segment.key} of {command.tp} was replaced by somebody else"
+    replaced = next((batch for batch in command.removed if batch not in present), None)
+    if replaced is not None:
+        msg = f"segment {replaced.segment.key} of {command.tp} was replaced by another compaction"
     else:
-        msg = f"the segments to replace between the offsets {start} and {limit} of {command.tp} are not neighbours"
+        msg = f"the segments to replace between the offsets {start} and {limit} of {command.tp} are not contiguous"
     raise CompactionConflictError(msg)
 
 
 def _check_added(command: ReplaceSegments, state: State) -> None:
-    """The added batches are in order inside the removed range, belong to nobody, and hold no more than was there."""
+    """Check that ``added`` is in order inside the removed range, has no producer, and has no more records."""
     at, limit = command.removed[0].base_offset, command.removed[-1].limit
     for batch in command.added:
         if not at <= batch.base_offset < batch.limit <= limit:
             msg = f"segment {batch.segment.key} covers offsets that were not removed from {command.tp}"
             raise CompactionConflictError(msg)
         if batch.transactional or batch.producer_id != NO_PRODUCER:
-            msg = f"segment {batch.segment.key} is merged, so it belongs to no producer, not to {batch.producer_id}"
+            msg = f"segment {batch.segment.key} is merged, so it must have no producer, not {batch.producer_id}"
             raise CompactionConflictError(msg)
         if batch.segment.key in state.dropped:
-            msg = f"segment {batch.segment.key} was vacuumed before it took its place in {command.tp}"
+            msg = f"segment {batch.segment.key} was vacuumed before it was registered in {command.tp}"
             raise CompactionConflictError(msg)
         if batch.records != batch.limit - batch.base_offset and not batch.segment.explicit_offsets:
-            msg = f"segment {batch.segment.key} has gaps in its offsets, so it must say the offset of each record"
+            msg = f"segment {batch.segment.key} has gaps in its offsets, so it must store the offset of each record"
             raise CompactionConflictError(msg)
         at = batch.limit
     before, after = (sum(batch.records for batch in batches) for batches in (command.removed, command.added))
@@ -138,7 +147,7 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
 
 
 def _check_upload_time(state: State, command: ReplaceSegments) -> None:
-    """A merged segment must not be one that a vacuum has deleted so long ago that the chain forgot it (OBJ-06)."""
+    """Refuse an old upload: a vacuum may have deleted it, and the chain may have forgotten the deletion (OBJ-06)."""
     if command.uploaded_at is not None and state.timestamp - command.uploaded_at > MAX_UPLOAD_AGE_MS:
         days = MAX_UPLOAD_AGE_MS // 86_400_000
         msg = f"the merge of {command.tp} was uploaded over {days} days ago: a vacuum may have deleted it"
@@ -146,6 +155,7 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 
 
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
+    """Announce the deletion of the segments that no batch names; returns their keys."""
     named = {batch.segment.key for partition in draft.state.partitions.values() for batch in partition.batches}
     keys = tuple(key for key in command.keys if key not in named)
     new = [key for key in keys if key not in draft.state.dropped]
@@ -155,6 +165,7 @@ def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
 
 
 def forget_objects(draft: Draft, command: ForgetObjects) -> None:
+    """Remove dropped objects from the state."""
     keys = [key for key in command.keys if key in draft.state.dropped]
     if keys:
         draft.emit(ObjectsForgotten(keys=keys))
@@ -179,9 +190,9 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
 def _still_aborted(
     index: tuple[AbortedTxn, ...], batches: BatchList[Batch], start: int, limit: int
 ) -> tuple[AbortedTxn, ...]:
-    """The index of aborted transactions without those that a compaction of ``[start, limit)`` left no batch of.
+    """The aborted index without the transactions that have no batch left after a compaction of ``[start, limit)``.
 
-    So does Kafka's cleaner (``CleanedTransactionMetadata``): only an entry of which it has seen a batch is kept.
+    Kafka's log cleaner does the same (``CleanedTransactionMetadata``).
     """
     first = bisect_left(index, start, key=lambda entry: entry.last_offset)
     kept = tuple(entry for entry in index[first:] if entry.first_offset >= limit or _has_batches(batches, entry))
@@ -207,7 +218,7 @@ def _objects_forgotten(state: State, event: ObjectsForgotten) -> State:
     return replace(state, dropped=dropped)
 
 
-#: Dropped objects are remembered for this long, which exceeds the age of any upload by more than clocks differ.
+#: The state keeps dropped objects for this long: longer than the greatest age of an upload, plus any clock difference.
 FORGET_AFTER_MS = 7 * 86_400_000
 
 

@@ -1,14 +1,19 @@
-"""Values that the subjects of the core share: partitions, isolation levels, outcomes, producers, fences."""
+"""Values that several subjects of the core use: partitions, isolation levels, outcomes, producers, fences."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
 from rpds import HashTrieMap
 
-#: A persistent map: changing it gives a new one that shares what did not change.
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: A persistent map: a change returns a new map that shares the unchanged parts.
 Map = HashTrieMap
 
 #: The epoch and producer id of records that no idempotent producer wrote.
@@ -26,24 +31,27 @@ class TopicPartition(NamedTuple):
 
 
 class Isolation(StrEnum):
-    """What a reader sees: committed records below the LSO, or everything below the high watermark."""
+    """What a reader sees: committed records below the LSO, or all records below the high watermark."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
 
 
 class Outcome(StrEnum):
-    """How a transaction ends."""
+    """The outcome of a transaction."""
 
     COMMIT = "COMMIT"
     ABORT = "ABORT"
 
 
 class Fence(NamedTuple):
-    """What a chain accepts of a producer of another chain: nothing below ``epoch``.
+    """The fence of a producer of another chain.
 
-    ``at``: when the chain last heard of the producer, in ms. ``held``: its transaction of this epoch is prepared for an
-    outside coordinator (KIP-939), so nothing of this epoch is accepted either, until its marker.
+    Attributes:
+        epoch: The chain refuses older epochs of the producer.
+        at: The time of the last entry with an event of the producer, in ms.
+        held: The transaction of this epoch is prepared for an external coordinator (KIP-939): the chain also refuses
+            batches and offsets of this epoch, until its marker.
     """
 
     epoch: int
@@ -53,7 +61,7 @@ class Fence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """Who appends: producer id and epoch, and the transactional id if there is one."""
+    """The identity of a producer instance; ``transactional_id`` is None for an idempotent producer."""
 
     producer_id: int = NO_PRODUCER
     epoch: int = NO_PRODUCER
@@ -62,3 +70,8 @@ class ProducerIdentity:
     def __str__(self) -> str:
         name = f"{self.transactional_id!r}, " if self.transactional_id is not None else ""
         return f"producer {name}id {self.producer_id}, epoch {self.epoch}"
+
+
+def sorted_items(values: Mapping[K, V]) -> list[tuple[K, V]]:
+    """The items of a map, sorted by key; values are not compared."""
+    return sorted(values.items(), key=itemgetter(0))

@@ -1,4 +1,7 @@
-"""The order between chains: an entry names the entries of other chains that it follows from."""
+"""The order between chains: an entry names the entries of other chains that it follows from.
+
+Readers use it to take a closed cut (``docs/design/0005-many-chains.md``).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from txnstore.core.state import Draft, Fold, State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What follows in this chain was decided after entry ``sequence`` of another chain, and may rest on it."""
+    """The later events of this chain were decided after entry ``sequence`` of chain ``chain`` and may depend on it."""
 
     type: Literal["Observed"] = "Observed"
     chain: int
@@ -22,7 +25,10 @@ def _observed(state: State, event: Observed) -> State:
 
 
 def observe(draft: Draft, after: tuple[tuple[int, int], ...]) -> None:
-    """This entry follows from these entries of other chains: whoever reads it must have read them (architecture §5)."""
+    """Record that this entry follows from the entries ``after``, pairs of (chain, sequence), of other chains.
+
+    A cut that includes this entry must include them, too.
+    """
     for chain, sequence in after:
         if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:
             draft.emit(Observed(chain=chain, sequence=sequence))

@@ -1,6 +1,6 @@
-"""Which partition a record goes to: the choice that Kafka's Java client makes, bit for bit.
+"""The partition of a record: bit for bit the choice of Kafka's Java client.
 
-A topic is therefore co-partitioned with its Kafka twin. Source: ``org.apache.kafka.common.utils.Utils.murmur2``,
+A topic is therefore co-partitioned with a Kafka topic. Sources: ``org.apache.kafka.common.utils.Utils.murmur2``,
 ``BuiltInPartitioner.partitionForKey``, KIP-480 (sticky). The vectorised form for whole Arrow columns is in
 :mod:`txnstore.segment.partition`.
 """
@@ -19,7 +19,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 of the bytes as a signed integer, as Kafka's ``Utils.murmur2`` gives it."""
+    """The 32-bit MurmurHash2 of the bytes as a signed integer (Kafka: ``Utils.murmur2``)."""
     length = len(data)
     h = SEED ^ (length & _MASK)
     for word in _words(length >> 2).unpack_from(data):
@@ -34,23 +34,23 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition, 0 up to ``partitions``, of a key that is not null."""
+    """The partition, 0 to ``partitions`` - 1, of a key that is not null (Kafka: ``partitionForKey``)."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class Randomness(Protocol):
-    """What chooses among partitions: the core has no randomness of its own."""
+    """The source of randomness, which the caller passes in: the core has none."""
 
     def randrange(self, stop: int, /) -> int:
-        """A number from 0 to ``stop`` - 1."""
+        """A random number from 0 to ``stop`` - 1."""
         ...
 
 
 class StickyPartitioner:
-    """Chooses a partition for records without a key: one and the same for a batch, another for the next (KIP-480).
+    """Chooses the partition of records without a key: one partition per batch, another for the next batch (KIP-480).
 
-    So the batches of a slow producer are as large as they can be, and in the long run every partition gets its share.
-    ``rng`` decides; a seeded one makes the choice repeatable. Not locked: its producer calls it under its own lock.
+    Batches are therefore as large as possible, and records spread evenly over time. A seeded ``rng`` makes the choice
+    repeatable. Not thread-safe: the producer calls it under its own lock.
     """
 
     __slots__ = ("_current", "_previous", "_rng")
@@ -61,14 +61,14 @@ class StickyPartitioner:
         self._previous: dict[str, int] = {}
 
     def partition(self, topic: str, partitions: int) -> int:
-        """The partition for the next record of the topic; it stays until :meth:`new_batch`."""
+        """The partition of the next record of the topic, the same until :meth:`new_batch`."""
         chosen = self._current.get(topic)
         if chosen is None or chosen >= partitions:
             chosen = self._current[topic] = self._choose(self._previous.get(topic), partitions)
         return chosen
 
     def new_batch(self, topic: str) -> None:
-        """The batch of the topic is closed: the next record goes to another partition, if there is one."""
+        """Close the batch of the topic: the next record goes to another partition if the topic has several."""
         chosen = self._current.pop(topic, None)
         if chosen is not None:
             self._previous[topic] = chosen
@@ -76,7 +76,7 @@ class StickyPartitioner:
     def _choose(self, previous: int | None, partitions: int) -> int:
         if previous is None or previous >= partitions or partitions == 1:
             return self._rng.randrange(partitions)
-        # One of the others, each with the same chance.
+        # One of the other partitions, with equal probability.
         chosen = self._rng.randrange(partitions - 1)
         return chosen + 1 if chosen >= previous else chosen
 

@@ -1,7 +1,7 @@
-"""The chains and topics of a command, and its parts where it concerns several chains.
+"""Routing of commands: their chains, their topics, and their parts for each chain.
 
-Every command names its chains and its topics here, so one function routes it, and a chain that has not heard of a topic
-gets a copy first.
+Every class of command has a route here, so one function routes all of them. A chain that does not know a topic of a
+command gets a copy of the topic first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from txnstore.core.transactions.model import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one chain gets of a command; ``places``: where its batches stand in the whole command."""
+    """The part of a command for one chain; ``places`` are the indexes of its batches in the whole command."""
 
     batches: tuple[NewBatch, ...] = ()
     offsets: tuple[TxnOffsets, ...] = ()
@@ -57,23 +57,23 @@ class Part:
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions that it appends to, each once."""
+        """The partitions of its batches, without duplicates."""
         return tuple(dict.fromkeys(batch.tp for batch in self.batches))
 
     @property
     def topic_ids(self) -> tuple[tuple[str, str], ...]:
-        """The ids of its topics, by name, where its batches name them."""
+        """Pairs of (topic, topic id) of its batches that have a topic id, without duplicates."""
         named = ((batch.topic, batch.topic_id) for batch in self.batches)
         return tuple(dict.fromkeys((name, topic_id) for name, topic_id in named if topic_id is not None))
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups whose offsets it commits, each once."""
+        """The groups whose offsets it commits, without duplicates."""
         return tuple(dict.fromkeys(offsets.group for offsets in self.offsets))
 
 
 def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
-    """What each chain gets of a command, in the order of the command."""
+    """The parts of a command by chain; each keeps the order of the command."""
     batches: dict[int, list[int]] = {}
     offsets: dict[int, list[TxnOffsets]] = {}
     for place, batch in enumerate(command.batches):
@@ -92,7 +92,7 @@ def parts_of(command: Append | EndTxn, chains: int) -> dict[int, Part]:
 
 
 def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> tuple[Appended, ...]:
-    """The answers to the parts in the order of the whole command."""
+    """The answers to all parts, in the order of the whole command."""
     found = {
         place: answer
         for chain, part in parts.items()
@@ -102,12 +102,12 @@ def joined(parts: dict[int, Part], answers: dict[int, tuple[Appended, ...]]) -> 
 
 
 def chains_of_command(command: Command, chains: int) -> tuple[int, ...]:
-    """The chains that decide a command, by number: several if each has a part of it, or does the same."""
+    """The chains that decide a command, in order: several if each gets a part of it, or all of it."""
     return tuple(sorted(_ROUTES[type(command)](command, chains)))
 
 
 def topics_of(command: Command, chain: int, chains: int) -> set[str]:
-    """The topics that a chain has to know to decide a command: it leads a partition of each that the command names."""
+    """The topics that a chain must know to decide a command: those of which it leads a partition in the command."""
     return {tp.topic for tp in _partitions_of(command) if chain_of_partition(tp, chains) == chain}
 
 
@@ -117,7 +117,7 @@ def leaders_of(topic: Topic, chains: int) -> set[int]:
 
 
 def _partitions_of(command: Command) -> Iterator[TopicPartition]:
-    """Every partition that a command is about."""
+    """The partitions that a command names."""
     match command:
         case Append() | EndTxn():
             yield from (batch.tp for batch in command.batches)
@@ -135,7 +135,7 @@ def _partitions_of(command: Command) -> Iterator[TopicPartition]:
 
 
 def _of_append(command: Append | EndTxn, chains: int) -> set[int]:
-    """Its coordinator's chain, which hears of everything first, and those of its parts."""
+    """The chains of its parts, and the coordinator's chain, which adds their partitions and groups first."""
     producer, parts = command.producer, set(parts_of(command, chains))
     if producer.transactional_id is None or (isinstance(command, Append) and command.added is not None):
         return parts
@@ -148,7 +148,7 @@ _ROUTES: dict[type, _Route] = {
     CreateTopic: lambda _, __: (CATALOG,),
     AlterTopic: lambda _, __: (CATALOG,),
     DeleteTopic: lambda _, __: (CATALOG,),
-    # A producer id without a transactional id may be granted by any chain.
+    # Any chain may grant a producer id without a transactional id.
     InitProducer: lambda command, chains: (
         range(chains)
         if command.transactional_id is None
@@ -165,7 +165,7 @@ _ROUTES: dict[type, _Route] = {
         chains_of(command.decided, chains) - {chain_of_producer(command.decided.producer_id)}
     ),
     CompleteTxn: lambda command, _: (chain_of_producer(command.decided.producer_id),),
-    # Every other chain: it may lead partitions that whoever asks has not heard of.
+    # All other chains: one may lead partitions that the calling process does not know.
     CopyTopic: lambda _, chains: set(range(chains)) - {CATALOG},
     CloseTopic: lambda _, chains: set(range(chains)) - {CATALOG},
     CommitOffsets: lambda command, chains: (chain_of_group(command.offsets.group, chains),),
@@ -182,14 +182,14 @@ _ROUTES: dict[type, _Route] = {
 
 
 def chains_of(taking_part: Unfinished | Transaction | Kept | FenceProducer, chains: int) -> set[int]:
-    """The chains that take part in a transaction."""
+    """The chains of the partitions and groups of a transaction."""
     return {chain_of_partition(tp, chains) for tp in taking_part.partitions} | {
         chain_of_group(group, chains) for group in taking_part.groups
     }
 
 
 def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]]:
-    """Segments by the chain that leads their partition; what is named in another way goes to the catalog's."""
+    """Keys of segments by the chain that leads their partition; other keys belong to the catalog's chain."""
     found: dict[int, list[str]] = {}
     for key in keys:
         found.setdefault(_chain_of_key(key, chains), []).append(key)

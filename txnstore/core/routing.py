@@ -1,7 +1,7 @@
-"""Which chain leads a partition, and which coordinates a transactional id or a group.
+"""The chain that leads a partition, and the chain that coordinates a transactional id or a group.
 
-Pure functions of the name and the number of chains, the same in every process and release (COORD-01): the number of
-chains is fixed when a store is created (COORD-02). The hash is Kafka's murmur2 of the UTF-8 bytes.
+Pure functions of the name and the number of chains, the same in every process and release (COORD-01). The number of
+chains is fixed when a store is created (COORD-02). The hash is Kafka's murmur2 of the UTF-8 bytes of the name.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 
-#: The chain that holds the catalog: it decides which topics exist. The others have copies of what they need.
+#: The chain that decides the catalog. The other chains have copies of the topics that they lead partitions of.
 CATALOG = 0
 
-#: The most chains that a store may have.
+#: The greatest number of chains of a store.
 MAX_CHAINS = 256
 
-#: A producer id is the number of the chain that granted it, shifted by so many bits, plus a counter.
+#: A producer id is the number of the granting chain, shifted left by this number of bits, plus a counter.
 _PRODUCER_ID_BITS = 32
 
 
 def chain_of_partition(tp: TopicPartition, chains: int) -> int:
-    """The chain that leads a partition; the partitions of a topic follow each other, so they spread evenly."""
+    """The chain that leads a partition; consecutive partitions have consecutive chains, so they spread evenly."""
     return (_hash(tp.topic, chains) + tp.partition) % chains if chains > 1 else 0
 
 
 def chain_of_transactional_id(transactional_id: str, chains: int) -> int:
-    """The chain that coordinates a transactional id: the seeds' ``hash(transactional.id) % N`` (D14)."""
+    """The chain that coordinates a transactional id: ``hash(transactional.id) % chains``, as in Kafka (COORD-01)."""
     return _hash(transactional_id, chains)
 
 
@@ -35,12 +35,12 @@ def chain_of_group(group: str, chains: int) -> int:
 
 
 def first_producer_id(chain: int) -> int:
-    """The first producer id that a chain grants: no two chains grant the same one (INIT-06)."""
+    """The first producer id that a chain grants; no two chains grant the same producer id (INIT-06)."""
     return chain << _PRODUCER_ID_BITS
 
 
 def chain_of_producer(producer_id: int) -> int:
-    """The chain that granted a producer id; for a transactional producer its coordinator."""
+    """The chain that granted a producer id, which coordinates the producer's transactions."""
     return producer_id >> _PRODUCER_ID_BITS
 
 

@@ -1,8 +1,8 @@
-"""The state of a chain, composed of the subjects' values, and the draft of the entry that is being decided.
+"""The state of a chain, composed of the values of all subjects, and the draft of the entry that is being decided.
 
-A state is the fold of the events of all entries up to ``sequence``. It is immutable: a commit that loses its race drops
-the state that it had prepared. Its maps are persistent (they share what did not change), so an event costs what it
-touches, not what exists.
+A state is the fold of the events of all entries up to ``sequence``. It is immutable: after a conflict the commands are
+decided again from the newer state. Its maps are persistent, so the cost of an event depends on what it changes, not on
+the size of the state.
 """
 
 from __future__ import annotations
@@ -21,13 +21,26 @@ from txnstore.core.transactions.model import Transaction
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of a chain after entry ``sequence``: the fold of the events of entries 1 … ``sequence``.
+    """The state of a chain after entry ``sequence``.
 
-    ``chain`` is its number, of ``chains`` in the store. ``seen``: of each other chain the last entry that this state
-    follows from; a cut over all chains is consistent if it goes at least as far. ``deleted``, in a chain that has only
-    copies of the catalog: topics that are deleted, or being deleted, and the newest revision that this concerns. No
-    copy of at most that revision takes anything (:meth:`is_closed`). ``fences``: by producer id, for producers of other
-    chains (:mod:`txnstore.core.fences`).
+    Attributes:
+        chain: The number of the chain.
+        chains: The number of chains of the store.
+        sequence: The sequence number of the last folded entry; 0 before the first entry.
+        entry_hash: The SHA-256 of the last folded entry.
+        timestamp: The time of the last folded entry, in ms; it never decreases.
+        next_producer_id: The next producer id that the chain grants.
+        next_offset_position: The position of the next offset commit in the order of offset commits (OFF-11).
+        topics: The catalog; outside of chain 0 copies of the topics that the chain needs.
+        partitions: The partition logs that the chain leads.
+        transactions: The transaction table, by transactional id.
+        transactional_ids: The transactional id of each producer id that has one, current or earlier.
+        groups: The groups that the chain coordinates.
+        dropped: Segments that a vacuum may delete, and the time at which each was dropped, in ms.
+        seen: For each other chain the last entry that this state follows from; a cut is closed if it includes them.
+        deleted: Outside of chain 0: topics that are deleted or being deleted, with the newest revision concerned. A
+            copy with this revision or an older one takes no records (:meth:`is_closed`).
+        fences: The fences of producers of other chains, by producer id (:mod:`txnstore.core.fences`).
     """
 
     chain: int = 0
@@ -48,15 +61,15 @@ class State:
     fences: Map[int, Fence] = field(default_factory=Map)
 
     def is_closed(self, topic: Topic) -> bool:
-        """Whether a topic is being deleted: its records can be read until the catalog has deleted it."""
+        """Whether a topic is being deleted: it takes no records, and can be read until the catalog has deleted it."""
         return self.deleted.get(topic.name, -1) >= topic.revision
 
     def partition(self, tp: TopicPartition) -> Partition | None:
-        """The partition log, or None if there is no such partition."""
+        """The partition log, or None if the chain has no such partition."""
         return self.partitions.get(tp)
 
     def sorted_topics(self) -> list[Topic]:
-        """The topics by name."""
+        """The topics, sorted by name."""
         return sorted(self.topics.values(), key=lambda topic: topic.name)
 
     def partitions_of(self, topic: str) -> Iterator[tuple[TopicPartition, Partition]]:
@@ -72,19 +85,24 @@ def first_state(chain: int = 0, chains: int = 1) -> State:
 
 
 def begin_entry(state: State, now: int) -> State:
-    """The state in which the events of the next entry are folded: its number and its time, which never goes back."""
+    """The state inside the next entry: with its sequence number and its time.
+
+    Args:
+        state: The state after the last entry.
+        now: The time of the writer in ms; an entry is never older than the one before it.
+    """
     return replace(state, sequence=state.sequence + 1, timestamp=max(now, state.timestamp))
 
 
-#: How a class of event changes a state.
+#: The state after an event of one class.
 Fold = Callable[[State, Any], State]
 
 
 class Draft:
-    """The entry that is being decided: its events so far, and the state that they lead to.
+    """The entry that is being decided: its events so far, and the state after them.
 
-    Each event is folded immediately, so that the next rule sees what the last one decided. ``folds``: how each class of
-    event changes a state (:data:`txnstore.core.evolve.FOLDS`).
+    Each event is folded immediately, so that the next check sees its effect. ``folds`` is
+    :data:`txnstore.core.evolve.FOLDS`; it is passed in because its modules depend on this one.
     """
 
     __slots__ = ("_folds", "events", "state")
@@ -95,16 +113,16 @@ class Draft:
         self._folds = folds
 
     def emit(self, event: object) -> None:
-        """Add an event."""
+        """Add an event and fold it."""
         self.events.append(event)
         self.state = self._folds[type(event)](self.state, event)
 
 
 def leads_partition(state: State, tp: TopicPartition) -> bool:
-    """Whether this is the chain of the partition."""
+    """Whether the chain of the state leads the partition."""
     return chain_of_partition(tp, state.chains) == state.chain
 
 
 def leads_group(state: State, group: str) -> bool:
-    """Whether this is the chain of the group."""
+    """Whether the chain of the state coordinates the group."""
     return chain_of_group(group, state.chains) == state.chain

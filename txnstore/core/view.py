@@ -1,9 +1,9 @@
-"""All chains of a store at one moment: what every reader looks at.
+"""The view of all chains of a store, which readers use.
 
-The states are a causally consistent cut: whatever one of them rests on in another chain is in that one's state, too
-(``State.seen``). So a marker is never seen without the decision that it carries out, nor a decision without the batches
-that it is about. What is decided counts as ended, whether the markers are written or not: a transaction is seen whole
-or not at all, in all partitions of all chains (architecture §5).
+The states are a closed cut: each state includes the entries that the others follow from (``State.seen``). A reader
+therefore never sees a marker without its decision, nor a decision without its batches. A decided transaction counts as
+ended before its markers are written, so readers see a transaction as a whole or not at all, in all partitions of all
+chains (``docs/design/0005-many-chains.md``).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ V = TypeVar("V")
 
 
 class View:
-    """A consistent cut over all chains, with the names of a :class:`~txnstore.core.state.State` for reading.
+    """A closed cut over all chains, with the read attributes of a :class:`~txnstore.core.state.State`.
 
-    ``states``: one a chain, by number. With one chain it is that chain's state.
+    Args:
+        states: One state per chain, in order of the chains.
     """
 
     def __init__(self, states: tuple[State, ...]) -> None:
@@ -50,17 +51,17 @@ class View:
 
     @property
     def sequence(self) -> int:
-        """The number of entries in all chains together; grows with each one."""
+        """The number of entries in all chains together."""
         return sum(state.sequence for state in self.states)
 
     @property
     def timestamp(self) -> int:
-        """The time of the newest entry, in milliseconds."""
+        """The time of the newest entry, in ms."""
         return max(state.timestamp for state in self.states)
 
     @cached_property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """The partition logs as readers see them."""
+        """The partition logs; decided transactions count as ended."""
         if self.chains == 1:
             return self.states[0].partitions
         return _Partitions(self)
@@ -77,14 +78,14 @@ class View:
 
     @cached_property
     def groups(self) -> Mapping[str, Group]:
-        """The consumer groups as readers see them."""
+        """The groups; decided transactions count as ended."""
         if self.chains == 1:
             return self.states[0].groups
         return _Groups(self)
 
     @cached_property
     def dropped(self) -> Mapping[str, int]:
-        """The objects that no chain needs any more, and when each became one."""
+        """The dropped objects of all chains, and the time at which each was dropped, in ms."""
         if self.chains == 1:
             return self.states[0].dropped
         return {key: at for state in self.states for key, at in state.dropped.items()}
@@ -93,7 +94,11 @@ class View:
         return maps[0] if self.chains == 1 else _Routed(maps, chain_of)
 
     def find_topic(self, name: str) -> Topic:
-        """The topic. Raises :class:`UnknownTopicOrPartitionError`, which lists names that exist."""
+        """The topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist; the message lists existing ones.
+        """
         topic = self.topics.get(str(name)) if isinstance(name, str) else None
         if topic is None:
             known = ", ".join(sorted(self.topics)[:10]) or "none"
@@ -102,7 +107,11 @@ class View:
         return topic
 
     def find_partition(self, tp: TopicPartition) -> Partition:
-        """The partition log as readers see it. Raises :class:`UnknownTopicOrPartitionError`."""
+        """The partition log; decided transactions count as ended.
+
+        Raises:
+            UnknownTopicOrPartitionError: The partition does not exist.
+        """
         topic = self.find_topic(tp.topic)
         found = self.partitions.get(tp)
         if found is None:
@@ -112,11 +121,11 @@ class View:
         return found
 
     def partition(self, tp: TopicPartition) -> Partition | None:
-        """The partition log as readers see it, or None if there is no such partition."""
+        """The partition log, or None if it does not exist; decided transactions count as ended."""
         return self.partitions.get(tp)
 
     def log(self, tp: TopicPartition) -> Partition | None:
-        """The partition log as its own chain has it: what is decided elsewhere counts once its marker is written."""
+        """The partition log in the state of its chain, or None; a transaction is open until its marker is written."""
         topic = self.topics.get(tp.topic)
         if topic is None or not 0 <= tp.partition < topic.partitions:
             return None
@@ -126,7 +135,7 @@ class View:
         return found if found is not None else Partition()
 
     def sorted_topics(self) -> list[Topic]:
-        """The topics by name."""
+        """The topics, sorted by name."""
         return self.states[CATALOG].sorted_topics()
 
     def partitions_of(self, topic: str) -> Iterator[tuple[TopicPartition, Partition]]:
@@ -136,7 +145,7 @@ class View:
             yield tp, self.partitions[tp]
 
     def owner(self, producer_id: int) -> Transaction | None:
-        """The transaction of a producer id, if it is the current one of its transactional id."""
+        """The transaction of a producer id, or None if it is not the current producer id of a transactional id."""
         coordinator = chain_of_producer(producer_id)
         if not 0 <= coordinator < self.chains:
             return None
@@ -145,7 +154,7 @@ class View:
         return txn if txn is not None and txn.producer_id == producer_id else None
 
     def decided(self, partition: Partition) -> Partition:
-        """A log in which transactions that are decided count as ended, their markers written or not."""
+        """The log in which decided transactions count as ended, also before their markers are written."""
         open_txns, aborted = partition.open_txns, partition.aborted
         for producer_id, first in sorted(partition.open_txns.items()):
             txn = self.owner(producer_id)
@@ -170,7 +179,7 @@ class View:
 
 
 class _Routed(Mapping[K, V], Generic[K, V]):
-    """The maps of all chains as one; a key is in the map of its own chain."""
+    """The maps of all chains as one map; ``chain_of`` gives the chain of a key."""
 
     def __init__(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> None:
         self._maps = maps
@@ -191,7 +200,7 @@ class _Routed(Mapping[K, V], Generic[K, V]):
 
 
 class _Partitions(Mapping[TopicPartition, Partition]):
-    """The partitions of the catalog's topics, each looked up in its chain when it is asked for."""
+    """The partition logs of the topics of the catalog, each looked up in its chain on first use."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -216,7 +225,7 @@ class _Partitions(Mapping[TopicPartition, Partition]):
 
 
 class _Groups(Mapping[str, Group]):
-    """The groups of all chains; pending offsets of decided transactions count as ended."""
+    """The groups of all chains; pending offsets of decided transactions are applied or removed."""
 
     def __init__(self, view: View) -> None:
         self._view = view

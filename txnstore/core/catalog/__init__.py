@@ -1,1 +1,1 @@
-"""Topics: which exist, with which partitions, schema and settings."""
+"""The catalog: topics with their partitions, schemas and settings."""

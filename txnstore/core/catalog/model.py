@@ -8,11 +8,19 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the catalog knows it.
+    """A topic of the catalog.
 
-    ``schema`` is the Arrow schema in its text form, or None for a topic of Kafka records. ``version`` grows with each
-    change, so that two who alter at once do not overwrite each other. ``config`` holds what was set, not the defaults.
-    ``revision`` is the entry of the catalog's chain that made this value: it orders the copies in other chains.
+    Attributes:
+        name: The name.
+        topic_id: The id; a topic that is created again under the same name has another id.
+        partitions: The number of partitions.
+        schema: The Arrow schema in its text form, or None for a topic of Kafka records.
+        key: The name of the key column, if there is one.
+        timestamp: The name of the timestamp column, if there is one.
+        config: The settings that were given, without defaults.
+        version: Grows with each change; a concurrent change is detected by it.
+        created_at: The time of the creation in ms.
+        revision: The entry of chain 0 that holds this value; it orders the copies in other chains.
     """
 
     name: str
@@ -29,14 +37,17 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """Create a topic. Answered with the :class:`~txnstore.core.catalog.model.Topic`."""
+    """Create a topic. Answered with the :class:`Topic`."""
 
     topic: Topic
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Replace a topic's schema, settings, partition count. Refused if ``expected_version`` is not its version."""
+    """Replace the schema, settings and partition count of a topic. Answered with the :class:`Topic`.
+
+    Refused if the topic does not have the version ``expected_version``.
+    """
 
     topic: Topic
     expected_version: int
@@ -46,8 +57,10 @@ class AlterTopic:
 class DeleteTopic:
     """Delete a topic. Answered with None.
 
-    ``revision``: refused if it has another one; None: whatever it has. ``after``: for each other chain that leads a
-    partition of it, an entry at which it is closed.
+    Attributes:
+        name: The topic.
+        revision: The revision to delete; the command is refused if the topic has another one. None: any revision.
+        after: For each other chain that leads a partition of the topic, an entry at which the chain has closed it.
     """
 
     name: str
@@ -57,9 +70,12 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class CopyTopic:
-    """Take over what the catalog's chain says of a topic, unless something newer is known. Answered with None.
+    """Copy a topic from the catalog's chain, unless this chain has a newer revision. Answered with None.
 
-    ``topic`` None: it was deleted. ``revision``: the entry of the catalog's chain that said so.
+    Attributes:
+        name: The topic.
+        topic: The value in the catalog; None: the topic is deleted.
+        revision: The entry of chain 0 that holds this value.
     """
 
     name: str
@@ -69,9 +85,9 @@ class CopyTopic:
 
 @dataclass(frozen=True, slots=True)
 class CloseTopic:
-    """Take no more records of a topic that is about to be deleted, and no copy of it. Answered with None.
+    """Refuse records and copies of a topic that is about to be deleted. Answered with None.
 
-    Without an effect on a copy that is newer than ``revision``: the deletion is refused by the catalog then.
+    It has no effect on a copy that is newer than ``revision``: the catalog refuses the deletion in that case.
     """
 
     name: str
@@ -80,7 +96,7 @@ class CloseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCreated:
-    """A topic exists from now on, with empty partitions."""
+    """A topic was created, with empty partitions."""
 
     type: Literal["TopicCreated"] = "TopicCreated"
     topic: Topic
@@ -88,7 +104,7 @@ class TopicCreated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAltered:
-    """A topic has a new schema, new settings or more partitions. ``topic`` is the whole new value."""
+    """The schema, settings or partition count of a topic changed. ``topic`` is the complete new value."""
 
     type: Literal["TopicAltered"] = "TopicAltered"
     topic: Topic
@@ -96,9 +112,9 @@ class TopicAltered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicClosed:
-    """A topic is being deleted, or is deleted and was not known here.
+    """A topic is being deleted, or is deleted and this chain did not know it.
 
-    A copy of at most this ``revision`` takes no records, and is not made any more.
+    A copy with this ``revision`` or an older one takes no records, and no such copy is made.
     """
 
     type: Literal["TopicClosed"] = "TopicClosed"
@@ -108,7 +124,7 @@ class TopicClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDeleted:
-    """A topic and its partitions are gone; its segments are garbage."""
+    """A topic was deleted with its partitions; its segments are dropped."""
 
     type: Literal["TopicDeleted"] = "TopicDeleted"
     name: str

@@ -1,4 +1,4 @@
-"""The rules of the catalog, and how its events change a state."""
+"""The rules of the catalog, and the folding of its events."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsEr
 
 
 def create_topic(draft: Draft, command: CreateTopic) -> Topic:
+    """Create a topic; its name must be free."""
     topic = command.topic
     if topic.name in draft.state.topics:
         msg = f"topic {topic.name!r} exists already"
@@ -39,14 +40,15 @@ def create_topic(draft: Draft, command: CreateTopic) -> Topic:
 
 
 def alter_topic(draft: Draft, command: AlterTopic) -> Topic:
+    """Change a topic of the expected version; partitions can only be added."""
     topic, current = command.topic, _topic(draft.state, command.topic.name)
     if current.version != command.expected_version or current.topic_id != topic.topic_id:
-        msg = f"topic {topic.name!r} was changed by somebody else in the meantime: read it again"
+        msg = f"topic {topic.name!r} was changed concurrently: read it again and repeat the change"
         raise TopicChangedError(msg)
     if topic.partitions < current.partitions:
         msg = (
-            f"topic {topic.name!r} has {current.partitions} partitions; they can grow, but not shrink to "
-            f"{topic.partitions}"
+            f"topic {topic.name!r} has {current.partitions} partitions; partitions can be added, not removed "
+            f"({topic.partitions} were asked for)"
         )
         raise InvalidConfigError(msg)
     topic = replace(topic, revision=draft.state.sequence)
@@ -55,18 +57,19 @@ def alter_topic(draft: Draft, command: AlterTopic) -> Topic:
 
 
 def delete_topic(draft: Draft, command: DeleteTopic) -> None:
+    """Delete a topic, after the other chains that lead its partitions have closed it."""
     topic = _topic(draft.state, command.name)
     if command.revision not in {None, topic.revision}:
-        msg = f"topic {topic.name!r} was changed by somebody else while it was deleted"
+        msg = f"topic {topic.name!r} was changed concurrently with its deletion"
         raise TopicChangedError(msg)
     observe(draft, command.after)
     draft.emit(TopicDeleted(name=topic.name, topic_id=topic.topic_id, revision=draft.state.sequence))
 
 
 def copy_topic(draft: Draft, command: CopyTopic) -> None:
-    """Follow the catalog's chain, in the order of its entries: a copy that comes late changes nothing."""
+    """Update the copy of a topic in the order of the catalog's entries: an older revision changes nothing."""
     known = draft.state.topics.get(command.name)
-    if command.revision <= _heard_of(draft.state, command.name):
+    if command.revision <= _known_revision(draft.state, command.name):
         return
     observe(draft, ((CATALOG, command.revision),))
     if known is None and command.topic is None:
@@ -79,7 +82,7 @@ def copy_topic(draft: Draft, command: CopyTopic) -> None:
 
 
 def close_topic(draft: Draft, command: CloseTopic) -> None:
-    """From this entry on nothing is appended to the topic, so that the catalog can delete it."""
+    """Close a topic in this chain: it takes no records from this entry on, so the catalog can delete it."""
     known, closed = draft.state.topics.get(command.name), draft.state.deleted.get(command.name, 0)
     if command.revision <= closed or (known is not None and known.revision > command.revision):
         return
@@ -87,8 +90,8 @@ def close_topic(draft: Draft, command: CloseTopic) -> None:
     draft.emit(TopicClosed(name=command.name, revision=command.revision))
 
 
-def _heard_of(state: State, name: str) -> int:
-    """The newest revision of a topic that this chain has heard of; 0 if of none."""
+def _known_revision(state: State, name: str) -> int:
+    """The newest revision of a topic that this chain knows, closed ones included; 0 for none."""
     known = state.topics.get(name)
     return max(known.revision if known is not None else 0, state.deleted.get(name, 0))
 
@@ -128,15 +131,16 @@ def _with_partitions(
 
 
 def _topic_closed(state: State, event: TopicClosed) -> State:
-    """What is there can still be read and ended: only the catalog deletes."""
+    """Close a topic; its records can be read, and its transactions ended, until the catalog has deleted it."""
     return replace(state, deleted=state.deleted.insert(event.name, event.revision))
 
 
 def _topic_deleted(state: State, event: TopicDeleted) -> State:
-    """A deleted topic takes its partitions with it, also out of open transactions and groups (OFF-18, END-07).
+    """Delete a topic with its partitions, also from open transactions and from groups (OFF-18, END-07).
 
-    Of a transaction only those that this chain leads: another chain may have data of the transaction still, or already
-    have the next topic of this name, in which the transaction takes part. It gets its marker, or says that it is gone.
+    From a transaction only the partitions that this chain leads are removed. Another chain may still have data of the
+    transaction, or a new topic of this name in which the transaction takes part: the end of the transaction sends a
+    marker there, and that chain decides whether it needs one.
     """
     topic = state.topics[event.name]
     gone = {TopicPartition(event.name, number) for number in range(topic.partitions)}
@@ -165,18 +169,18 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     )
 
 
-def _without_offsets(group: Group, gone: set[TopicPartition], topic_id: str) -> Group:
+def _without_offsets(group: Group, deleted: set[TopicPartition], topic_id: str) -> Group:
     pending = group.pending
     for producer_id, values in group.pending.items():
-        pending = pending.insert(producer_id, _without_topic(values, gone, topic_id))
-    return replace(group, offsets=_without_topic(group.offsets, gone, topic_id), pending=pending)
+        pending = pending.insert(producer_id, _without_topic(values, deleted, topic_id))
+    return replace(group, offsets=_without_topic(group.offsets, deleted, topic_id), pending=pending)
 
 
 def _without_topic(
-    offsets: Map[TopicPartition, CommittedOffset], gone: set[TopicPartition], topic_id: str
+    offsets: Map[TopicPartition, CommittedOffset], deleted: set[TopicPartition], topic_id: str
 ) -> Map[TopicPartition, CommittedOffset]:
-    """Without those of the topic that is gone; a chain may hear of that after offsets of the next one of its name."""
-    for tp in gone:
+    """The offsets without those of the deleted topic; the chain may already have offsets of a new topic of its name."""
+    for tp in deleted:
         known = offsets.get(tp)
         if known is not None and known.topic_id in (None, topic_id):
             offsets = offsets.remove(tp)

@@ -1,4 +1,4 @@
-"""Assignors: which member of a group reads which partition."""
+"""Assignors: compute the target partitions of each member of a group."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from txnstore.core.groups.model import Member
 from txnstore.core.model import TopicPartition
 
-#: The partitions of each member, in order.
+#: The target partitions of each member, sorted.
 Assignment = dict[str, tuple[TopicPartition, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """What is to be assigned: the topics of each member, and how many partitions each topic has."""
+    """The input of an assignor: the topics of each member, and the number of partitions of each topic."""
 
     topics: Mapping[str, frozenset[str]]
     partitions: Mapping[str, int]
 
     @classmethod
     def of(cls, members: Iterable[Member]) -> Subscriptions:
-        """Of members that may have seen different numbers of partitions: the largest counts.
+        """The subscriptions of members; if they have seen different partition counts of a topic, the largest is used.
 
-        So a partition that was added is read once somebody has seen it. One that is gone is assigned until all have
-        seen that, and there is nothing to read in it.
+        An added partition is therefore assigned as soon as one member has seen it. A deleted one stays assigned, with
+        nothing to read, until all members have seen the deletion.
         """
         topics, partitions = dict[str, frozenset[str]](), dict[str, int]()
         for member in members:
@@ -35,11 +35,11 @@ class Subscriptions:
         return cls(topics, partitions)
 
     def all_partitions(self) -> list[TopicPartition]:
-        """Every partition that somebody reads, in order."""
+        """All partitions of all subscribed topics, in order."""
         return [TopicPartition(name, number) for name in sorted(self.partitions) for number in self._numbers(name)]
 
     def readers(self, topic: str) -> list[str]:
-        """The members that read a topic, in order."""
+        """The ids of the members that read a topic, in order."""
         return sorted(member_id for member_id, topics in self.topics.items() if topic in topics)
 
     def _numbers(self, topic: str) -> range:
@@ -47,10 +47,10 @@ class Subscriptions:
 
 
 def range_assignor(members: list[Member], _previous: Mapping[TopicPartition, str]) -> Assignment:
-    """Kafka's ``RangeAssignor``: of each topic, neighbouring partitions to each of its readers.
+    """Kafka's ``RangeAssignor``: each reader of a topic gets a contiguous range of its partitions.
 
-    The first readers get one more if it does not come out even. Static members come first, by their instance id, so
-    that a restart changes nothing; then the others by member id.
+    If the partitions do not divide evenly, the first readers get one more. Static members come first, by instance id,
+    so that a restart does not change the assignment; then the others, by member id.
     """
     wanted = Subscriptions.of(members)
     found: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
@@ -71,10 +71,10 @@ def _static_first(member: Member) -> tuple[bool, str]:
 
 
 def sticky_assignor(members: list[Member], previous: Mapping[TopicPartition, str]) -> Assignment:
-    """Kafka's ``CooperativeStickyAssignor``: as even as the subscriptions allow, with as few moves as that takes.
+    """Kafka's ``CooperativeStickyAssignor``: balanced as far as the subscriptions allow, with the fewest moves.
 
-    What a member had stays with it, as long as it reads the topic. What nobody has goes to the reader with the fewest.
-    Then partitions move from those that have more to those that have two less, over others if it must be.
+    A member keeps its partitions while it reads their topics. An unowned partition goes to the reader with the fewest.
+    Then partitions move from a member to one that has at least two fewer, through other members if necessary.
     """
     return _Sticky(Subscriptions.of(members), previous).assign()
 
@@ -103,9 +103,10 @@ class _Sticky:
         return len(self._held[member_id]), member_id
 
     def _relieve(self, member_id: str) -> bool:
-        """Hand a partition on to the nearest member that has at least two less; the chain to it hands on as well.
+        """Move a partition along a path to the nearest member that has at least two fewer; whether there is one.
 
-        Each time the sum of the squares of the loads falls, so it ends, and then nothing more even is possible.
+        Breadth-first search: each member on the path passes one partition to the next one. Each move reduces the sum
+        of the squared loads, so the search ends; without such a path no assignment is more balanced.
         """
         limit = len(self._held[member_id]) - 2
         if limit < 0:
@@ -125,7 +126,7 @@ class _Sticky:
         return False
 
     def _takers(self, giver: str) -> dict[str, TopicPartition]:
-        """Who could take a partition of a member: of each one's choice the last."""
+        """The members that could take a partition of ``giver``, each with the last partition that it could take."""
         last: dict[str, TopicPartition] = {}
         for tp in self._held[giver]:
             last[tp.topic] = max(tp, last.get(tp.topic, tp))
@@ -146,12 +147,12 @@ class _Sticky:
 
 Assignor = Callable[[list[Member], Mapping[TopicPartition, str]], Assignment]
 
-#: By the names that Kafka's consumers know.
+#: The assignors by their names in Kafka.
 ASSIGNORS: dict[str, Assignor] = {"range": range_assignor, "cooperative-sticky": sticky_assignor}
 
 
 def assignor_of(members: Iterable[Member]) -> Assignor:
-    """The one that most members ask for, so that it can be changed one member at a time (KIP-848)."""
+    """The assignor that most members ask for, so that it can be changed one member at a time (KIP-848)."""
     votes: dict[str, int] = {}
     for member in members:
         votes[member.assignor] = votes.get(member.assignor, 0) + 1

@@ -10,7 +10,15 @@ from txnstore.core.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsets:
-    """Positions of a group to commit with a transaction. ``generation`` -1: without a membership (OFF-08)."""
+    """Offsets of a group to commit, with the membership of the caller.
+
+    Attributes:
+        group: The group.
+        offsets: The next offset to read, by partition.
+        generation: The generation of the membership; -1 without a membership (OFF-08).
+        member_id: The id of the member; empty without a membership.
+        instance_id: The name of a static member (KIP-345).
+    """
 
     group: str
     offsets: tuple[GroupOffset, ...]
@@ -21,17 +29,22 @@ class TxnOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    """Commit positions of a group outside a transaction. Answered with None."""
+    """Commit offsets of a group outside a transaction. Answered with None."""
 
     offsets: TxnOffsets
 
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Become a member of a group, or change what a member reads. Answered with a :class:`Membership`.
+    """Join a group, or change the topics of a member. Answered with a :class:`Membership`.
 
-    ``topics``: the topics to read, each with its number of partitions as the caller sees it: another chain may hold
-    them. ``instance_id``: of a static member; it takes the place of the member that had the name (KIP-345).
+    Attributes:
+        group: The group.
+        member_id: The id of the member.
+        topics: Pairs of (topic, number of partitions as the caller sees it); another chain may lead the partitions.
+        assignor: The assignor that the member asks for.
+        session_timeout_ms: The length of the lease in ms.
+        instance_id: The name of a static member, which replaces the member that has this name (KIP-345).
     """
 
     group: str
@@ -44,9 +57,9 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Renew a member's lease and say which partitions it still reads. Answered with a :class:`Membership`.
+    """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
 
-    ``topics`` as in :class:`JoinGroup`; None: as before.
+    ``owned`` are the partitions that the member reads. ``topics`` is as in :class:`JoinGroup`; None: unchanged.
     """
 
     group: str
@@ -58,9 +71,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """Stop being a member; also one that is gone already is content. Answered with None.
+    """Leave a group; without effect if there is no such member. Answered with None.
 
-    ``instance_id``: the static member of this name is meant, whatever its ``member_id``.
+    With ``instance_id`` the static member of this name leaves; if ``member_id`` is given as well, it must be its id.
     """
 
     group: str
@@ -70,21 +83,21 @@ class LeaveGroup:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffsets:
-    """Set positions of a group that has no live member. Answered with None."""
+    """Set offsets of a group that has no live member. Answered with None."""
 
     offsets: TxnOffsets
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Delete a group that has no live member, with its offsets, committed and pending. Answered with None."""
+    """Delete a group that has no live member, with its committed and pending offsets. Answered with None."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a member is told: the generation of its group, and the partitions that it may read now."""
+    """The answer to a member: the generation of its group, and the partitions that it may read now."""
 
     member_id: str
     generation: int

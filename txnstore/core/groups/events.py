@@ -10,7 +10,7 @@ from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """One position of a group: the next offset to read in a partition of the topic with this id (None: not known)."""
+    """An offset of a group: the next offset to read in a partition of the topic with this id (None: not known)."""
 
     topic: str
     partition: int
@@ -21,15 +21,15 @@ class GroupOffset:
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition that was consumed."""
+        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCommitted:
-    """A group's offsets were committed: at once, or pending the end of the transaction of ``producer_id``.
+    """Offsets of a group were committed: immediately, or as pending in the transaction of ``producer_id``.
 
-    The lease of ``member_id``, if it is a member's, is renewed.
+    The lease of the member ``member_id``, if there is one, is renewed.
     """
 
     type: Literal["OffsetsCommitted"] = "OffsetsCommitted"
@@ -42,7 +42,7 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMarkerWritten:
-    """The pending offsets of a transaction became the group's offsets (COMMIT), or are gone (ABORT)."""
+    """The pending offsets of a transaction were applied (COMMIT) or removed (ABORT). ``epoch``: that after its own."""
 
     type: Literal["GroupMarkerWritten"] = "GroupMarkerWritten"
     group: str
@@ -53,10 +53,10 @@ class GroupMarkerWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberJoined:
-    """A member has a lease from now on, or reads other topics than before.
+    """A member got a lease, or changed its topics.
 
-    ``topics``: what it reads and how many partitions it saw in each. ``replaces``: the member whose place it takes,
-    with its partitions, because it has the same ``instance_id`` (KIP-345).
+    ``topics``: the number of partitions that it has seen in each topic that it reads. ``replaces``: the member with
+    the same ``instance_id`` whose partitions it takes over (KIP-345).
     """
 
     type: Literal["MemberJoined"] = "MemberJoined"
@@ -71,7 +71,7 @@ class MemberJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft:
-    """A member is gone with all that it held: it left, or its lease had run out."""
+    """A member was removed, with the partitions that it held: it left, or its lease had expired."""
 
     type: Literal["MemberLeft"] = "MemberLeft"
     group: str
@@ -81,7 +81,7 @@ class MemberLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSeen:
-    """A member renewed its lease. ``topics``: how many partitions it sees in each, if that has changed."""
+    """A member renewed its lease. ``topics``: the number of partitions in each topic, if that has changed."""
 
     type: Literal["MemberSeen"] = "MemberSeen"
     group: str
@@ -91,7 +91,7 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberPartitions:
-    """The partitions that a member is to read, and those that nobody else may read until it gives them back."""
+    """The target of a member, and its held partitions, which no other member may read until it releases them."""
 
     member_id: str
     target: list[TopicPartition]
@@ -100,9 +100,9 @@ class MemberPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRebalanced:
-    """Partitions changed hands. ``members``: those for whom something is different now.
+    """Targets or held partitions changed. ``members``: those whose partitions changed.
 
-    A new ``generation``: the members, or what they read, have changed.
+    The ``generation`` is a new one if the members or their topics have changed.
     """
 
     type: Literal["GroupRebalanced"] = "GroupRebalanced"
@@ -113,7 +113,7 @@ class GroupRebalanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDeleted:
-    """A group is gone with all of its offsets, committed and pending (OFF-17)."""
+    """A group was deleted with its committed and pending offsets (OFF-17)."""
 
     type: Literal["GroupDeleted"] = "GroupDeleted"
     group: str

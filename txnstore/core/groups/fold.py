@@ -1,4 +1,4 @@
-"""How the events of a group change its offsets and members."""
+"""The folding of the events of groups: offsets and members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txnstore.core.state import Fold, State
 
 
 def with_lease(group: Group, member_id: str, now: int) -> Group:
-    """The group after a sign of life of one of its members; unchanged if it is none."""
+    """The group with the lease of a member renewed at ``now``; unchanged if there is no such member."""
     member = group.members.get(member_id)
     return group if member is None else _with_member(group, replace(member, seen_at=now))
 
@@ -89,7 +89,7 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
         position += 1
     if pending:
         group = replace(group, pending=group.pending.insert(event.producer_id, offsets))
-        # A marker of an older transaction that comes late must not be taken for the one that these wait for.
+        # The fence keeps a late marker of an earlier transaction from ending these offsets.
         state = with_fence(state, event.producer_id, event.epoch)
     else:
         group = replace(group, offsets=offsets)
@@ -98,7 +98,7 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
 
 
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
-    """The pending offsets are decided; a producer of another chain is fenced, whether it had any here or not."""
+    """End the pending offsets of a transaction; fence a producer of another chain, also if it had none here."""
     state = with_fence(state, event.producer_id, event.epoch)
     group = state.groups.get(event.group)
     if group is None or event.producer_id not in group.pending:
@@ -108,7 +108,7 @@ def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
 
 
 def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: Outcome) -> Group:
-    """Pending offsets take effect unless a plain commit came after them in the log (OFF-11)."""
+    """The group after the end of a transaction; an offset never replaces one with a later position (OFF-11)."""
     if producer_id not in group.pending:
         return group
     offsets = group.offsets

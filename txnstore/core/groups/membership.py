@@ -1,10 +1,10 @@
-"""The rules of membership: members hold leases in the group's chain (KIP-848 without a coordinator).
+"""The rules of membership: members have leases in the group's chain (KIP-848 without a coordinator process).
 
-A member joins, and renews its lease by heartbeats and offset commits. Every change of the members, or of the topics
-that they read, gives each member a target and raises the generation, which fences offset commits of members that have
-not seen it (KIP-447). There is no barrier and no leader: a partition moves to its new owner once the old one has
-given it back or has left; all other members go on reading. Time is the chain's: a lease ends when another command of
-the group finds it expired; until then the member can renew it.
+A member joins, and renews its lease by heartbeats and offset commits. Every change of the members or their topics
+computes new targets and raises the generation, which fences offset commits of members that have not seen it (KIP-447).
+There is no barrier and no leader: a partition moves to its new owner when the old one has released it or has left; the
+other members continue to read. Time is that of the chain's entries: a lease ends when a later command of the group
+finds it expired; until then its member can renew it (``docs/design/0006-groups.md``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txnstore.core.groups.assignors import ASSIGNORS, assignor_of
 from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets
 from txnstore.core.groups.events import GroupRebalanced, MemberJoined, MemberLeft, MemberPartitions, MemberSeen
 from txnstore.core.groups.model import Group, Member
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import Draft
 from txnstore.errors import FencedInstanceError, IllegalGenerationError, InvalidConfigError, UnknownMemberError
 from txnstore.validation import check_id, check_topic_name
@@ -25,7 +25,11 @@ MAX_SESSION_TIMEOUT_MS = 1_800_000
 
 
 def join(draft: Draft, command: JoinGroup) -> Membership:
-    """Become a member, take the place of a static one, or read other topics than before."""
+    """Join a group, replace a static member of the same name, or change the topics of a member.
+
+    Raises:
+        InvalidConfigError: An argument is not valid, or a member changes its ``group.instance.id``.
+    """
     topics = _checked_topics(command.topics)
     _check_join(command, topics)
     group = _group(draft, command.group)
@@ -35,7 +39,7 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
         raise InvalidConfigError(msg)
     if before is None:
         before = _static_member(group, command.instance_id)
-    gone = expire(draft, command.group, but=before)
+    removed = expire(draft, command.group, but=before)
     draft.emit(
         MemberJoined(
             group=command.group,
@@ -47,13 +51,19 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
             replaces=before.member_id if before is not None and before.member_id != command.member_id else "",
         ),
     )
-    if gone or before is None or (before.topics, before.assignor) != (topics, command.assignor):
+    if removed or before is None or (before.topics, before.assignor) != (topics, command.assignor):
         _rebalance(draft, command.group)
     return _membership(draft, command.group, command.member_id)
 
 
 def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
-    """Renew a lease; partitions that the member is not to read, and does not read any more, go to their new owners."""
+    """Renew a lease; partitions that the member no longer reads, and no longer has as targets, go to new owners.
+
+    Raises:
+        UnknownMemberError: There is no such member.
+        FencedInstanceError: Another member has its static name.
+        InvalidConfigError: The topics are other ones than at the last join.
+    """
     member = known_member(_group(draft, command.group), command.group, command.member_id, command.instance_id)
     topics = _checked_topics(command.topics) if command.topics is not None else member.topics
     if set(topics) != set(member.topics):
@@ -69,7 +79,7 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
 
 
 def leave(draft: Draft, command: LeaveGroup) -> None:
-    """Stop being a member. Who is gone already does not mind."""
+    """Remove a member; without effect if there is no such member."""
     group = _group(draft, command.group)
     static = _static_member(group, command.instance_id)
     if command.instance_id is not None and command.member_id and static is not None:
@@ -82,7 +92,7 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
 
 
 def empty(draft: Draft, name: str) -> bool:
-    """Whether a group has no live member; if so, those whose leases have run out are removed."""
+    """Whether a group has no live member; if so, members with expired leases are removed."""
     if live_members(_group(draft, name), draft.state.timestamp):
         return False
     if expire(draft, name):
@@ -91,31 +101,33 @@ def empty(draft: Draft, name: str) -> bool:
 
 
 def expire(draft: Draft, name: str, but: Member | None = None) -> bool:
-    """Remove the members whose leases have run out, without the one that is just showing that it is alive.
+    """Remove the members with expired leases, except for ``but``, whose command this is.
 
-    True if there were some: then the rest needs new targets.
+    Returns:
+        Whether there were any; the remaining members need new targets then.
     """
-    spared = but.member_id if but is not None else ""
-    gone = [
+    caller = but.member_id if but is not None else ""
+    expired = [
         member
         for member in _members(_group(draft, name))
-        if member.expired(draft.state.timestamp) and member.member_id != spared
+        if member.expired(draft.state.timestamp) and member.member_id != caller
     ]
-    for member in gone:
+    for member in expired:
         draft.emit(MemberLeft(group=name, member_id=member.member_id, reason="expired"))
-    return bool(gone)
+    return bool(expired)
 
 
 def live_members(group: Group, now: int) -> list[Member]:
-    """The members whose leases have not run out at the time ``now`` of the chain."""
-    return [member for _, member in sorted(group.members.items(), key=_by_member_id) if not member.expired(now)]
+    """The members whose leases have not expired at the time ``now`` (ms) of the chain."""
+    return [member for member in _members(group) if not member.expired(now)]
 
 
 def known_member(group: Group, name: str, member_id: str, instance_id: str | None) -> Member:
-    """The member of this id; else the error that says why there is none (OFF-06).
+    """The member of this id (OFF-06).
 
-    :class:`FencedInstanceError`: its static name has gone to another. :class:`UnknownMemberError`: it left, its lease
-    ran out, or it never joined.
+    Raises:
+        FencedInstanceError: Another member has taken over its static name (KIP-345).
+        UnknownMemberError: It left, its lease expired, or it never joined.
     """
     static = _static_member(group, instance_id)
     if static is not None and static.member_id != member_id:
@@ -123,29 +135,33 @@ def known_member(group: Group, name: str, member_id: str, instance_id: str | Non
         raise FencedInstanceError(msg)
     member = group.members.get(member_id)
     if member is None or (instance_id is not None and member.instance_id != instance_id):
-        msg = f"group {name!r} has no member {member_id!r} (any more)"
+        msg = f"group {name!r} has no member {member_id!r}: it never joined, it left, or its lease expired"
         raise UnknownMemberError(msg)
     return member
 
 
 def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> None:
-    """Fence an offset commit by member id, static name and generation (KIP-447).
+    """Check the member id, static name and generation of an offset commit (KIP-447).
 
-    Without a membership it is accepted in a transaction (OFF-08). Without a generation it is accepted while the group
-    has no live member, whoever says that he is one: there is nobody to protect, as in Kafka's
-    ``ClassicGroup.validateOffsetCommit``. A generation is one of a group that is known. Stricter than Kafka: a member
-    cannot commit for a partition that another member holds, though its generation is the newest; it gave that
-    partition back before.
+    A commit without a membership is accepted in a transaction (OFF-08). A commit without a generation is accepted while
+    the group has no live member, whatever its member id, as in Kafka's ``ClassicGroup.validateOffsetCommit``. Stricter
+    than Kafka: a member cannot commit for a partition that another member holds, also with the newest generation; it
+    has released that partition.
+
+    Raises:
+        UnknownMemberError: The group has live members, and the caller is none of them.
+        FencedInstanceError: Another member has the caller's static name.
+        IllegalGenerationError: The generation is not that of the group, or another member holds a partition.
     """
     name, group = offsets.group, _group(draft, offsets.group)
     anonymous = not offsets.member_id and offsets.instance_id is None
     if offsets.generation < 0 and ((transactional and anonymous) or empty(draft, name)):
         return
     if offsets.generation < 0 and anonymous:
-        msg = f"group {name!r} has members, so offsets can be committed by them only"
+        msg = f"group {name!r} has members, so only a member can commit its offsets"
         raise UnknownMemberError(msg)
     if offsets.generation >= 0 and name not in draft.state.groups:
-        msg = f"group {name!r} is not known, so it has no generation {offsets.generation}"
+        msg = f"group {name!r} does not exist, so it has no generation {offsets.generation}"
         raise IllegalGenerationError(msg)
     known_member(group, name, offsets.member_id, offsets.instance_id)
     if offsets.generation != group.generation:
@@ -154,12 +170,12 @@ def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> N
     wanted = {item.tp for item in offsets.offsets}
     for other in _members(group):
         if other.member_id != offsets.member_id and (taken := sorted(wanted.intersection(other.held))):
-            msg = f"{taken[0]} belongs to member {other.member_id!r} of group {name!r}, not to {offsets.member_id!r}"
+            msg = f"member {other.member_id!r} of group {name!r} holds {taken[0]}, not {offsets.member_id!r}"
             raise IllegalGenerationError(msg)
 
 
 def _rebalance(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]] | None = None) -> None:
-    """New targets for all members, in a new generation; what is free goes to its new owner at once."""
+    """Compute targets for all members in a new generation; partitions that no member holds move immediately."""
     group = _group(draft, name)
     members = _members(group)
     targets: dict[str, tuple[TopicPartition, ...]] = {}
@@ -169,7 +185,7 @@ def _rebalance(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, .
 
 
 def _hand_over(draft: Draft, name: str, owned: dict[str, tuple[TopicPartition, ...]]) -> None:
-    """The targets stay; what was given back goes to its new owner."""
+    """Move released partitions to their new owners; targets and generation stay."""
     group = _group(draft, name)
     targets = {member.member_id: member.target for member in _members(group)}
     _emit(draft, name, group.generation, targets, owned)
@@ -182,7 +198,11 @@ def _emit(
     targets: dict[str, tuple[TopicPartition, ...]],
     owned: dict[str, tuple[TopicPartition, ...]],
 ) -> None:
-    """``owned``: what members that have just spoken still read; all else that is not theirs to read is given back."""
+    """Emit the new targets, and the held partitions that follow from them.
+
+    ``owned`` are the partitions that the calling member still reads. It releases its held partitions that are neither
+    among these nor among its targets; other members keep theirs.
+    """
     group = _group(draft, name)
     members = _members(group)
     kept = {
@@ -205,7 +225,7 @@ def _emit(
 
 
 def _previous(members: Iterable[Member]) -> dict[TopicPartition, str]:
-    """Who was to read each partition; where nobody was, who has not given it back yet."""
+    """The member that has each partition as a target, or, where there is none, the member that holds it."""
     found: dict[TopicPartition, str] = {}
     for member in members:
         for tp in member.held:
@@ -221,7 +241,7 @@ def _group(draft: Draft, name: str) -> Group:
 
 
 def _members(group: Group) -> list[Member]:
-    return [member for _, member in sorted(group.members.items(), key=_by_member_id)]
+    return [member for _, member in sorted_items(group.members)]
 
 
 def _static_member(group: Group, instance_id: str | None) -> Member | None:
@@ -241,7 +261,7 @@ def _check_join(command: JoinGroup, topics: dict[str, int]) -> None:
     if command.instance_id is not None:
         check_id("group.instance.id", command.instance_id)
     if not topics:
-        msg = f"a member of group {command.group!r} has to read a topic"
+        msg = f"a member of group {command.group!r} must read at least one topic"
         raise InvalidConfigError(msg)
     if command.assignor not in ASSIGNORS:
         known = ", ".join(repr(name) for name in ASSIGNORS)
@@ -259,7 +279,3 @@ def _checked_topics(topics: Iterable[tuple[str, int]]) -> dict[str, int]:
             msg = f"topic {name!r} cannot have {count} partitions"
             raise InvalidConfigError(msg)
     return dict(sorted(found.items()))
-
-
-def _by_member_id(item: tuple[str, object]) -> str:
-    return item[0]

@@ -1,4 +1,4 @@
-"""The values of a consumer group: offsets, members."""
+"""The values of consumer groups: offsets and members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from txnstore.core.model import Map, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A consumed position: the *next* offset to read, with a note of the application (OFF-15, OFF-19)."""
+    """The *next* offset to read, with metadata of the application (OFF-15, OFF-19; Kafka: ``OffsetAndMetadata``)."""
 
     offset: int
     metadata: str = ""
@@ -19,9 +19,13 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """An offset in a group with its place in the log of offset commits: the later one wins (OFF-11).
+    """A committed or pending offset of a group.
 
-    ``topic_id``: the topic that was read; a topic that is created again under its name has another one (OFF-18).
+    Attributes:
+        value: The offset and its metadata.
+        position: The position in the order of all offset commits of the chain: the later one wins (OFF-11).
+        committed_at: The time of the commit in ms.
+        topic_id: The topic that was read; a topic that is created again under its name has another id (OFF-18).
     """
 
     value: OffsetAndMetadata
@@ -32,11 +36,17 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group: a lease that it renews before ``session_timeout_ms`` have passed since ``seen_at``.
+    """A member of a group, with a lease of ``session_timeout_ms`` from ``seen_at`` on.
 
-    ``topics``: what it reads, and how many partitions it saw in each. ``target``: the partitions that it is to read.
-    ``held``: those that nobody else may read: it was given them, and has not given them back. It reads what is in both.
-    ``instance_id``: the name under which a static member comes back (KIP-345).
+    Attributes:
+        member_id: The id of the member.
+        topics: The number of partitions that it has seen in each topic that it reads.
+        assignor: The assignor that it asks for.
+        session_timeout_ms: The length of the lease in ms.
+        instance_id: The name of a static member, which it keeps over restarts (KIP-345).
+        seen_at: The time of the last renewal in ms.
+        target: The partitions that it is to read.
+        held: The partitions that no other member may read, because this one has not released them.
     """
 
     member_id: str
@@ -50,19 +60,25 @@ class Member:
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
-        """The partitions that it may read now."""
+        """The partitions that it may read now: targets that it holds."""
         return tuple(tp for tp in self.target if tp in self.held)
 
     def expired(self, now: int) -> bool:
-        """Whether its lease has run out at the time ``now`` of the chain: then others may take its place."""
+        """Whether its lease has expired at the time ``now`` (ms) of the chain, so that others may remove it."""
         return self.seen_at + self.session_timeout_ms < now
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group: committed offsets, the pending ones of each open transaction, and its members.
+    """A consumer group.
 
-    ``generation`` grows with every change of the members; ``emptied_at`` is when the last one was gone.
+    Attributes:
+        offsets: The committed offsets.
+        pending: The pending offsets of each open transaction, by producer id.
+        generation: Grows with every change of the members; -1 before the first member.
+        last_producer: The (producer id, epoch) of the last transaction that committed offsets.
+        members: The members by id.
+        emptied_at: The time at which the last member was removed, in ms.
     """
 
     offsets: Map[TopicPartition, CommittedOffset] = field(default_factory=Map)
@@ -75,14 +91,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The membership of a consumer, as ``send_offsets`` of a producer needs it (KIP-447: ``ConsumerGroupMetadata``).
+    """The membership of a consumer, for ``send_offsets`` of a producer (KIP-447: ``ConsumerGroupMetadata``).
 
     Attributes:
         group: The group.
-        generation: The generation of the last poll; -1: a consumer that is no member, its partitions given by hand.
-        member_id: The id of the member; empty if it is none.
+        generation: The generation of the last poll; -1 for a consumer that is no member, with partitions assigned by
+            hand.
+        member_id: The id of the member; empty for a consumer that is no member.
         instance_id: The name of a static member (KIP-345).
-        topic_ids: The ids of the topics that it reads. An offset of one that was created again meanwhile is refused
+        topic_ids: The ids of the topics that it reads. An offset of a topic that was created again since is refused
             (OFF-18).
     """
 

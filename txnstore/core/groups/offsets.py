@@ -1,8 +1,7 @@
-"""The rules of committed offsets, inside and outside of transactions."""
+"""The rules of offset commits, inside and outside of transactions."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -23,25 +22,20 @@ from txnstore.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from txnstore.validation import check_topic_name, is_unicode
-
-
-def commit_plain_offsets(draft: Draft, command: CommitOffsets) -> None:
-    commit_offsets(draft, command.offsets)
-
+from txnstore.validation import check_integer, check_topic_name, is_unicode
 
 #: Kafka's ``offset.metadata.max.bytes``.
 MAX_METADATA_BYTES = 4096
 
-#: Kafka's ``offsets.retention.minutes``: a week.
+#: Kafka's ``offsets.retention.minutes``, one week, in ms.
 OFFSETS_RETENTION_MS = 7 * 86_400_000
 
-#: The largest offset: Kafka's and Arrow's are 64 bits wide.
+#: The largest offset, a signed 64-bit integer as in Kafka and Arrow.
 MAX_OFFSET = 2**63 - 1
 
 
 class Known(Protocol):
-    """A state of a chain, or a view of all: what a lookup of committed offsets needs of it."""
+    """What a lookup of committed offsets needs: a state of a chain, or a view of all chains."""
 
     @property
     def groups(self) -> Mapping[str, Group]: ...
@@ -51,45 +45,45 @@ class Known(Protocol):
 
 
 def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOffset:
-    """A position as an entry holds it: of exact types, so that every reader of the chain can read it.
+    """The offset of an application as an entry stores it: with plain ``int`` and ``str``.
 
-    Any integer will do (those of numpy, too). :class:`InvalidConfigError` says what else was given.
+    Args:
+        tp: The topic and the partition.
+        value: The next offset to read: any integer, those of numpy included, or an :class:`OffsetAndMetadata`.
+
+    Raises:
+        InvalidConfigError: A value has another type.
     """
     position = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
     try:
         topic, partition = tp
     except (TypeError, ValueError):
-        msg = f"the positions of a group are given by TopicPartition, not by {tp!r}"
+        msg = f"the offsets of a group are given by TopicPartition, not by {tp!r}"
         raise InvalidConfigError(msg) from None
     if not isinstance(position.metadata, str) or not is_unicode(position.metadata):
         msg = f"the metadata of {topic}-{partition} must be a string of Unicode characters, not {position.metadata!r}"
         raise InvalidConfigError(msg)
     return GroupOffset(
         topic=check_topic_name(topic),
-        partition=_integer(f"the partition of {topic!r}", partition),
-        offset=_integer(f"the offset of {topic}-{partition}", position.offset),
+        partition=check_integer(f"the partition of {topic!r}", partition),
+        offset=check_integer(f"the offset of {topic}-{partition}", position.offset),
         metadata=position.metadata,
-        leader_epoch=_integer(f"the leader epoch of {topic}-{partition}", position.leader_epoch),
+        leader_epoch=check_integer(f"the leader epoch of {topic}-{partition}", position.leader_epoch),
     )
 
 
 def with_id(item: GroupOffset, topic_ids: Mapping[str, str]) -> GroupOffset:
-    """The position with the id of the topic that was read, if that is known."""
+    """The offset with the id of the topic that was read, if it is known."""
     return replace(item, topic_id=topic_ids.get(item.topic))
 
 
-def _integer(what: str, value: object) -> int:
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    msg = f"{what} must be an integer, not {value!r}"
-    raise InvalidConfigError(msg)
+def commit_plain_offsets(draft: Draft, command: CommitOffsets) -> None:
+    """Commit offsets outside a transaction."""
+    commit_offsets(draft, command.offsets)
 
 
 def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity | None = None) -> None:
-    """Commit positions at once, or as pending for the transaction of ``producer`` (OFF-02)."""
+    """Commit offsets immediately, or as pending in the transaction of ``producer`` (OFF-02)."""
     if not offsets.offsets:
         return
     check_commit(draft, offsets, transactional=producer is not None)
@@ -97,14 +91,14 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
 
 
 def reset_offsets(draft: Draft, command: ResetOffsets) -> None:
-    """Set positions from outside, which no live member may notice too late."""
+    """Set offsets as an administrator; refused while the group has live members, which would not see the change."""
     _check_empty(draft, command.offsets.group, "its offsets cannot be reset")
     if command.offsets.offsets:
         _emit_offsets(draft, command.offsets, ProducerIdentity())
 
 
 def delete_group(draft: Draft, command: DeleteGroup) -> None:
-    """Delete a group with its offsets. Pending ones go, too: the end of their transaction brings none back (OFF-17)."""
+    """Delete a group with its committed and pending offsets; the end of a transaction restores none (OFF-17)."""
     if not exists(draft.state.groups.get(command.group)):
         msg = f"there is no group {command.group!r}"
         raise GroupNotFoundError(msg)
@@ -131,7 +125,7 @@ def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity)
 
 
 def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
-    """The position with the id of its topic; refused if the topic that was read is gone (OFF-18).
+    """The offset with the id of its topic; refused if the topic that was read is deleted (OFF-18).
 
     Only the catalog's chain can tell the id for certain; elsewhere it has been looked up before. A chain that has
     another topic of the name is behind the catalog, and is told of the topic first, or the one who looked it up was.
@@ -148,7 +142,12 @@ def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
 
 
 def check_offset(group: str, item: GroupOffset) -> None:
-    """What can be wrong with a position by itself: its range (:class:`InvalidConfigError`), too much metadata."""
+    """Check the range of an offset and the size of its metadata.
+
+    Raises:
+        InvalidConfigError: The offset is out of range.
+        OffsetMetadataTooLargeError: The metadata is larger than :data:`MAX_METADATA_BYTES`.
+    """
     if not 0 <= item.offset <= MAX_OFFSET:
         msg = f"group {group!r} cannot commit offset {item.offset} of {item.tp}: it must be 0 to 2**63 - 1"
         raise InvalidConfigError(msg)
@@ -158,10 +157,10 @@ def check_offset(group: str, item: GroupOffset) -> None:
 
 
 def with_topic_id(catalog: State, group: str, item: GroupOffset) -> GroupOffset:
-    """The position with the id that the catalog has for its topic (OFF-18).
+    """The offset with the id of its topic in the catalog (OFF-18).
 
-    Raises :class:`UnknownTopicOrPartitionError` if there is no such partition, or if the topic that was read is gone,
-    and another one has got its name.
+    Raises:
+        UnknownTopicOrPartitionError: The partition does not exist, or the topic was created again since it was read.
     """
     topic = catalog.topics.get(item.topic)
     if topic is None or not 0 <= item.partition < topic.partitions:
@@ -185,17 +184,25 @@ def committed(
     require_stable: bool = True,
     strict: bool = False,
 ) -> OffsetAndMetadata | None:
-    """The committed position of a group in a partition, or None.
+    """The committed offset of a group in a partition, or None; None also for a topic that was created again (OFF-18).
 
-    Raises :class:`UnstableOffsetCommitError` if an open transaction holds a pending one and ``require_stable`` is set
-    (OFF-09, KIP-447), as Kafka's consumer always does. ``strict``: also if it holds one of another partition of the
-    group, as the first design of transactions had it (D3). Of a topic that was created again nothing is known (OFF-18).
+    Args:
+        state: A state or a view.
+        group: The group.
+        tp: The partition.
+        require_stable: Refuse if a pending offset of the partition exists (OFF-09, KIP-447). Kafka's consumer always
+            sets it.
+        strict: Refuse also if a pending offset of any other partition of the group exists.
+
+    Raises:
+        UnstableOffsetCommitError: An open transaction has a pending offset.
     """
     known = state.groups.get(group)
     if known is None:
         return None
     if require_stable and any(pending if strict else tp in pending for pending in known.pending.values()):
-        msg = f"an open transaction holds an offset of {tp if not strict else 'some partition'} in group {group!r}"
+        where = "a partition" if strict else tp
+        msg = f"group {group!r} has a pending offset of {where} in an open transaction"
         raise UnstableOffsetCommitError(msg)
     value = known.offsets.get(tp)
     return value.value if value is not None and _of_this_topic(state, tp, value) else None
@@ -207,10 +214,10 @@ def _of_this_topic(state: Known, tp: TopicPartition, value: CommittedOffset) -> 
 
 
 def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTION_MS) -> list[TopicPartition]:
-    """The positions of a group that have expired at the time ``now`` of the chain (OFF-16).
+    """The partitions whose committed offset has expired at the time ``now`` (ms) of the chain (OFF-16).
 
-    ``retention_ms`` after the last member was gone, and after the commit; for a group that never had members after the
-    commit alone. None while the group has live members, or a transaction holds a pending offset of the partition.
+    An offset expires ``retention_ms`` after its commit and after the end of the last member, whichever is later. It
+    does not expire while the group has live members or a transaction has a pending offset of the partition.
     """
     if live_members(group, now):
         return []
@@ -224,10 +231,10 @@ def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTIO
 
 
 def exists(group: Group | None) -> bool:
-    """Whether there is anything about a group that its users know of."""
+    """Whether a group exists for its users: it has or had members, or offsets."""
     return group is not None and bool(group.offsets or group.pending or group.members or group.generation >= 0)
 
 
 def is_dead(group: Group, now: int) -> bool:
-    """Whether nothing is left of a group that anybody could miss: no live member, no offset, none pending (OFF-16)."""
+    """Whether a group can be deleted: no live member, no committed and no pending offset (OFF-16)."""
     return not group.offsets and not any(group.pending.values()) and not live_members(group, now)

@@ -1,6 +1,6 @@
-"""Runs the invariants; each is a named function that yields a message for every violation (OBJ-19).
+"""Runs the invariants (OBJ-19): each is a named function that yields a message for every violation.
 
-A violation is a bug or damage: no use of the store, however odd, leads to one.
+A violation is a bug or damage: no sequence of commands leads to one.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from txnstore.core.view import View
 
 
 def check(state: State) -> list[Violation]:
-    """Everything that is wrong with a state; empty if it is sound."""
+    """The violations of the invariants of a state."""
     return [Violation(rule.__name__, message) for rule in INVARIANTS for message in rule(state)]
 
 
 def check_step(before: State, after: State) -> list[Violation]:
-    """Everything that one entry did wrong between the state before it and the one after it; empty if nothing."""
+    """The violations of the invariants of a transition: the states before and after one entry."""
     return [Violation(rule.__name__, message) for rule in STEPS for message in rule(before, after)]
 
 
 def check_view(view: View) -> list[Violation]:
-    """Everything that is wrong with the chains of a view, one by one and together."""
+    """The violations of the invariants of each state of a view, and of those across chains."""
     return [violation for state in view.states for violation in check(state)] + check_across(view)
 
 
 def check_across(view: View) -> list[Violation]:
-    """Everything that is wrong with the chains of a view together."""
+    """The violations of the invariants across the chains of a view."""
     return [Violation(rule.__name__, message) for rule in ACROSS for message in rule(view)]
 
 
-#: All of them, in the order in which a reader wants to see them.
+#: The invariants of a state, in the order of the report.
 INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     *LOG_INVARIANTS,
     transactions_well_formed,
@@ -80,7 +80,7 @@ INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     *GROUP_INVARIANTS,
 )
 
-#: The invariants that take several chains to tell.
+#: The invariants across chains, in the order of the report.
 ACROSS: tuple[Callable[[View], Iterator[str]], ...] = (
     cut_is_consistent,
     copies_follow_the_catalog,
@@ -88,7 +88,7 @@ ACROSS: tuple[Callable[[View], Iterator[str]], ...] = (
     *FENCE_ACROSS,
 )
 
-#: All of them, in the order in which a reader wants to see them.
+#: The invariants of a transition, in the order of the report.
 STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
     ends_never_go_back,
     offsets_never_renumbered,

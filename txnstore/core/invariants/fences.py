@@ -1,4 +1,4 @@
-"""Invariants of fences and of deleted topics: of a state, of a step, and across chains."""
+"""Invariants of fences and of deleted topics: of a state, of a transition, and across chains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from txnstore.core.fences import is_foreign
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Fence
+from txnstore.core.model import sorted_items
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.core.transactions.model import MAX_EPOCH
@@ -15,8 +15,8 @@ from txnstore.core.view import View
 
 
 def fences_are_of_other_chains(state: State) -> Iterator[str]:
-    """A fence holds for a producer that another chain coordinates, from an epoch that a marker may carry."""
-    for producer_id, fence in _fences(state):
+    """A fence is of a producer that another chain coordinates, and has an epoch that a marker may carry."""
+    for producer_id, fence in sorted_items(state.fences):
         if not is_foreign(state, producer_id) or producer_id < 0:
             yield f"there is a fence of producer id {producer_id}, which no other chain coordinates"
         if not 0 <= fence.epoch <= MAX_EPOCH + 1 or fence.at > state.timestamp:
@@ -24,14 +24,14 @@ def fences_are_of_other_chains(state: State) -> Iterator[str]:
 
 
 def open_data_has_a_fence(state: State) -> Iterator[str]:
-    """The fence tells the marker that open data and pending offsets wait for from older ones (END-08)."""
+    """Open data and pending offsets have a fence, which distinguishes their marker from older ones (END-08)."""
     for tp in sorted(state.partitions):
         partition = state.partitions[tp]
         for producer_id in sorted(partition.open_txns):
             fence = state.fences.get(producer_id)
             known = partition.producers.get(producer_id)
             if is_foreign(state, producer_id) and (fence is None or (known is not None and known.epoch > fence.epoch)):
-                yield f"{tp}: producer id {producer_id} has open data, which the fence {fence} does not know of"
+                yield f"{tp}: producer id {producer_id} has open data above its fence {fence}"
     for name in sorted(state.groups):
         for producer_id in sorted(state.groups[name].pending):
             if is_foreign(state, producer_id) and producer_id not in state.fences:
@@ -39,18 +39,18 @@ def open_data_has_a_fence(state: State) -> Iterator[str]:
 
 
 def fences_never_go_back(before: State, after: State) -> Iterator[str]:
-    """A fence holds until a late batch is refused for its age (ADD-07); a prepared transaction stays closed."""
-    for producer_id, old in _fences(before):
+    """A fence stays until late batches are refused for their age (ADD-07); a prepared transaction stays closed."""
+    for producer_id, old in sorted_items(before.fences):
         new = after.fences.get(producer_id)
         if new is None:
             if after.timestamp - old.at <= MAX_ADDED_AGE_MS:
-                yield f"the fence of producer id {producer_id} at {old} was forgotten at {after.timestamp}"
+                yield f"the fence {old} of producer id {producer_id} expired too early, at {after.timestamp}"
         elif new.epoch < old.epoch or (new.epoch == old.epoch and old.held and not new.held):
             yield f"the fence of producer id {producer_id} went back from {old} to {new}"
 
 
 def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
-    """No batch of an epoch that was fenced before is appended, in whichever life of a topic (FEN-02, TPC-03)."""
+    """No batch below a fence is appended, also to a topic that was created again (FEN-02, TPC-03)."""
     for tp in sorted(after.partitions):
         new = after.partitions[tp]
         old = before.partitions.get(tp)
@@ -71,7 +71,7 @@ def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
 
 
 def closed_topics_take_nothing(before: State, after: State) -> Iterator[str]:
-    """Nothing is appended to a topic that is being deleted: it would be acknowledged, and lost."""
+    """Nothing is appended to a topic that is being deleted: the records would be acknowledged and lost."""
     for tp in sorted(before.partitions):
         topic, new = before.topics[tp.topic], after.partitions.get(tp)
         if new is None or new is before.partitions[tp] or not _same_topic(before, after, tp.topic):
@@ -83,9 +83,9 @@ def closed_topics_take_nothing(before: State, after: State) -> Iterator[str]:
 
 
 def fences_known_to_coordinator(view: View) -> Iterator[str]:
-    """No chain has heard of an epoch that was never granted: else it would refuse the producer's own batches."""
+    """No fence is above the epoch that the coordinator granted: the chain would refuse the producer's own batches."""
     for state in view.states:
-        for producer_id, fence in _fences(state):
+        for producer_id, fence in sorted_items(state.fences):
             txn = view.owner(producer_id)
             if txn is not None and fence.epoch > txn.epoch + (txn.outcome is not None):
                 yield (
@@ -95,7 +95,7 @@ def fences_known_to_coordinator(view: View) -> Iterator[str]:
 
 
 def open_data_is_of_the_topic_of_its_transaction(view: View) -> Iterator[str]:
-    """Open data is in the topic that its transaction names, and not in another one that has got the name (END-07)."""
+    """Open data is in a topic whose id its transaction names, not in a new topic of that name (END-07)."""
     for state in view.states:
         for tp in sorted(state.partitions):
             for producer_id in sorted(state.partitions[tp].open_txns):
@@ -115,10 +115,6 @@ def deleted_topics_are_closed(view: View) -> Iterator[str]:
             copy, topic = state.topics[name], view.topics.get(name)
             if (topic is None or topic.topic_id != copy.topic_id) and not state.is_closed(copy):
                 yield f"chain {state.chain} takes records of topic {name} of id {copy.topic_id}, which is deleted"
-
-
-def _fences(state: State) -> list[tuple[int, Fence]]:
-    return [(producer_id, state.fences[producer_id]) for producer_id in sorted(state.fences)]
 
 
 def _same_topic(before: State, after: State, name: str) -> bool:

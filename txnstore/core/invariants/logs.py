@@ -1,17 +1,17 @@
-"""Invariants of partition logs, in every state."""
+"""Invariants of partition logs in a state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from txnstore.core.invariants.common import logs, offsets_of
-from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.invariants.common import offsets_of
+from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.state import State, leads_partition
 
 
 def topics_own_their_partitions(state: State) -> Iterator[str]:
-    """A topic has the partitions 0 … n-1, and no partition is without its topic: else records could not be found."""
+    """A topic has the partitions 0 … n-1, and every partition has a topic."""
     wanted = {
         tp
         for name, topic in state.topics.items()
@@ -20,14 +20,14 @@ def topics_own_their_partitions(state: State) -> Iterator[str]:
     }
     for name, topic in state.topics.items():
         if topic.name != name:
-            yield f"topic {name} calls itself {topic.name}"
+            yield f"topic {name} is stored with the name {topic.name}"
     for tp in sorted(wanted ^ set(state.partitions)):
         yield f"{tp} has no log" if tp in wanted else f"{tp} has a log, but no topic"
 
 
 def offsets_in_order(state: State) -> Iterator[str]:
-    """0 ≤ log start ≤ LSO ≤ HW (OBJ-19 I9): a reader's range never turns negative, nor shows what is not stable."""
-    for tp, partition in logs(state):
+    """0 ≤ log start ≤ LSO ≤ high watermark (OBJ-19 I9)."""
+    for tp, partition in sorted_items(state.partitions):
         start, stable, end = partition.log_start, partition.last_stable_offset, partition.high_watermark
         if not 0 <= start <= stable <= end:
             yield f"{tp}: log start {start}, last stable offset {stable}, high watermark {end} are not in order"
@@ -35,7 +35,7 @@ def offsets_in_order(state: State) -> Iterator[str]:
 
 def batches_in_order(state: State) -> Iterator[str]:
     """Batches ascend without overlap inside the log: an offset names at most one record (OBJ-19 I4)."""
-    for tp, partition in logs(state):
+    for tp, partition in sorted_items(state.partitions):
         at = 0
         for batch in partition.batches:
             if not at <= batch.base_offset < batch.limit:
@@ -49,8 +49,8 @@ def batches_in_order(state: State) -> Iterator[str]:
 
 
 def batches_hold_their_offsets(state: State) -> Iterator[str]:
-    """A batch has a record for each of its offsets, unless its segment says the offset of each record."""
-    for tp, partition in logs(state):
+    """A batch has a record for each of its offsets, unless its segment stores the offset of each record."""
+    for tp, partition in sorted_items(state.partitions):
         for batch in partition.batches:
             width, explicit = batch.limit - batch.base_offset, batch.segment.explicit_offsets
             if batch.records > width or (batch.records < width and not explicit):
@@ -61,13 +61,13 @@ def batches_hold_their_offsets(state: State) -> Iterator[str]:
                     f"{batch.segment.key}, which has {batch.segment.rows}"
                 )
             if batch.transactional and batch.producer_id == NO_PRODUCER:
-                yield f"{tp}: the batch {offsets_of(batch)} is transactional, but of no producer"
+                yield f"{tp}: the batch {offsets_of(batch)} is transactional, but has no producer"
 
 
 def segments_referenced_once(state: State) -> Iterator[str]:
-    """A row is a record of one offset only (OBJ-19 I12): two batches may share a segment, but not its rows."""
+    """A row is the record of one offset only (OBJ-19 I12): two batches may share a segment, but not its rows."""
     rows: dict[str, list[tuple[int, int, TopicPartition]]] = {}
-    for tp, partition in logs(state):
+    for tp, partition in sorted_items(state.partitions):
         for batch in partition.batches:
             found = (batch.first_row, batch.first_row + batch.records, tp)
             rows.setdefault(batch.segment.key, []).append(found)
@@ -75,18 +75,18 @@ def segments_referenced_once(state: State) -> Iterator[str]:
         ranges.sort()
         for (_, limit, first_tp), (start, _, second_tp) in pairwise(ranges):
             if start < limit:
-                yield f"{second_tp}: rows from {start} of {key} are in a batch of {first_tp}, too"
+                yield f"{second_tp}: rows from {start} of {key} are also in a batch of {first_tp}"
 
 
 def dropped_segments_unreferenced(state: State) -> Iterator[str]:
-    """What a vacuum may delete is read by nobody (OBJ-19 I7)."""
-    for tp, partition in logs(state):
+    """No batch names a segment that a vacuum may delete (OBJ-19 I7)."""
+    for tp, partition in sorted_items(state.partitions):
         for batch in partition.batches:
             if batch.segment.key in state.dropped:
-                yield f"{tp}: the batch {offsets_of(batch)} needs {batch.segment.key}, which counts as dropped"
+                yield f"{tp}: the batch {offsets_of(batch)} names {batch.segment.key}, which is dropped"
 
 
-#: All of them, in the order in which a reader wants to see them.
+#: The invariants of partition logs, in the order of the report.
 LOG_INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     topics_own_their_partitions,
     offsets_in_order,

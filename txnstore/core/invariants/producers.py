@@ -1,22 +1,22 @@
-"""Invariants of producer ids, epochs and sequence windows, in every state."""
+"""Invariants of producer ids, epochs and windows in a state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from txnstore.core.invariants.common import by_id, logs, own_producers, transactions_of
+from txnstore.core.invariants.common import own_producers, transactions_of
 from txnstore.core.log.model import WINDOW, BatchMetadata, Partition, next_sequence
-from txnstore.core.model import NO_PRODUCER
+from txnstore.core.model import NO_PRODUCER, sorted_items
 from txnstore.core.routing import first_producer_id
 from txnstore.core.state import State
 from txnstore.core.transactions.model import MAX_EPOCH
 
 
 def producer_windows_sound(state: State) -> Iterator[str]:
-    """A window holds the last five batches without a gap (SEQ-01, SEQ-03), so that it finds duplicates and gaps."""
-    for tp, partition in logs(state):
-        for producer_id, producer in sorted(partition.producers.items(), key=by_id):
+    """A window holds the last five batches, with contiguous sequences (SEQ-01, SEQ-03)."""
+    for tp, partition in sorted_items(state.partitions):
+        for producer_id, producer in sorted_items(partition.producers):
             where = f"{tp}: the window of producer id {producer_id}"
             if len(producer.batches) > WINDOW:
                 yield f"{where} has {len(producer.batches)} batches"
@@ -34,35 +34,35 @@ def _window_batch(partition: Partition, batch: BatchMetadata) -> Iterator[str]:
     if not 0 <= batch.base_offset <= batch.last_offset < partition.high_watermark:
         yield f"has the offsets {batch.base_offset}-{batch.last_offset}, which are not in the log"
     if next_sequence(batch.first_sequence, batch.last_offset - batch.base_offset) != batch.last_sequence:
-        yield f"has the sequences {batch.first_sequence}-{batch.last_sequence} for another number of offsets"
+        yield f"has sequences {batch.first_sequence}-{batch.last_sequence}, which do not match its number of offsets"
 
 
 def epochs_known_to_coordinator(state: State) -> Iterator[str]:
-    """No partition has seen an epoch that was never granted (OBJ-19 I8): else its own producer would be fenced there.
+    """No partition has an epoch that was never granted (OBJ-19 I8): it would fence the producer itself.
 
-    After a rotation the old producer id is at the epoch of its last marker, one above what a client may hold.
+    After a rotation the old producer id has the epoch of its last marker, one above the last epoch of a client.
     """
-    for tp, partition in logs(state):
-        for producer_id, producer in sorted(partition.producers.items(), key=by_id):
+    for tp, partition in sorted_items(state.partitions):
+        for producer_id, producer in sorted_items(partition.producers):
             name = state.transactional_ids.get(producer_id)
             if name is None:
                 continue
             txn = state.transactions.get(name)
             limit = MAX_EPOCH + 1
             if txn is not None and txn.producer_id == producer_id:
-                limit = txn.epoch + (txn.outcome is not None)  # The markers of this chain are written already.
+                limit = txn.epoch + (txn.outcome is not None)  # A decision includes the markers of this chain.
             if not 0 <= producer.epoch <= limit:
                 yield f"{tp}: producer id {producer_id} of {name!r} is at epoch {producer.epoch}, above {limit}"
 
 
 def producer_ids_unique(state: State) -> Iterator[str]:
-    """A producer id is granted once, to one transactional id or session (INIT-06, OBJ-19 I11)."""
+    """A producer id is granted once, to one transactional id or idempotent producer (INIT-06, OBJ-19 I11)."""
     for txn in transactions_of(state):
         name = state.transactional_ids.get(txn.producer_id)
         if name != txn.transactional_id:
             yield f"transactional id {txn.transactional_id!r} has producer id {txn.producer_id}, which maps to {name!r}"
     used = {producer_id: f"transactional id {name!r}" for producer_id, name in state.transactional_ids.items()}
-    for tp, partition in logs(state):
+    for tp, partition in sorted_items(state.partitions):
         ids = {batch.producer_id for batch in partition.batches} - {NO_PRODUCER}
         for producer_id in own_producers(state, ids | set(partition.producers)):
             used.setdefault(producer_id, str(tp))

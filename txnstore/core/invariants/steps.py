@@ -1,6 +1,6 @@
-"""Invariants of a step: what one entry may change.
+"""Invariants of a transition, checked for each entry.
 
-Offsets stay, epochs and positions only grow, and a decision stays. A topic that was deleted and created again is
+Offsets and decisions do not change; epochs and positions only grow. A topic that was deleted and created again is
 another topic.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txnstore.core.invariants.common import by_id, by_name, offsets_of
+from txnstore.core.invariants.common import offsets_of
 from txnstore.core.log.model import AbortedTxn, Partition
-from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.state import State
 
 
 def ends_never_go_back(before: State, after: State) -> Iterator[str]:
-    """HW, LSO and log start only grow (LSO-05): a reader that was at one of them never has to turn round."""
+    """High watermark, LSO and log start only grow (LSO-05)."""
     for tp, old, new in _logs(before, after):
         for name in ("high_watermark", "last_stable_offset", "log_start"):
             was, is_now = getattr(old, name), getattr(new, name)
@@ -24,64 +24,64 @@ def ends_never_go_back(before: State, after: State) -> Iterator[str]:
 
 
 def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
-    """A batch keeps its offsets (API-13). Only below the LSO may a compaction put a merged one in its place."""
+    """A batch keeps its offsets (API-13); a compaction may replace it by a merged one below the LSO."""
     for tp, old, new in _logs(before, after):
         for batch in old.batches.changes(new.batches)[1]:
             if batch.base_offset >= old.high_watermark:
                 continue
             replaced = old.batches.overlapping(batch.base_offset, batch.limit)
             if batch.records > sum(other.records for other in replaced):
-                yield f"{tp}: the batch {offsets_of(batch)} has more records than there were"
+                yield f"{tp}: the batch {offsets_of(batch)} has more records than the batches that it replaces"
             if batch.limit > new.last_stable_offset or batch.producer_id != NO_PRODUCER or batch.transactional:
-                yield f"{tp}: the batch {offsets_of(batch)} is not one that a compaction may have made"
+                yield f"{tp}: the batch {offsets_of(batch)} is not a valid merged batch"
 
 
 def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
-    """Nothing at or above the LSO is removed (invariant 9), but with its whole topic."""
+    """Nothing at or above the LSO is removed, except with its topic."""
     for tp, old, new in _logs(before, after):
         stable = max(old.last_stable_offset, new.last_stable_offset)
         for batch in old.batches.changes(new.batches)[0]:
             if batch.limit > stable:
-                yield f"{tp}: the batch {offsets_of(batch)} is gone from above the last stable offset {stable}"
+                yield f"{tp}: the batch {offsets_of(batch)} above the last stable offset {stable} was removed"
 
 
 def decided_stays_decided(before: State, after: State) -> Iterator[str]:
-    """What was stable as committed is never aborted later, and an aborted transaction stays so (END-01).
+    """Stable committed records are never aborted later, and an aborted transaction stays aborted (END-01).
 
-    Only with its last batch may it go from the index of what is aborted.
+    An aborted transaction may leave the aborted index only with its last batch.
     """
     for tp, old, new in _logs(before, after):
-        # The index only grows at its end, and may be long: what both begin with is not hashed at each step.
+        # The index may be long and mostly grows at its end: the common beginning is not hashed for each entry.
         shared = len(old.aborted) if new.aborted[: len(old.aborted)] == old.aborted else 0
         known, kept = set(old.aborted[shared:]), set(new.aborted[shared:])
         for entry in old.aborted[shared:]:
             if entry not in kept and entry.last_offset >= new.log_start and _has_data(new, entry):
-                yield f"{tp}: the transaction {entry.first_offset}-{entry.last_offset} is not aborted any more"
+                yield f"{tp}: the transaction {entry.first_offset}-{entry.last_offset} left the aborted index with data"
         for entry in new.aborted[shared:]:
             if entry not in known and entry.first_offset < old.last_stable_offset:
-                yield f"{tp}: the stable offsets {entry.first_offset}-{entry.last_offset} were aborted afterwards"
+                yield f"{tp}: the offsets {entry.first_offset}-{entry.last_offset} were aborted after they were stable"
 
 
 def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
-    """A segment that is not needed any more is noted for the vacuum, and never comes back."""
-    gone, fresh = set[str](), set[str]()
+    """A segment that no batch names any longer is dropped, and a dropped segment is never named again."""
+    unnamed, fresh = set[str](), set[str]()
     for tp in sorted({*before.partitions, *after.partitions}):
         old, new = before.partitions.get(tp, Partition()), after.partitions.get(tp, Partition())
         if old is not new:
             removed, added = old.batches.changes(new.batches)
-            gone |= {batch.segment.key for batch in removed}
+            unnamed |= {batch.segment.key for batch in removed}
             fresh |= {batch.segment.key for batch in added}
-    for key in sorted(gone - fresh):
+    for key in sorted(unnamed - fresh):
         if key not in after.dropped:
-            yield f"{key} is not needed any more, but nobody will delete it"
+            yield f"no batch names {key}, but it is not dropped: no vacuum will delete it"
     for key in sorted(fresh):
         if key in before.dropped:
-            yield f"{key} was dropped, and is needed again: it may be deleted already"
+            yield f"a batch names {key}, which was dropped: it may be deleted"
 
 
 def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
-    """Once fenced, always fenced (invariant 6): a (producer id, epoch) that was left is never current again."""
-    for name, old in sorted(before.transactions.items(), key=by_name):
+    """A fenced (producer id, epoch) is never current again (FEN-01)."""
+    for name, old in sorted_items(before.transactions):
         new = after.transactions.get(name)
         if new is None:
             continue
@@ -89,43 +89,44 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
             yield f"transactional id {name!r}: the epoch went back from {old.epoch} to {new.epoch}"
         reserved = old.outcome is not None and new.producer_id == old.next_producer_id
         if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not reserved:
-            yield f"transactional id {name!r}: producer id {new.producer_id} is not a new one"
+            yield f"transactional id {name!r}: producer id {new.producer_id} was granted before"
     for tp, log, later in _logs(before, after):
-        for producer_id, producer in sorted(log.producers.items(), key=by_id):
+        for producer_id, producer in sorted_items(log.producers):
             seen = later.producers.get(producer_id)
             if seen is not None and seen.epoch < producer.epoch:
                 yield f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to {seen.epoch}"
 
 
 def decisions_never_change(before: State, after: State) -> Iterator[str]:
-    """A transaction is prepared once (invariant 7): what is decided is what it completes as."""
-    for name, old in sorted(before.transactions.items(), key=by_name):
+    """A transaction is decided once, and completes with the decided outcome (END-01)."""
+    for name, old in sorted_items(before.transactions):
         new = after.transactions.get(name)
         if old.outcome is None or new is None or new is old:
             continue
         same = new.outcome is old.outcome and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)
         followed = (new.producer_id, new.epoch) == (old.next_producer_id, old.next_epoch)
         if not same and not followed:
-            yield f"transactional id {name!r} was {old.state.name}, and is {new.state.name} at epoch {new.epoch}"
+            yield f"transactional id {name!r} changed from {old.state.name} to {new.state.name} at epoch {new.epoch}"
 
 
 def cut_never_goes_back(before: State, after: State) -> Iterator[str]:
-    """What this chain rests on in others only grows."""
-    for chain, sequence in sorted(before.seen.items(), key=by_id):
+    """The entries of other chains that this chain follows from (``State.seen``) only grow."""
+    for chain, sequence in sorted_items(before.seen):
         if after.seen.get(chain, 0) < sequence:
-            yield f"entry {sequence} of chain {chain} was seen, and is not any more"
+            now = after.seen.get(chain, 0)
+            yield f"the last seen entry of chain {chain} went back from {sequence} to {now}"
 
 
 def producer_ids_never_move(before: State, after: State) -> Iterator[str]:
-    """A producer id belongs to one transactional id for ever (FEN-05)."""
-    for producer_id, name in sorted(before.transactional_ids.items(), key=by_id):
+    """A producer id never moves to another transactional id (FEN-05)."""
+    for producer_id, name in sorted_items(before.transactional_ids):
         now = after.transactional_ids.get(producer_id, name)
         if now != name:
             yield f"producer id {producer_id} moved from transactional id {name!r} to {now!r}"
 
 
 def counters_never_go_back(before: State, after: State) -> Iterator[str]:
-    """Entries, time, producer ids and the order of offset commits only grow."""
+    """The sequence, the time, the next producer id and the next position of offset commits only grow."""
     for name in ("sequence", "timestamp", "next_producer_id", "next_offset_position"):
         was, is_now = getattr(before, name), getattr(after, name)
         if is_now < was:
@@ -133,18 +134,18 @@ def counters_never_go_back(before: State, after: State) -> Iterator[str]:
 
 
 def versions_never_go_back(before: State, after: State) -> Iterator[str]:
-    """A version of a job that is committed stays so: else the job would be done twice."""
-    for name, old in sorted(before.transactions.items(), key=by_name):
+    """The committed version of a job never decreases: the job would commit it again."""
+    for name, old in sorted_items(before.transactions):
         new = after.transactions.get(name)
-        for scope, version in sorted(old.versions.items(), key=by_name) if new is not None else ():
+        for scope, version in sorted_items(old.versions) if new is not None else ():
             now = new.versions.get(scope, -1) if new is not None else -1
             if now < version:
-                yield f"transactional id {name!r}: version {version} of {scope!r} became {now}"
+                yield f"transactional id {name!r}: the version of {scope!r} went back from {version} to {now}"
 
 
 def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
-    """The later commit in the log wins (OFF-11): a group's offset is never replaced by an earlier one."""
-    for name, old in sorted(before.groups.items(), key=by_name):
+    """The later commit wins (OFF-11): an offset of a group is never replaced by one with an earlier position."""
+    for name, old in sorted_items(before.groups):
         new = after.groups.get(name)
         for tp, value in old.offsets.items():
             now = new.offsets.get(tp) if new is not None else None
@@ -153,7 +154,7 @@ def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
 
 
 def _logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partition, Partition]]:
-    """The logs that are in both states; a topic that was created again is another one."""
+    """The logs of both states that differ; a topic that was created again is another one."""
     for tp in sorted(before.partitions):
         old, new = before.topics.get(tp.topic), after.topics.get(tp.topic)
         same = old is not None and new is not None and old.topic_id == new.topic_id

@@ -1,37 +1,38 @@
-"""Invariants of transactions and of the index of aborted ones, in every state."""
+"""Invariants of transactions and of the aborted index in a state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txnstore.core.invariants.common import logs, offsets_of, own_producers, owner_of, transactions_of
+from txnstore.core.invariants.common import offsets_of, own_producers, owner_of, transactions_of
 from txnstore.core.log.model import Batch, Partition
+from txnstore.core.model import sorted_items
 from txnstore.core.routes import chains_of
 from txnstore.core.state import State, leads_partition
 from txnstore.core.transactions.model import MAX_EPOCH, Transaction, TxnState
 
 
 def transactions_well_formed(state: State) -> Iterator[str]:
-    """A transaction is open, or decided and still to be ended in other chains, or has nothing (STM-07)."""
+    """A transaction is open, or decided with other chains to complete, or has no partitions and groups (STM-07)."""
     for txn in transactions_of(state):
         where = f"transactional id {txn.transactional_id!r}"
         if txn.state is TxnState.ONGOING:
             if txn.started_at is None:
-                yield f"{where} is ONGOING, but never started"
+                yield f"{where} is ONGOING, but has no start time"
         elif txn.outcome is not None:
             if chains_of(txn, state.chains) <= {state.chain}:
                 yield f"{where} is {txn.state.name}, but no other chain takes part"
         elif txn.state not in (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT):
             yield f"{where} is {txn.state.name}, which is never stored"
         elif txn.partitions or txn.groups or txn.started_at is not None:
-            yield f"{where} is {txn.state.name}, but still has partitions, groups or a start"
+            yield f"{where} is {txn.state.name}, but has partitions, groups or a start time"
         if not 0 <= txn.epoch <= MAX_EPOCH:
-            yield f"{where} has epoch {txn.epoch}, which no client may hold"
+            yield f"{where} has epoch {txn.epoch}, which no client may have"
 
 
 def open_transactions_listed(state: State) -> Iterator[str]:
-    """Undecided data belongs to an open transaction that lists its partition (OBJ-19 I1, ADD-01): it gets a marker."""
-    for tp, partition in logs(state):
+    """Open data belongs to an open transaction that lists its partition and will mark it (OBJ-19 I1, ADD-01)."""
+    for tp, partition in sorted_items(state.partitions):
         for producer_id in own_producers(state, partition.open_txns):
             txn = owner_of(state, producer_id)
             if txn is None or txn.state is not TxnState.ONGOING or tp not in txn.partitions:
@@ -39,7 +40,7 @@ def open_transactions_listed(state: State) -> Iterator[str]:
 
 
 def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
-    """The data of an open transaction is in the table that bounds the LSO, from its first batch on (OBJ-19 I1, I2)."""
+    """The first offset of an open transaction is in the table that bounds the LSO (OBJ-19 I1, I2)."""
     for txn in transactions_of(state):
         for tp in sorted(txn.partitions) if txn.outcome is None else ():
             if not leads_partition(state, tp):
@@ -58,20 +59,20 @@ def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
 
 
 def stable_data_is_decided(state: State) -> Iterator[str]:
-    """Whoever has an open transaction has nothing of it below the LSO (LSO-01, invariant 2)."""
-    for tp, partition in logs(state):
+    """An open transaction has no data below the LSO (LSO-01)."""
+    for tp, partition in sorted_items(state.partitions):
         stable = partition.last_stable_offset
         for producer_id, first in sorted(partition.open_txns.items()):
             if first < partition.log_start or first >= partition.high_watermark:
                 yield f"{tp}: the open transaction of producer id {producer_id} begins at {first}, outside the log"
         for batch in partition.batches.overlapping(stable, partition.high_watermark):
             if batch.base_offset < stable < batch.limit:
-                yield f"{tp}: the batch {offsets_of(batch)} lies on both sides of the last stable offset {stable}"
+                yield f"{tp}: the batch {offsets_of(batch)} spans the last stable offset {stable}"
 
 
 def aborted_index_sound(state: State) -> Iterator[str]:
-    """Each entry covers the data of one transaction of one producer (OBJ-19 I3), so that nothing else is hidden."""
-    for tp, partition in logs(state):
+    """Each entry of the aborted index covers the data of one transaction (OBJ-19 I3), so it hides nothing else."""
+    for tp, partition in sorted_items(state.partitions):
         last, ended = -1, dict[int, int]()
         for entry in partition.aborted:
             where = f"{tp}: the aborted transaction {entry.first_offset}-{entry.last_offset} of {entry.producer_id}"
@@ -80,7 +81,7 @@ def aborted_index_sound(state: State) -> Iterator[str]:
             if not entry.first_offset < entry.last_offset < partition.high_watermark:
                 yield f"{where} is outside the log"
             if entry.first_offset <= ended.get(entry.producer_id, -1):
-                yield f"{where} begins before the last one of this producer ended"
+                yield f"{where} begins before the previous one of this producer ended"
             if not entry.last_stable_offset <= entry.last_offset + 1:
                 yield f"{where} has the last stable offset {entry.last_stable_offset} behind its marker"
             last = ended[entry.producer_id] = entry.last_offset
@@ -93,15 +94,15 @@ def aborted_index_sound(state: State) -> Iterator[str]:
 def _aborted_batches(batches: list[Batch], producer_id: int, marker: int) -> Iterator[str]:
     own = [batch for batch in batches if batch.producer_id == producer_id]
     if any(not batch.transactional for batch in own):
-        yield "holds a batch of that producer that is not transactional"
+        yield "contains a batch of that producer that is not transactional"
     if len({batch.epoch for batch in own}) > 1:
-        yield "holds batches of several epochs"
+        yield "contains batches of several epochs"
     if any(batch.limit > marker and not batch.segment.explicit_offsets for batch in batches):
-        yield "has a record where its marker is"
+        yield "has a record at the offset of its marker"
 
 
 def _first_offset(partition: Partition, txn: Transaction) -> int | None:
-    """Where the data of an open transaction begins in a partition: no other batch has its producer id and epoch."""
+    """The first offset of an open transaction in a partition: only its batches have its producer id and epoch."""
     for batch in partition.batches:
         if batch.transactional and (batch.producer_id, batch.epoch) == (txn.producer_id, txn.data_epoch):
             return batch.base_offset

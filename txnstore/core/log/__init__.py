@@ -1,1 +1,1 @@
-"""Partition logs: batches, sequences, offsets, visibility."""
+"""Partition logs: batches, sequences, offsets and visibility."""

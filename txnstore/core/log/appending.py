@@ -1,7 +1,7 @@
-"""What a partition accepts, from which producer, and how the log changes.
+"""The rules of an append, and the folding of the events of partition logs.
 
-The rules are those of Kafka's ``ProducerAppendInfo`` and the checks around it: record batches, producer epochs,
-sequences, the window of five batches.
+The checks are those of Kafka's ``ProducerAppendInfo`` and ``LogValidator``: record batches, producer epochs, sequences,
+and the window of five batches.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _batch_appended(state: State, event: BatchAppended) -> State:
 
 
 def _remember(producer: ProducerState | None, batch: Batch, state: State) -> ProducerState:
-    """The producer's state with ``batch`` in its window of five; a new epoch starts an empty window (SEQ-06)."""
+    """The producer state with ``batch`` added to its window; a new epoch starts with an empty window (SEQ-06)."""
     known = producer.batches if producer is not None and producer.epoch == batch.epoch else ()
     first_offset = producer.current_txn_first_offset if producer is not None else None
     if batch.transactional and first_offset is None:
@@ -77,9 +77,9 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
 
 
 def _marker_written(state: State, event: MarkerWritten) -> State:
-    """A marker takes an offset, ends the open transaction, and leaves the bumped epoch behind (SEQ-09, PST-13).
+    """A marker takes one offset, ends the open transaction, and sets the producer's epoch to its own (SEQ-09, PST-13).
 
-    The epoch stays in the partition as in Kafka; a producer of another chain is fenced in the whole chain.
+    The partition keeps the epoch as in Kafka. A producer of another chain is also fenced in the whole chain.
     """
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
@@ -103,7 +103,7 @@ def _marker_written(state: State, event: MarkerWritten) -> State:
 
 
 def _producer_fenced(state: State, event: ProducerFenced) -> State:
-    """The new epoch begins with an empty window; what is open stays open."""
+    """The new epoch starts with an empty window; open transactions stay open."""
     for tp in event.partitions:
         partition = state.partitions[tp]
         first_offset = partition.open_txns.get(event.producer_id)
@@ -123,27 +123,33 @@ LOG_FOLDS: dict[type, Fold] = {
     ProducerFenced: _producer_fenced,
 }
 
-#: A batch from another chain's transaction is refused if its partition was added longer ago than this. Well below the
-#: time after which a chain forgets a fence: a late batch must be refused by the fence, or by this rule (ADD-07).
+#: A batch of another chain's transaction is refused if the coordinator's answer to AddPartitions is older than this.
+#: It must be well below the expiration of fences: a late batch is refused by the fence or by its age (ADD-07).
 MAX_ADDED_AGE_MS = 12 * 3_600_000
 
 
 def check_added(state: State, command: Append) -> Added:
-    """A batch or an offset of another chain's transaction: its coordinator has added it, and not too long ago (ADD-07).
+    """Check that the coordinator of another chain has added the partitions and groups of an append, recently (ADD-07).
 
-    What comes later than the markers is refused by the chain's fence. A fence expires after a day; what was added so
-    long ago is refused for its age.
+    The fence of the chain refuses an append that arrives after the markers. Fences expire after a day by default, so
+    an append is also refused for the age of the coordinator's answer.
+
+    Raises:
+        InvalidTxnStateError: The coordinator has not added them.
+        UploadExpiredError: The answer is older than :data:`MAX_ADDED_AGE_MS`.
     """
     if command.added is None:
-        msg = f"{command.producer} belongs to another chain, whose coordinator has to add what it writes here first"
+        msg = f"{command.producer} belongs to another chain, whose coordinator must add the partition or group first"
         raise InvalidTxnStateError(msg)
     if state.timestamp - command.added.timestamp > MAX_ADDED_AGE_MS:
-        msg = f"{command.producer} added what it writes here over {MAX_ADDED_AGE_MS // 3_600_000} hours ago"
+        hours = MAX_ADDED_AGE_MS // 3_600_000
+        msg = f"the partitions or groups that {command.producer} writes to were added over {hours} hours ago"
         raise UploadExpiredError(msg)
     return command.added
 
 
 def append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> Appended:
+    """Append a batch to its partition, or return where it was appended before (SEQ-03)."""
     partition = partition_of(draft.state, batch.tp)
     _check_record_batch(producer, batch)
     _check_topic(draft.state, batch)
@@ -177,7 +183,7 @@ def append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> A
 
 
 def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
-    """Refuse what Kafka calls INVALID_RECORD: no records, or an epoch and a sequence without a producer id (SEQ-12)."""
+    """Refuse an empty batch, and a producer id without epoch and sequence or the reverse (INVALID_RECORD, SEQ-12)."""
     if batch.records < 1:
         msg = f"{producer} sent a batch without records to {batch.tp}"
         raise ProducerError(msg)
@@ -186,12 +192,15 @@ def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
     else:
         complete = min(producer.producer_id, producer.epoch, batch.base_sequence) >= 0
     if not complete or batch.base_sequence > MAX_SEQUENCE:
-        msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}: id, epoch and sequence go together"
+        msg = (
+            f"{producer} sent sequence {batch.base_sequence} to {batch.tp}: producer id, epoch and sequence must be "
+            "set together"
+        )
         raise ProducerError(msg)
 
 
 def _check_upload(state: State, batch: NewBatch) -> None:
-    """A batch must not name a segment that a vacuum deletes, or has deleted and forgotten (OBJ-06)."""
+    """Refuse a batch whose segment a vacuum has dropped, or may have dropped and forgotten (OBJ-06)."""
     key = batch.segment.key
     if key in state.dropped:
         msg = f"the upload {key} was vacuumed before it was registered"
@@ -203,25 +212,30 @@ def _check_upload(state: State, batch: NewBatch) -> None:
 
 
 def _check_topic(state: State, batch: NewBatch) -> None:
-    """Rows of a topic that was deleted must not get into another one of its name: their schema is the old one's."""
+    """Refuse rows of a deleted topic: a new topic of the same name may have another schema."""
     if batch.topic_id is not None and batch.topic_id != state.topics[batch.topic].topic_id:
-        msg = f"topic {batch.topic!r} was deleted and created again; what was sent to the old one is refused"
+        msg = f"topic {batch.topic!r} was deleted and created again; records for the old topic are refused"
         raise UnknownTopicOrPartitionError(msg)
 
 
 def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
-    """What Kafka's ``ProducerAppendInfo`` checks: the epoch, then the window, then the sequence (SEQ-01…09).
+    """The checks of Kafka's ``ProducerAppendInfo``: the epoch, then the window, then the sequence (SEQ-01…09).
 
-    Returns where a duplicate was appended first, or None if the batch is the next one.
+    Returns:
+        Where a duplicate was appended first; None if the batch is the next one.
+
+    Raises:
+        ProducerFencedError: The partition has seen a newer epoch.
+        OutOfOrderSequenceError: The sequence is neither the next one nor that of a batch in the window.
     """
     known = partition.producers.get(producer.producer_id)
     transactional = producer.transactional_id is not None
     last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
     if known is None:
-        # An idempotent producer's state may have expired, so its first batch may have any sequence (SEQ-08).
+        # The state of an idempotent producer may have expired, so its first batch may have any sequence (SEQ-08).
         expected = 0 if transactional else batch.base_sequence
     elif producer.epoch < known.epoch:
-        msg = f"{producer} is fenced in {batch.tp}: epoch {known.epoch} was seen there"
+        msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {known.epoch}"
         raise ProducerFencedError(msg)
     elif producer.epoch > known.epoch:
         expected = 0
@@ -234,16 +248,16 @@ def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: New
         before = _find_open(partition, producer, batch)
         if before is not None:
             return before
-        msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}, where {expected} is the next"
+        msg = f"{producer} sent sequence {batch.base_sequence} to {batch.tp}, where {expected} is expected"
         raise OutOfOrderSequenceError(msg)
     return None
 
 
 def _find_open(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
-    """Where a batch of the open transaction is in the log, however far back: no two batches have one segment.
+    """Where a batch of the open transaction is in the log, also outside the window; found by its segment.
 
-    A job registers all of its batches in another chain at once, which may be more than a window holds. If another chain
-    fails, all are sent again (SEQ-03, REC-01).
+    A job registers all its batches of a chain in one step, possibly more than a window holds. If another chain fails,
+    all of them are sent again (SEQ-03, REC-01).
     """
     first = partition.open_txns.get(producer.producer_id)
     if first is None or producer.transactional_id is None:
@@ -256,10 +270,10 @@ def _find_open(partition: Partition, producer: ProducerIdentity, batch: NewBatch
 
 
 def find_batch(state: State, batch: NewBatch, ended_at: int) -> Appended:
-    """Where a batch landed that is known to be appended; its window is gone with the epoch, so look from the end.
+    """Where a batch of a decided transaction was appended, found by its segment, searching from the end of the log.
 
-    A compaction may have merged its segment, or its topic may be deleted: then the offsets are not known any more
-    (-1, as Kafka answers in that case), but the end has happened all the same.
+    The end of the transaction has cleared the window. If a compaction has merged the segment, or its topic is deleted,
+    the offsets are not known: -1, as in Kafka.
     """
     partition = state.partition(batch.tp)
     for known in reversed(partition.batches) if partition is not None else ():
@@ -269,9 +283,13 @@ def find_batch(state: State, batch: NewBatch, ended_at: int) -> Appended:
 
 
 def check_plain_producer(state: State, producer: ProducerIdentity) -> None:
-    """A producer without a transaction: its id was granted, and not to a transactional id.
+    """Check that the id of a producer without a transactional id was granted, and not to a transactional id.
 
-    Only the chain that granted it can tell.
+    Only the granting chain checks it; other chains do not know.
+
+    Raises:
+        InvalidTxnStateError: The producer id belongs to a transactional id.
+        InvalidPidMappingError: The producer id was never granted.
     """
     if producer.producer_id == NO_PRODUCER or chain_of_producer(producer.producer_id) != state.chain:
         return
@@ -284,6 +302,11 @@ def check_plain_producer(state: State, producer: ProducerIdentity) -> None:
 
 
 def partition_of(state: State, tp: TopicPartition) -> Partition:
+    """The partition log for an append.
+
+    Raises:
+        UnknownTopicOrPartitionError: The partition does not exist, or its topic is being deleted.
+    """
     partition = state.partition(tp)
     if partition is not None and state.is_closed(state.topics[tp.topic]):
         msg = f"topic {tp.topic!r} is being deleted"

@@ -11,12 +11,17 @@ from txnstore.core.model import ProducerIdentity, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append batches, in order; inside the open transaction if the identity is transactional.
+    """Append batches in order, all or none. Answered with a tuple of :class:`Appended`, one per batch.
 
-    All or nothing. Answered with a tuple of :class:`Appended`, one a batch. In the coordinator's chain ``partitions``
-    and ``groups`` of other chains join the transaction (AddPartitionsToTxn, AddOffsetsToTxn). In another chain
-    ``added`` is what the coordinator answered to that. ``topic_ids``: pairs of name and id of the topics of
-    ``partitions``, where they are known.
+    Attributes:
+        producer: The producer; with a transactional id the batches belong to its open transaction.
+        batches: The batches.
+        offsets: Offsets of groups to commit with the transaction.
+        partitions: In the coordinator's chain: partitions of other chains that join the transaction
+            (AddPartitionsToTxn).
+        groups: In the coordinator's chain: groups of other chains that join the transaction (AddOffsetsToTxn).
+        added: In another chain: the evidence that the coordinator has added them.
+        topic_ids: Pairs of (topic, topic id) of ``partitions``, where the id is known.
     """
 
     producer: ProducerIdentity
@@ -30,9 +35,9 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The coordinator has partitions and groups of this chain in the open transaction.
+    """Evidence that the coordinator has the partitions and groups of an append in the open transaction.
 
-    As of entry ``sequence`` of chain ``chain``, at the time ``timestamp`` in ms of that chain.
+    It holds as of entry ``sequence`` of the coordinator's chain ``chain``, at its time ``timestamp`` in ms.
     """
 
     chain: int
@@ -42,9 +47,15 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where a batch landed: offsets ``[base_offset, limit)``. ``duplicate``: an earlier attempt had put it there.
+    """Where a batch was appended.
 
-    Both offsets are -1 if an end is repeated so late that a compaction has merged the batch already.
+    Attributes:
+        tp: The partition.
+        base_offset: The offset of the first record; -1 if not known, because an end was repeated after a compaction or
+            the deletion of the topic.
+        limit: The offset after the last record; -1 if not known.
+        timestamp: The time of the append in ms.
+        duplicate: An earlier attempt appended the batch.
     """
 
     tp: TopicPartition

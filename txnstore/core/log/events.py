@@ -11,7 +11,7 @@ from txnstore.core.model import Outcome, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchAppended:
-    """Records got their offsets in a partition; those of an open transaction are not stable yet."""
+    """A batch was appended to a partition; in a transaction, its records are not stable until the marker."""
 
     type: Literal["BatchAppended"] = "BatchAppended"
     topic: str
@@ -21,9 +21,9 @@ class BatchAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerFenced:
-    """This chain accepts nothing of an epoch below ``epoch`` from a producer of another chain.
+    """The chain refuses epochs below ``epoch`` of a producer of another chain.
 
-    ``partitions`` and ``groups``: those of its open transaction that are known here.
+    ``partitions`` and ``groups``: those of its open transaction that this chain has.
     """
 
     type: Literal["ProducerFenced"] = "ProducerFenced"
@@ -35,7 +35,7 @@ class ProducerFenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerWritten:
-    """The control marker of a transaction took ``offset`` in a partition; ``epoch`` is already the bumped one."""
+    """The marker of a transaction took ``offset`` in a partition; ``epoch`` is the transaction's plus 1 (KIP-890)."""
 
     type: Literal["MarkerWritten"] = "MarkerWritten"
     topic: str

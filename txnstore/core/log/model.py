@@ -1,6 +1,6 @@
-"""The values of a partition log: segments, batches, producers, the index of aborted transactions.
+"""The values of a partition log: segments, batches, producer states, the aborted index.
 
-Offsets are half-open where a range is meant: ``base_offset`` up to, not including, ``limit``.
+Ranges of offsets are half-open: from ``base_offset`` up to, not including, ``limit``. Times are in ms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CHUNK = 256
 
 
 class Ranged(Protocol):
-    """Something that covers the offsets ``[base_offset, limit)``."""
+    """A range of offsets ``[base_offset, limit)``."""
 
     @property
     def base_offset(self) -> int: ...
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Ranged)
 
 
 class BatchList(Generic[T]):
-    """An immutable sequence of batches, ordered by offset, without overlaps."""
+    """An immutable sequence of batches, ordered by offset, without overlaps; versions of it share full chunks."""
 
     __slots__ = ("_chunks", "_tail")
 
@@ -40,7 +40,7 @@ class BatchList(Generic[T]):
         self._tail: tuple[T, ...] = items[full:]
 
     def append(self, batch: T) -> BatchList[T]:
-        """A list that also holds ``batch``, which must lie behind all others."""
+        """A list with ``batch`` added at the end; its offsets must be above all others."""
         result: BatchList[T] = BatchList()
         tail = (*self._tail, batch)
         if len(tail) == _CHUNK:
@@ -51,8 +51,8 @@ class BatchList(Generic[T]):
 
     def replace(self, removed: Iterable[T], added: Iterable[T]) -> BatchList[T]:
         """A list without the ``removed`` batches and with the ``added`` ones, in offset order."""
-        gone = {batch.base_offset for batch in removed}
-        kept = [batch for batch in self if batch.base_offset not in gone]
+        dropped = {batch.base_offset for batch in removed}
+        kept = [batch for batch in self if batch.base_offset not in dropped]
         return BatchList(sorted([*kept, *added], key=lambda batch: batch.base_offset))
 
     def overlapping(self, start: int, limit: int) -> Iterator[T]:
@@ -70,7 +70,10 @@ class BatchList(Generic[T]):
                     yield batch
 
     def changes(self, later: BatchList[T]) -> tuple[list[T], list[T]]:
-        """What a later version of this list has lost, and what it has got. Costs the chunks that are not shared."""
+        """The batches that a later version of this list has removed, and those that it has added.
+
+        The cost depends on the chunks that the two do not share.
+        """
         shared = 0
         for mine, theirs in zip(self._chunks, later._chunks, strict=False):
             if mine is not theirs:
@@ -107,11 +110,11 @@ class BatchList(Generic[T]):
 
 
 def _missing(batches: dict[int, T], other: dict[int, T]) -> Iterator[T]:
-    """Those of ``batches`` that ``other`` does not have, in order."""
+    """The batches that ``other`` does not have, in order."""
     return (batch for offset, batch in batches.items() if other.get(offset) != batch)
 
 
-#: Batches a producer's window remembers in each partition (Kafka: ``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
+#: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
 WINDOW = 5
 
 #: Sequence numbers wrap after this value (Kafka: ``DefaultRecordBatch.incrementSequence``).
@@ -120,11 +123,16 @@ MAX_SEQUENCE = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An immutable object that holds records, as the chain knows it.
+    """The description of a segment in the chain.
 
-    ``key`` is relative to the store's root; ``size`` is in bytes; ``sha256`` is the hex digest of all its bytes.
-    ``explicit_offsets``: the object has an ``_offset`` column (a compacted one); otherwise the offset of a row is the
-    batch's base offset plus the row's number counted from ``first_row`` of the batch.
+    Attributes:
+        key: The key of the object, relative to the root of the store.
+        format: The file format.
+        size: The size in bytes.
+        sha256: The SHA-256 of its bytes, in hex.
+        rows: The number of rows.
+        explicit_offsets: The object has an ``_offset`` column (compacted segments). Otherwise the offset of a row is
+            the base offset of its batch plus the number of the row, counted from the batch's ``first_row``.
     """
 
     key: str
@@ -139,8 +147,8 @@ class Segment:
 class Batch:
     """Records of one partition that were appended together, or merged by a compaction.
 
-    Covers the offsets ``[base_offset, limit)``; ``records`` of them have a record (fewer than the range is wide only
-    after a compaction). Timestamps are in milliseconds. A merged batch belongs to no producer any more.
+    Covers the offsets ``[base_offset, limit)`` with ``records`` records: fewer than offsets only after a compaction.
+    Timestamps are in ms. A merged batch has no producer.
     """
 
     base_offset: int
@@ -159,11 +167,19 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """A batch whose segment is uploaded, and which has no offsets yet.
+    """A batch whose segment is uploaded and that has no offsets yet.
 
-    ``uploaded_at``: when its writer uploaded it, in ms, but not before the entries that the writer knew; an old one is
-    refused, because a vacuum may have deleted it. ``topic_id``: the topic whose schema its rows have; it is refused if
-    another one has got the name meanwhile. None: not checked.
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        segment: The uploaded segment.
+        min_timestamp: The lowest timestamp of its records, in ms.
+        max_timestamp: The highest timestamp of its records, in ms.
+        base_sequence: The sequence of the first record; -1 without a producer.
+        uploaded_at: The time of the upload in ms, at least that of the newest entry that the writer knew. An upload
+            older than :data:`MAX_UPLOAD_AGE_MS` is refused, because a vacuum may have deleted it. None: not checked.
+        topic_id: The id of the topic that the rows were written for; refused if the topic was created again. None: not
+            checked.
     """
 
     topic: str
@@ -177,20 +193,20 @@ class NewBatch:
 
     @property
     def tp(self) -> TopicPartition:
-        """The partition it goes to."""
+        """The partition to append to."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def records(self) -> int:
-        """How many records it holds, which is how many offsets it takes."""
+        """The number of records, which is the number of offsets that it takes."""
         return self.segment.rows
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
-    """What a producer's window remembers of a batch, so that a retry is answered with the first offsets (SEQ-03).
+    """A batch in the window of a producer, with which a retry is answered (SEQ-03; Kafka: ``BatchMetadata``).
 
-    ``timestamp`` is the time of the append, which the first answer gave, too.
+    ``timestamp`` is the time of the append in ms.
     """
 
     first_sequence: int
@@ -202,7 +218,14 @@ class BatchMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition knows of a producer: its epoch, its last five batches, its open transaction."""
+    """The state of a producer in a partition (Kafka: ``ProducerStateEntry``).
+
+    Attributes:
+        epoch: The newest epoch.
+        batches: The window: the last :data:`WINDOW` batches of this epoch.
+        last_timestamp: The time of the last batch, marker or fence, in ms.
+        current_txn_first_offset: The first offset of the open transaction, or None.
+    """
 
     epoch: int
     batches: tuple[BatchMetadata, ...] = ()
@@ -217,7 +240,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTxn:
-    """An entry of the aborted-transaction index (LSO-06): Kafka's ``AbortedTxn``.
+    """An entry of the aborted index (LSO-06; Kafka: ``AbortedTxn``).
 
     ``last_offset`` is the offset of the abort marker.
     """
@@ -230,7 +253,16 @@ class AbortedTxn:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition log: its offsets, its batches, what it knows of producers."""
+    """A partition log.
+
+    Attributes:
+        log_start: The first offset that can be read.
+        high_watermark: The offset after the last record or marker.
+        batches: The batches by offset.
+        producers: The state of each producer, by producer id.
+        open_txns: The first offset of each open transaction, by producer id.
+        aborted: The aborted index, in order of the markers.
+    """
 
     log_start: int = 0
     high_watermark: int = 0
@@ -250,5 +282,5 @@ def next_sequence(sequence: int, increment: int = 1) -> int:
     return (sequence + increment) % (MAX_SEQUENCE + 1)
 
 
-#: An upload older than this is not registered any more.
+#: The greatest age of an upload that is registered: a vacuum may have deleted an older one (OBJ-06).
 MAX_UPLOAD_AGE_MS = 3 * 86_400_000

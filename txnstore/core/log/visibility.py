@@ -1,4 +1,4 @@
-"""Which batches a reader sees, decided from the chain alone: no reader downloads an aborted record."""
+"""The batches that a reader sees, decided from the state alone: readers do not download aborted records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slice:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of the batch."""
+        """Whether the slice covers the whole batch."""
         return self.start <= self.batch.base_offset and self.batch.limit <= self.limit
 
 
@@ -39,8 +39,14 @@ def visible(
 ) -> list[Slice]:
     """The slices of a partition that a reader sees, in offset order.
 
-    ``start`` and ``limit`` are offsets, half-open; outside the log they are cut to it. Control markers have no
-    records, so they are in no slice (CON-05).
+    Args:
+        tp: The partition.
+        partition: Its log.
+        isolation: The isolation level.
+        start: The first offset; None or an offset below the log start: from the log start.
+        limit: The offset to stop before; None or an offset above :func:`read_limit`: up to that.
+
+    Markers have no records, so no slice contains them (CON-05).
     """
     first = max(partition.log_start, start if start is not None else partition.log_start)
     last = read_limit(partition, isolation)
@@ -54,8 +60,8 @@ def visible(
     ]
 
 
-class aborted_batches:  # noqa: N801 - it is used as a function that remembers its index
-    """Tells whether a batch belongs to an aborted transaction (CON-02, CON-03, LSO-07)."""
+class aborted_batches:  # noqa: N801 - used as a function that keeps its index
+    """Predicate: whether a batch belongs to an aborted transaction (CON-02, CON-03, LSO-07)."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -69,13 +75,17 @@ class aborted_batches:  # noqa: N801 - it is used as a function that remembers i
     def __call__(self, batch: Batch) -> bool:
         if not batch.transactional or batch.producer_id not in self._firsts:
             return False
-        # A producer's transactions follow each other, so their ranges ascend, and only one can hold the batch.
+        # The transactions of a producer do not overlap, so their ranges ascend and at most one contains the batch.
         at = bisect_right(self._firsts[batch.producer_id], batch.base_offset) - 1
         return at >= 0 and batch.base_offset <= self._lasts[batch.producer_id][at]
 
 
 def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation, offset: int) -> None:
-    """Refuse an offset outside the log; one between LSO and HW is allowed and reads nothing yet (LSO-12)."""
+    """Refuse an offset outside the log; an offset between LSO and high watermark is valid and reads nothing (LSO-12).
+
+    Raises:
+        OffsetOutOfRangeError: The offset is below the log start or above the high watermark.
+    """
     if partition.log_start <= offset <= partition.high_watermark:
         return
     msg = (

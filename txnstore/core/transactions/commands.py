@@ -13,12 +13,17 @@ from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class InitProducer:
-    """Grant a producer id and epoch; fence and recover the previous instance. Answered with a ProducerIdentity.
+    """Grant a producer id and epoch; fence earlier instances and abort their open transaction.
 
-    Where the previous transaction has to be ended in other chains first, the answer is :class:`Unfinished`: finish it,
-    then ask again. ``keep_held``: a transaction that an outside coordinator decides goes on under the new epoch
-    (KIP-939); the answer is then :class:`Kept`. ``expected``: the (producer id, epoch) that the caller holds and wants
-    bumped (KIP-360).
+    Answered with a :class:`~txnstore.core.model.ProducerIdentity`; or with :class:`Unfinished`, if a decided
+    transaction must be completed in other chains first: complete it and repeat the command; or with :class:`Kept`, if
+    the open transaction is kept.
+
+    Attributes:
+        transactional_id: The transactional id; None for an idempotent producer.
+        timeout_ms: The timeout of its transactions in ms.
+        expected: The (producer id, epoch) that the caller has and asks to bump (KIP-360).
+        keep_held: Keep a prepared transaction open under the new epoch (KIP-939).
     """
 
     transactional_id: str | None = None
@@ -29,10 +34,15 @@ class InitProducer:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Append what is left, then commit or abort. Answered with :class:`Ended`.
+    """Append the last batches and offsets, then commit or abort. Answered with :class:`Ended`.
 
-    ``versions``: pairs of (scope, version) of an idempotent job; if one is committed already, nothing is done.
-    ``after``: for each other chain that takes part, an entry at which all of its batches and offsets are there.
+    Attributes:
+        producer: The producer.
+        outcome: The outcome asked for.
+        batches: The batches that are not registered yet.
+        offsets: The offsets that are not registered yet.
+        versions: Pairs of (scope, version) of an idempotent job; if one is committed already, nothing is committed.
+        after: For each other chain of the transaction, an entry that follows all its batches and offsets.
     """
 
     producer: ProducerIdentity
@@ -45,10 +55,10 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class HoldTxn:
-    """All is written, and an outside coordinator decides: no timeout from now on (KIP-939). Answered with None.
+    """Prepare a transaction, which an external coordinator decides: it has no timeout (KIP-939). Answered with None.
 
-    In another chain that takes part: accept nothing more of the transaction. ``after``: then the coordinator's chain
-    and its entry that holds the same.
+    In another chain of the transaction: refuse further batches and offsets of it. ``after`` is then the coordinator's
+    chain and its entry with the preparation.
     """
 
     producer: ProducerIdentity
@@ -57,7 +67,7 @@ class HoldTxn:
 
 @dataclass(frozen=True, slots=True)
 class FenceProducer:
-    """Accept nothing of an older epoch from a producer of another chain. Answered with None.
+    """Fence the older epochs of a producer of another chain. Answered with None.
 
     ``after``: the coordinator's chain and its entry that granted the epoch.
     """
@@ -70,10 +80,14 @@ class FenceProducer:
 
 @dataclass(frozen=True, slots=True)
 class AbortTxn:
-    """Abort a transaction that another process left, if it is still open. Answered with :class:`Unfinished` or None.
+    """Abort an open transaction of another process and fence its producer.
 
-    Its owner is fenced. ``identity``: the (producer id, epoch) of the transaction that is meant; None: whichever is
-    open. ``expired_only``: only if it is past its time-out by the time of the chain (TMO-01).
+    Answered with :class:`Unfinished` if the transaction must be completed in other chains, else with None.
+
+    Attributes:
+        transactional_id: The transactional id.
+        identity: The (producer id, epoch) of the transaction; without effect on another one. None: any.
+        expired_only: Abort only if the timeout has passed, by the time of the chain (TMO-01).
     """
 
     transactional_id: str
@@ -83,11 +97,15 @@ class AbortTxn:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Write the markers of a decided transaction in a chain that takes part in it. Answered with None.
+    """Write the markers of a decided transaction in another chain than its coordinator's. Answered with None.
 
-    May be repeated at any time by anybody: a marker that is there is not written again (END-08).
-    ``after``: the coordinator's chain and its entry that holds the decision. ``told``: the chain has been told what the
-    catalog knows of the topics, so what it does not know is deleted; else it refuses the command.
+    Any process may repeat it at any time: an existing marker is not written again (END-08).
+
+    Attributes:
+        decided: The transaction.
+        after: The coordinator's chain and its entry with the decision.
+        told: The chain has current copies of the topics, so an unknown topic is deleted and needs no marker. If not
+            set, an unknown topic refuses the command.
     """
 
     decided: Unfinished
@@ -97,9 +115,9 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True)
 class CompleteTxn:
-    """All markers of a decided transaction are written. Answered with None, also if that was known already.
+    """Complete a decided transaction whose markers are all written. Answered with None, also if it is completed.
 
-    ``after``: for each chain that took part, an entry at which its markers are there.
+    ``after``: for each other chain of the transaction, an entry that follows its markers.
     """
 
     decided: Unfinished
@@ -108,10 +126,10 @@ class CompleteTxn:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A transaction whose outcome is decided, and which still has to be ended in other chains.
+    """A decided transaction that must be completed in other chains.
 
-    ``partitions`` and ``groups``: all that take part. The marker's epoch is ``epoch + 1`` (KIP-890). ``topic_ids``:
-    pairs of name and id of the topics in other chains, where they are known.
+    ``partitions`` and ``groups`` are all of the transaction. Its markers carry the epoch ``epoch + 1`` (KIP-890).
+    ``topic_ids``: pairs of (topic, topic id) for topics of other chains, where the id is known.
     """
 
     transactional_id: str
@@ -123,14 +141,14 @@ class Unfinished:
     topic_ids: tuple[tuple[str, str], ...] = ()
 
     def names(self, topic: Topic) -> bool:
-        """Whether the transaction takes part in this topic, and not only in another one that had its name."""
+        """Whether the transaction may have data in this topic, and not only in an earlier one of its name."""
         known = {topic_id for name, topic_id in self.topic_ids if name == topic.name}
         return not known or topic.topic_id in known
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An identity whose transaction goes on, and where it takes part: there its old epoch is to be fenced."""
+    """A granted identity whose transaction stays open, and the places where its older epochs must be fenced."""
 
     producer: ProducerIdentity
     partitions: tuple[TopicPartition, ...]
@@ -139,12 +157,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a transaction ended: the identity of the next one, and where its last batches landed.
+    """The answer to an end.
 
-    ``unfinished``: it is decided and durable, but other chains have still to be told.
-
-    ``repeated``: the version of the job was committed before, so nothing was committed now; what was still open of this
-    attempt is aborted.
+    Attributes:
+        producer: The identity of the next transaction.
+        appended: Where the batches of the command were appended.
+        repeated: The version of the job was committed before, so nothing was committed; an open transaction of this
+            attempt is aborted.
+        unfinished: The transaction, if it is decided and must be completed in other chains.
     """
 
     producer: ProducerIdentity

@@ -1,4 +1,4 @@
-"""The events of transactions, in Kafka's words."""
+"""The events of transactions, with the terms of Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerInitialized:
-    """A producer id and epoch were granted; every older epoch of a transactional id is fenced.
+    """A producer id and epoch were granted; all older epochs of the transactional id are fenced.
 
-    ``keeps``: the open transaction goes on, because an outside coordinator decides it (KIP-939).
+    ``timeout_ms``: the timeout of its transactions. ``last_epoch`` and ``previous_producer_id``: the identity that the
+    caller asked to bump (KIP-360), so that a retry is recognised. ``keeps``: the prepared transaction stays open
+    (KIP-939).
     """
 
     type: Literal["ProducerInitialized"] = "ProducerInitialized"
@@ -27,9 +29,9 @@ class ProducerInitialized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsAdded:
-    """Partitions joined a transaction; the first such event begins it (KIP-98's BEGIN).
+    """Partitions joined a transaction; the first such event begins it (KIP-98).
 
-    ``topic_ids``: of the topics of partitions in other chains, by name, where they are known.
+    ``topic_ids``: the ids of the topics of partitions in other chains, by name, where they are known.
     """
 
     type: Literal["PartitionsAdded"] = "PartitionsAdded"
@@ -42,7 +44,7 @@ class PartitionsAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsAdded:
-    """A consumer group joined a transaction."""
+    """A group joined a transaction; the first such event begins it."""
 
     type: Literal["OffsetsAdded"] = "OffsetsAdded"
     transactional_id: str
@@ -53,9 +55,9 @@ class OffsetsAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnHeld:
-    """All of a transaction is written, and an outside coordinator decides it (KIP-939): it has no timeout any more.
+    """A transaction was prepared: an external coordinator decides it, and it has no timeout (KIP-939).
 
-    In another chain than its coordinator's: nothing more of this epoch is accepted there.
+    In another chain than its coordinator's: the chain refuses further batches and offsets of this epoch.
     """
 
     type: Literal["TxnHeld"] = "TxnHeld"
@@ -66,9 +68,10 @@ class TxnHeld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnPrepared:
-    """The outcome of a transaction is decided, for ever (PREPARE_COMMIT or PREPARE_ABORT).
+    """The outcome of a transaction was decided, irrevocably (Kafka: PREPARE_COMMIT or PREPARE_ABORT).
 
-    The identity of the next transaction is decided with it (KIP-890), so that its producer need not wait for the end.
+    The event also grants the identity of the next transaction (KIP-890), so the producer does not wait for the
+    completion.
     """
 
     type: Literal["TxnPrepared"] = "TxnPrepared"
@@ -82,7 +85,7 @@ class TxnPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRecorded:
-    """A job committed this version; the same or an older one will do nothing."""
+    """A job committed this version; a later commit of this version or an older one has no effect."""
 
     type: Literal["VersionRecorded"] = "VersionRecorded"
     transactional_id: str
@@ -92,7 +95,10 @@ class VersionRecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnCompleted:
-    """All markers are written (the seeds' COMMITTED or ABORTED); the next transaction has its own epoch (KIP-890)."""
+    """All markers of a transaction are written (Kafka: COMPLETE_COMMIT or COMPLETE_ABORT).
+
+    ``next_producer_id`` and ``next_epoch`` are the identity of the next transaction (KIP-890).
+    """
 
     type: Literal["TxnCompleted"] = "TxnCompleted"
     transactional_id: str

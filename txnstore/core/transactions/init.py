@@ -1,4 +1,4 @@
-"""Granting producer ids and epochs: init fences the previous instance and ends its transaction first."""
+"""The rule of init: fence earlier instances, end their transaction, grant a producer id and epoch."""
 
 from __future__ import annotations
 
@@ -16,25 +16,32 @@ MAX_TIMEOUT_MS = 900_000
 
 
 def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unfinished | Kept:
-    """Grant an identity. A transactional one fences its predecessor and ends its transaction first (INIT-01…11)."""
+    """Grant an identity; with a transactional id fence earlier instances and end their transaction (INIT-01…11).
+
+    Raises:
+        InvalidTxnTimeoutError: The timeout is out of range.
+        InvalidPidMappingError: The caller asks to bump an identity of an unknown transactional id.
+        ProducerFencedError: The identity to bump is not the current one (KIP-360).
+        InvalidTxnStateError: A prepared transaction has no epoch left to be kept.
+    """
     transactional_id = command.transactional_id
     if transactional_id is None:
         draft.emit(ProducerInitialized(producer_id=draft.state.next_producer_id, epoch=0))
         return ProducerIdentity(draft.state.next_producer_id - 1, 0)
     if not 0 < command.timeout_ms <= MAX_TIMEOUT_MS:
-        msg = f"the transaction time-out of {transactional_id!r} must be 1 to {MAX_TIMEOUT_MS} ms, not "
+        msg = f"the transaction timeout of {transactional_id!r} must be 1 to {MAX_TIMEOUT_MS} ms, not "
         raise InvalidTxnTimeoutError(msg + str(command.timeout_ms))
     txn = draft.state.transactions.get(transactional_id)
     if txn is None:
         if command.expected is not None:
-            msg = f"transactional id {transactional_id!r} is not known (any more)"
+            msg = f"transactional id {transactional_id!r} does not exist: it was never initialized, or has expired"
             raise InvalidPidMappingError(msg)
         return _grant(draft, command, draft.state.next_producer_id, 0)
     if command.expected is not None:
-        held = _expected_identity(txn, command.expected)
-        if held is not None:
-            # An end has bumped the epoch that the caller holds, so nothing else does; its transaction is over for good.
-            return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else held
+        granted = _expected_identity(txn, command.expected)
+        if granted is not None:
+            # If an end has bumped the caller's epoch, that bump is the answer, and its transaction is completed.
+            return _grant(draft, command, txn.producer_id, txn.epoch) if txn.state in COMPLETED else granted
     if command.keep_held and txn.state is TxnState.ONGOING and txn.held != NO_PRODUCER:
         return _keep(draft, command, txn)
     unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)
@@ -42,7 +49,7 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
         return unfinished
     txn = draft.state.transactions[transactional_id]
     if command.expected is not None and is_last(txn, command.expected):
-        # The end has bumped the epoch that the caller held.
+        # The end has already bumped the caller's epoch.
         return _grant(draft, command, txn.producer_id, txn.epoch)
     if txn.epoch >= MAX_EPOCH:
         return _grant(draft, command, draft.state.next_producer_id, 0)
@@ -50,7 +57,11 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
 
 
 def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerIdentity | None:
-    """The identity that a repeated init was granted before, or None if the epoch is to be bumped now (KIP-360)."""
+    """The identity that an earlier attempt of this init was granted; None if the epoch is still to be bumped (KIP-360).
+
+    Raises:
+        ProducerFencedError: The expected identity is neither the current one nor the one before it.
+    """
     if expected in {(txn.producer_id, txn.epoch), following(txn)}:
         return None
     if is_last(txn, expected):
@@ -59,7 +70,7 @@ def _expected_identity(txn: Transaction, expected: tuple[int, int]) -> ProducerI
 
 
 def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) -> ProducerIdentity:
-    """Grant an identity; only a bump that its own holder asked for remembers the one before, for a retry (INIT-10)."""
+    """Grant an identity; a bump that its own producer asked for records the old identity, for a retry (INIT-10)."""
     last_id, last_epoch = command.expected or (NO_PRODUCER, NO_PRODUCER)
     draft.emit(
         ProducerInitialized(
@@ -75,9 +86,9 @@ def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) ->
 
 
 def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> Kept:
-    """Grant the next epoch without ending the transaction that an outside coordinator decides (TPC-04)."""
+    """Grant the next epoch and keep the prepared transaction open (TPC-04)."""
     if txn.epoch >= MAX_EPOCH:
-        msg = f"transaction {txn.transactional_id!r} was taken over so often that its epochs are used up: abort it"
+        msg = f"the prepared transaction {txn.transactional_id!r} has no epoch left for another instance: abort it"
         raise InvalidTxnStateError(msg)
     draft.emit(
         ProducerInitialized(

@@ -1,4 +1,4 @@
-"""The states of a transaction and the values that the coordinator keeps of it."""
+"""The states of a transaction, and the coordinator's record of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 from txnstore.core.model import NO_PRODUCER, Map, Outcome, TopicPartition
 
-#: The last epoch a client may hold; at this one the producer id is rotated (Kafka: ``isEpochExhausted``).
+#: The last epoch that a client may have; at this epoch the producer id is rotated (Kafka: ``isEpochExhausted``).
 MAX_EPOCH = 2**15 - 2
 
 
@@ -24,7 +24,7 @@ class TxnState(Enum):
     PREPARE_EPOCH_FENCE = 7
 
 
-#: The states from which each state may be entered (STM-02; Kafka: ``TransactionState.VALID_PREVIOUS_STATES``).
+#: For each state the states from which it may be entered (STM-02; Kafka: ``TransactionState.VALID_PREVIOUS_STATES``).
 VALID_PREVIOUS_STATES: dict[TxnState, frozenset[TxnState]] = {
     TxnState.EMPTY: frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT}),
     TxnState.ONGOING: frozenset(
@@ -46,21 +46,32 @@ VALID_PREVIOUS_STATES: dict[TxnState, frozenset[TxnState]] = {
     TxnState.PREPARE_EPOCH_FENCE: frozenset({TxnState.ONGOING}),
 }
 
-#: The states of a transaction whose outcome is decided and whose markers are being written.
+#: The states of a decided transaction that is not completed.
 _DECIDED = {TxnState.PREPARE_COMMIT: Outcome.COMMIT, TxnState.PREPARE_ABORT: Outcome.ABORT}
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What the coordinator knows of a transactional id: Kafka's ``TransactionMetadata``.
+    """The coordinator's record of a transactional id (Kafka: ``TransactionMetadata``). Times are in ms.
 
-    ``epoch`` is the epoch of the current or next transaction; ``last_epoch`` that of the transaction that ended last
-    (a retried commit carries it), ``previous_producer_id`` the producer id that went with it if that was another one.
-    ``next_producer_id`` and ``next_epoch``: while it is prepared, the identity that follows its completion.
-    ``topic_ids``: of each topic in other chains the ids under which it takes part, where its writers named them: a
-    topic that is created again under its name is another one.
-    ``held``: while an outside coordinator decides (KIP-939), the epoch that its batches have; such a transaction has no
-    time-out. ``versions`` maps a job's scope to the last version it committed.
+    Attributes:
+        transactional_id: The transactional id.
+        producer_id: The current producer id.
+        epoch: The epoch of the open or next transaction.
+        timeout_ms: The timeout of its transactions.
+        state: The state.
+        last_epoch: The epoch before the current one, which a retried end or init carries; -1 if not known.
+        previous_producer_id: The producer id of ``last_epoch``, if it was another one; else -1.
+        next_producer_id: While decided: the producer id after the completion.
+        next_epoch: While decided: the epoch after the completion.
+        held: While prepared for an external coordinator (KIP-939): the epoch of its batches. It has no timeout then.
+        partitions: The partitions of the transaction.
+        groups: The groups of the transaction.
+        topic_ids: The ids of its topics in other chains, where its writers named them. A topic that was created again
+            under its name has another id.
+        started_at: The time at which the open transaction began.
+        updated_at: The time of the last change.
+        versions: The last committed version of each scope of an idempotent job.
     """
 
     transactional_id: str
@@ -82,18 +93,18 @@ class Transaction:
 
     @property
     def data_epoch(self) -> int:
-        """The epoch that the batches of the open transaction have."""
+        """The epoch of the batches of the open transaction."""
         return self.epoch if self.held == NO_PRODUCER else self.held
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it will end, if that is decided and not all of its markers are known to be written."""
+        """The outcome of a decided transaction that is not completed; else None."""
         return _DECIDED.get(self.state)
 
     def expired(self, now: int) -> bool:
-        """Whether it is open for longer than its time-out at the time ``now`` (TMO-01); then anybody may abort it.
+        """Whether it is open and past its timeout at the time ``now`` (ms), so that any process may abort it (TMO-01).
 
-        A transaction that an outside coordinator decides never is (TPC-02).
+        A prepared transaction never is (TPC-02).
         """
         started = self.started_at if self.state is TxnState.ONGOING and self.held == NO_PRODUCER else None
         return started is not None and started + self.timeout_ms < now

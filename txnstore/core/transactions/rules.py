@@ -1,13 +1,13 @@
-"""The rules of a transaction: joining, the decision, markers, completion.
+"""The rules of a transaction: joining, decision, markers, completion.
 
 The tables are Kafka's (``TransactionCoordinator``, ``TransactionMetadata``), with the epoch bump of KIP-890 at every
 end. A transaction inside the coordinator's chain is decided, marked and completed in one entry. If other chains take
-part, the entry holds the decision and this chain's markers, and the answer is
-:class:`~txnstore.core.transactions.commands.Unfinished`: markers in the other chains follow, then the completion.
+part, this entry holds the decision and the markers of this chain, and the answer is
+:class:`~txnstore.core.transactions.commands.Unfinished`: the markers of the other chains follow, then the completion.
 
-A marker carries the epoch after that of its transaction. It is written where that epoch has not been seen, so any
-process may ask for it any number of times (END-08), and it fences late batches and offsets of the transaction also
-where none of them had arrived (FEN-02).
+A marker carries the epoch of its transaction plus 1. It is written where that epoch has not been seen, so any process
+may request it any number of times (END-08). It fences late batches and offsets of the transaction, also where none of
+them has arrived (FEN-02).
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ from txnstore.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
 
 
 def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
+    """Complete a decided transaction; without effect if it is completed."""
     before = len(draft.events)
     complete(draft, command.decided)
     if len(draft.events) > before:
@@ -66,7 +67,12 @@ def complete_transaction(draft: Draft, command: CompleteTxn) -> None:
 
 
 def hold(draft: Draft, command: HoldTxn) -> None:
-    """All of the transaction is written; an outside coordinator decides it. It may be told again (TPC-03)."""
+    """Prepare a transaction for an external coordinator; may be repeated (TPC-03).
+
+    Raises:
+        ProducerFencedError: The producer is fenced.
+        InvalidTxnStateError: The transaction is not open.
+    """
     producer = command.producer
     if is_foreign(draft.state, producer.producer_id):
         seal(draft, command)
@@ -84,7 +90,7 @@ def hold(draft: Draft, command: HoldTxn) -> None:
 
 
 def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
-    """Append batches and pending offsets; all or nothing."""
+    """Append batches and pending offsets, all or none."""
     producer = command.producer
     if producer.transactional_id is None:
         if command.offsets:
@@ -107,7 +113,13 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
 
 
 def join(draft: Draft, command: Append | EndTxn) -> None:
-    """Record partitions and groups in the transaction before their data (ADD-01), and the groups' offsets (OFF-02)."""
+    """Add partitions and groups to the transaction before their data (ADD-01), and the pending offsets (OFF-02).
+
+    Raises:
+        ConcurrentTransactionsError: The previous transaction is not completed (ADD-05).
+        InvalidTxnStateError: The transaction is prepared for an external coordinator (TPC-03).
+        UnknownTopicOrPartitionError: A partition does not exist, or its topic is being deleted.
+    """
     identity = command.producer
     transactional_id = identity.transactional_id
     if transactional_id is None:  # pragma: no cover - both callers have looked the id up
@@ -117,7 +129,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
     if txn.outcome is not None:
         raise still_ending(txn)
     if txn.held != NO_PRODUCER and (command.batches or command.offsets or isinstance(command, Append)):
-        msg = f"transaction {transactional_id!r} is prepared for an outside coordinator: nothing can join it any more"
+        msg = f"transaction {transactional_id!r} is prepared for an external coordinator and takes no more data"
         raise InvalidTxnStateError(msg)
     for batch in command.batches:
         partition_of(draft.state, batch.tp)
@@ -153,7 +165,13 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
 
 
 def end(draft: Draft, command: EndTxn) -> Ended:
-    """Commit or abort: what is left to append, the decision, and what of the end can be done in this chain."""
+    """Commit or abort: append the last batches, decide, and end the transaction in this chain.
+
+    Raises:
+        ProducerFencedError: The producer is fenced, or its transaction was aborted by another process.
+        ConcurrentTransactionsError: The previous transaction is not completed.
+        InvalidTxnStateError: There is no open transaction, or it has ended with the other outcome.
+    """
     producer = command.producer
     txn = transaction_of(draft.state, producer)
     if txn.outcome is not None or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
@@ -165,27 +183,27 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     txn = draft.state.transactions[txn.transactional_id]
     begun = txn.state is TxnState.ONGOING
     if not begun and command.outcome is Outcome.COMMIT and not command.versions:
-        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: nothing was sent, so nothing can be ended"
+        msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to commit"
         raise InvalidTxnStateError(msg)
     for scope, version in command.versions if command.outcome is Outcome.COMMIT else ():
         draft.emit(VersionRecorded(transactional_id=txn.transactional_id, scope=scope, version=version))
     unfinished = None
     if begun or command.outcome is Outcome.ABORT:
-        # An abort of nothing still bumps the epoch, which a client needs whose append has an unknown end (TV2-08).
+        # An empty abort still bumps the epoch, which fences an append whose outcome is unknown (TV2-08).
         observe(draft, command.after)
         unfinished = decide_end(draft, draft.state.transactions[txn.transactional_id], command.outcome)
     return Ended(next_identity(draft.state, producer), appended, unfinished=unfinished)
 
 
 def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
-    """The version of the job is committed already; what this attempt has registered before must not be."""
+    """The answer for a version that is committed already; an open transaction of this attempt is aborted."""
     unfinished = decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else None
     identity = ProducerIdentity(txn.producer_id, txn.epoch, txn.transactional_id)
     return Ended(next_identity(draft.state, identity), repeated=True, unfinished=unfinished)
 
 
 def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
-    """The answer to an end whose first answer was lost: the same, with the identity that follows (TV2-02, TV2-03)."""
+    """The answer to a repeated end: that of the first attempt, with the next identity (TV2-02, TV2-03)."""
     producer = command.producer
     if txn.outcome is not None and (producer.producer_id, producer.epoch) == following(txn):
         raise still_ending(txn)
@@ -193,19 +211,19 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
         return Ended(next_identity(state, producer), repeated=True, unfinished=unfinished_of(txn))
     if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):
-        # An abort that the producer did not ask for may have ended it, so it is fenced (KAFKA-20785).
+        # Another process may have aborted it, so the producer is fenced (KAFKA-20785).
         raise fenced(txn, producer)
     if outcome is not command.outcome:
-        msg = f"transaction {txn.transactional_id!r} of {producer} is committed: it cannot be aborted any more"
+        msg = f"transaction {txn.transactional_id!r} of {producer} is committed, so it cannot be aborted"
         raise InvalidTxnStateError(msg)
     appended = tuple(find_batch(state, batch, txn.updated_at) for batch in command.batches)
     return Ended(next_identity(state, producer), appended, unfinished=unfinished_of(txn))
 
 
 def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:
-    """Abort what another process left (TMO-01, TMO-03): the epoch is bumped in the same entry, so its owner is fenced.
+    """Abort an open transaction of another process (TMO-01, TMO-03); the same entry bumps the epoch and fences it.
 
-    A transaction that is decided already is only to be finished: what was decided stays (INIT-05).
+    A decided transaction keeps its outcome and is only completed (INIT-05).
     """
     txn = draft.state.transactions.get(command.transactional_id)
     if txn is None or command.identity not in {None, (txn.producer_id, txn.epoch)}:
@@ -216,10 +234,10 @@ def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:
 
 
 def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished | None:
-    """Decide, write the markers of this chain, and complete if there are no others.
+    """Decide a transaction, write the markers of this chain, and complete it if no other chain takes part.
 
-    The markers carry the next epoch, so that no late batch fits (KIP-890). That epoch is the fence, too, when a
-    successor aborts what its predecessor left (INIT-04): one entry holds the bump and the abort.
+    The markers carry the next epoch, which refuses late batches (KIP-890). The same bump fences the earlier instance
+    when init aborts its transaction (INIT-04): one entry holds the bump and the abort.
     """
     prepared = TxnState.PREPARE_COMMIT if outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
     if txn.state not in VALID_PREVIOUS_STATES[prepared]:
@@ -237,7 +255,7 @@ def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished |
         ),
     )
     decided = unfinished_of(draft.state.transactions[txn.transactional_id])
-    assert decided is not None  # it was prepared in the line above
+    assert decided is not None  # TxnPrepared is folded.
     write_own_markers(draft, decided)
     if takes_others(draft.state, decided):
         return decided
@@ -246,7 +264,7 @@ def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished |
 
 
 def complete(draft: Draft, decided: Unfinished) -> None:
-    """All markers are written; does nothing if that is known already."""
+    """Emit the completion of a decided transaction; nothing if it is completed."""
     txn = draft.state.transactions.get(decided.transactional_id)
     if txn is None or txn.outcome is None or (txn.producer_id, txn.epoch) != (decided.producer_id, decided.epoch):
         return
@@ -263,10 +281,11 @@ def complete(draft: Draft, decided: Unfinished) -> None:
 
 
 def write_markers(draft: Draft, command: WriteMarkers) -> None:
-    """The markers of a transaction that another chain decided (END-05).
+    """Write the markers of a transaction that another chain decided (END-05).
 
-    Raises :class:`UnknownTopicOrPartitionError` if the chain does not know a topic of the transaction, unless it has
-    been told of the topics: then the topic is deleted. The fence covers what arrives for it later.
+    Raises:
+        UnknownTopicOrPartitionError: The chain does not know a topic of the transaction, and ``told`` is not set. With
+            ``told`` the topic is deleted: it needs no marker, and the fence refuses late batches.
     """
     for tp in command.decided.partitions:
         if not command.told and leads_partition(draft.state, tp) and _log_of(draft.state, command.decided, tp) is None:
@@ -279,7 +298,7 @@ def write_markers(draft: Draft, command: WriteMarkers) -> None:
 
 
 def fence(draft: Draft, command: FenceProducer) -> None:
-    """Accept nothing of an older epoch where a transaction goes on under a new one (TPC-05)."""
+    """Fence the older epochs of a transaction that is kept under a new one (TPC-05)."""
     producer = command.producer
     if fenced_epoch(draft.state, producer.producer_id) < producer.epoch:
         observe(draft, (command.after,))
@@ -287,7 +306,7 @@ def fence(draft: Draft, command: FenceProducer) -> None:
 
 
 def seal(draft: Draft, command: HoldTxn) -> None:
-    """Accept nothing more of a prepared transaction, whose epoch stays the same (TPC-03)."""
+    """Refuse further batches and offsets of a prepared transaction, whose epoch stays the same (TPC-03)."""
     producer = command.producer
     known = draft.state.fences.get(producer.producer_id)
     if known is not None and (known.epoch > producer.epoch or (known.epoch == producer.epoch and known.held)):
@@ -301,9 +320,9 @@ def seal(draft: Draft, command: HoldTxn) -> None:
 
 
 def write_own_markers(draft: Draft, decided: Unfinished) -> None:
-    """The markers in the partitions and groups of this chain, unless the chain has them already.
+    """Write the markers of a transaction in the partitions and groups of this chain, unless they exist.
 
-    A chain that has nothing of the transaction left is fenced all the same.
+    A chain without any of its partitions and groups is fenced as well.
     """
     own = not is_foreign(draft.state, decided.producer_id)
     lacking = own or lacks_markers(draft.state, decided.producer_id, decided.epoch)
@@ -322,7 +341,7 @@ def write_own_markers(draft: Draft, decided: Unfinished) -> None:
 
 
 def _emit_marker(draft: Draft, decided: Unfinished, tp: TopicPartition, partition: Partition) -> None:
-    """The marker of a transaction in a partition that has not seen its epoch yet."""
+    """Write the marker of a transaction in a partition that has not seen its epoch."""
     known = partition.producers.get(decided.producer_id)
     if known is None or known.epoch <= decided.epoch:
         draft.emit(
@@ -340,7 +359,7 @@ def _emit_marker(draft: Draft, decided: Unfinished, tp: TopicPartition, partitio
 def _emit_fence(
     draft: Draft, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], groups: Iterable[str]
 ) -> None:
-    """Fence the chain; what takes part and is known here is named."""
+    """Fence a producer in this chain; the event names the partitions and groups that the chain has."""
     state = draft.state
     known = [tp for tp in partitions if leads_partition(state, tp) and tp in state.partitions]
     led = [group for group in groups if leads_group(state, group)]
@@ -348,9 +367,9 @@ def _emit_fence(
 
 
 def _log_of(state: State, decided: Unfinished, tp: TopicPartition) -> Partition | None:
-    """The log in which a transaction takes part: that of a topic which it names, or the one that has its data.
+    """The log of a transaction's partition: that of a topic with an id that it names, or one with its open data.
 
-    What the coordinator's own chain deletes leaves its transactions with the topic, so there the name is enough.
+    In the coordinator's own chain the name is enough: deleting a topic there removes it from the transactions.
     """
     partition = state.partitions.get(tp)
     if partition is None or not is_foreign(state, decided.producer_id):

@@ -1,4 +1,4 @@
-"""The coordinator's table of transactions: looking a transaction up, and folding its events."""
+"""The transaction table of a coordinator: lookups, and the folding of transaction events."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from txnstore.core.transactions.events import (
 from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.errors import ConcurrentTransactionsError, InvalidPidMappingError, ProducerFencedError
 
+#: The states of a completed transaction, with its outcome.
 COMPLETED = {TxnState.COMPLETE_COMMIT: Outcome.COMMIT, TxnState.COMPLETE_ABORT: Outcome.ABORT}
 
 
 def was_decided(txn: Transaction, command: EndTxn) -> bool:
-    """Whether an earlier attempt of this end was decided, so that it is answered as that was."""
+    """Whether an earlier attempt of this end was decided, so that this one gets the same answer."""
     outcome = outcome_of(txn, command.producer)
     return outcome is command.outcome or (outcome is Outcome.ABORT and knows_version(txn, command.versions))
 
 
 def knows_version(txn: Transaction, versions: Iterable[tuple[str, int]]) -> bool:
-    """Whether one of these versions of a job, pairs of (scope, version), or a later one is committed."""
+    """Whether one of the ``versions`` of a job, pairs of (scope, version), or a later one of its scope is committed."""
     return any(txn.versions.get(scope, -1) >= version for scope, version in versions)
 
 
 def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
-    """How the transaction of this producer id and epoch was decided; None if it was not, or too long ago."""
+    """The outcome of the transaction of this producer id and epoch; None if it is not decided or not the last one."""
     identity = (producer.producer_id, producer.epoch)
     if txn.outcome is not None and identity == (txn.producer_id, txn.epoch):
         return txn.outcome
@@ -44,7 +45,7 @@ def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
 
 
 def unfinished_of(txn: Transaction) -> Unfinished | None:
-    """What is to be done for a transaction that is decided, but not known to be ended everywhere."""
+    """The transaction, if it is decided and not completed; else None."""
     if txn.outcome is None:
         return None
     return Unfinished(
@@ -59,7 +60,7 @@ def unfinished_of(txn: Transaction) -> Unfinished | None:
 
 
 def takes_others(state: State, decided: Unfinished) -> bool:
-    """Whether other chains take part."""
+    """Whether other chains take part in the transaction."""
     return not (
         all(leads_partition(state, tp) for tp in decided.partitions)
         and all(leads_group(state, group) for group in decided.groups)
@@ -67,10 +68,15 @@ def takes_others(state: State, decided: Unfinished) -> bool:
 
 
 def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
-    """The transaction of a producer; the mapping is checked before the epoch (ADD-03, END-02)."""
+    """The transaction of a producer; the producer id is checked before the epoch (ADD-03, END-02).
+
+    Raises:
+        InvalidPidMappingError: The transactional id does not exist, or has another producer id.
+        ConcurrentTransactionsError: The producer has the next identity, and the transaction is not completed.
+    """
     txn = state.transactions.get(producer.transactional_id or "")
     if txn is None:
-        msg = f"transactional id {producer.transactional_id!r} is not known (any more)"
+        msg = f"transactional id {producer.transactional_id!r} does not exist: it was never initialized, or has expired"
         raise InvalidPidMappingError(msg)
     if txn.outcome is not None and (producer.producer_id, producer.epoch) == following(txn):
         raise still_ending(txn)
@@ -81,31 +87,33 @@ def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
 
 
 def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:
-    """Who the producer is after its transaction has ended, or will have."""
+    """The identity of the producer after its transaction is completed."""
     txn = state.transactions[producer.transactional_id or ""]
     producer_id, epoch = following(txn) if txn.outcome is not None else (txn.producer_id, txn.epoch)
     return ProducerIdentity(producer_id, epoch, txn.transactional_id)
 
 
 def following(txn: Transaction) -> tuple[int, int]:
-    """The (producer id, epoch) of the transaction after one that is decided; nobody's if none is."""
+    """The (producer id, epoch) that follows a decided transaction; (-1, -1) if it is not decided."""
     return (txn.next_producer_id, txn.next_epoch) if txn.outcome is not None else (NO_PRODUCER, NO_PRODUCER)
 
 
 def is_last(txn: Transaction, identity: tuple[int, int]) -> bool:
-    """Whether this (producer id, epoch) was the one before the current one, so that it may ask what became of it."""
+    """Whether this (producer id, epoch) is the one before the current one, whose requests may be retried."""
     producer_id, epoch = identity
     before = txn.producer_id if txn.previous_producer_id == NO_PRODUCER else txn.previous_producer_id
     return epoch != NO_PRODUCER and (producer_id, epoch) == (before, txn.last_epoch)
 
 
 def still_ending(txn: Transaction) -> ConcurrentTransactionsError:
+    """The error while a decided transaction is not completed (Kafka: CONCURRENT_TRANSACTIONS)."""
     return ConcurrentTransactionsError(
         f"the previous transaction of {txn.transactional_id!r} is still being completed ({txn.state.name})"
     )
 
 
 def fenced(txn: Transaction, producer: ProducerIdentity) -> ProducerFencedError:
+    """The error of a request with an epoch that is not current."""
     msg = (
         f"{producer} is fenced: transactional id {txn.transactional_id!r} is at producer id {txn.producer_id}, "
         f"epoch {txn.epoch}"
@@ -143,7 +151,7 @@ def _with_transaction(state: State, txn: Transaction) -> State:
 
 
 def _begun(state: State, transactional_id: str) -> Transaction:
-    """The transaction, ongoing: its clock starts with its first partition or group (ADD-02)."""
+    """The transaction as ongoing; its timeout starts with its first partition or group (ADD-02)."""
     txn = state.transactions[transactional_id]
     if txn.state is TxnState.ONGOING:
         return replace(txn, updated_at=state.timestamp)
