@@ -133,7 +133,7 @@ def test_several_topics_are_written_in_one_transaction(spark: SparkSession, stor
     assert sorted(store.scan("counts", columns=["n"]).to_table()["n"].to_pylist()) == list(range(1, 20, 2))
 
 
-def test_a_version_is_committed_once(spark: SparkSession, store: Store) -> None:
+def test_version_is_committed_once(spark: SparkSession, store: Store) -> None:
     """A repeated job does nothing, whatever its data and its batches are; the next version is written."""
     job = {"transactionalId": "loader", "txnVersion": 4}
     append(records(spark, 10), store.url, "events", **job)

@@ -35,7 +35,7 @@ MANY_CHAINS = (
         transactions_rules._emit_marker,
         "if known is None or known.epoch <= decided.epoch:",
         "if known is not None and known.epoch <= decided.epoch:",
-        test="protocol/test_chains_steps.py::test_fen_02_a_late_batch_meets_the_marker_where_nothing_had_arrived",
+        test="protocol/test_chains_steps.py::test_fen_02_marker_fences_late_batch_in_partition_without_data",
     ),
     Mutant(
         "it is complete before all markers are written",
@@ -57,14 +57,14 @@ MANY_CHAINS = (
         Chains.view,
         "while behind := _behind(states):",
         "while behind := {}:",
-        test="protocol/test_chains_reading.py::test_a_commit_between_any_two_requests_of_a_snapshot",
+        test="protocol/test_chains_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
     ),
     Mutant(
         "a marker does not say what it rests on",
         ordering.observe,
         "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
         "if False:",
-        test="protocol/test_chains_reading.py::test_a_commit_between_any_two_requests_of_a_snapshot",
+        test="protocol/test_chains_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
     ),
     Mutant(
         "a view shows a decided transaction once its marker is there",
@@ -78,14 +78,14 @@ MANY_CHAINS = (
         transactions_rules.abort,
         "if txn.state is not TxnState.ONGOING or (",
         "if txn.state is TxnState.PREPARE_COMMIT:\n        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
-        test="protocol/test_chains_steps.py::test_stm_02_a_decision_is_never_taken_again",
+        test="protocol/test_chains_steps.py::test_stm_02_decision_is_never_repeated",
     ),
     Mutant(
         "a recoverer aborts what is not expired",
         transactions_rules.abort,
         "(command.expired_only and not txn.expired(draft.state.timestamp))",
         "False",
-        test="protocol/test_chains_steps.py::test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age",
+        test="protocol/test_chains_steps.py::test_tmo_01_only_expired_transaction_is_aborted",
     ),
     Mutant(
         "a recoverer leaves what is decided",
@@ -99,13 +99,13 @@ MANY_CHAINS = (
         catalog_rules._topic_deleted,
         "for txn_id, txn in state.transactions.items():",
         "for led, (txn_id, txn) in ((gone, item) for item in state.transactions.items()):",
-        test="protocol/test_chains_topics.py::test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_next_topic",
+        test="protocol/test_chains_topics.py::test_late_deletion_keeps_partitions_of_recreated_topic",
     ),
     Mutant(
         "a transaction begins while the one before is being ended",
         transactions_rules.join,
         "if txn.outcome is not None:",
         "if False:",
-        test="protocol/test_chains_steps.py::test_add_05_the_next_transaction_waits_for_the_end_of_this_one",
+        test="protocol/test_chains_steps.py::test_add_05_next_transaction_waits_for_completion",
     ),
 )

@@ -49,7 +49,7 @@ def batch(store: Store, chain: int) -> NewBatch:
 
 @pytest.mark.parametrize("chain", range(CHAINS))
 @pytest.mark.parametrize("home", range(CHAINS))
-def test_obj_05_a_chain_that_is_far_ahead_stops_nobody(
+def test_obj_05_chain_with_clock_far_ahead_blocks_no_producer(
     bucket: MemoryStore, clock: ManualClock, chain: int, home: int
 ) -> None:
     """OBJ-05: transactions with partitions of that chain go on, whichever chain coordinates them.
@@ -68,7 +68,7 @@ def test_obj_05_a_chain_that_is_far_ahead_stops_nobody(
 
 
 @pytest.mark.parametrize("far", [0, 48 * HOUR_MS, 10_000 * HOUR_MS], ids=["right", "two-days", "a-year"])
-def test_add_07_a_late_batch_is_refused_however_far_its_coordinator_is_ahead(
+def test_add_07_late_batch_is_refused_whatever_clock_of_coordinator(
     bucket: MemoryStore, clock: ManualClock, far: int
 ) -> None:
     """ADD-07: its partition has forgotten the epoch of the marker, so its age has to tell."""
@@ -103,7 +103,7 @@ class Sleepy(CountingStore):
             meanwhile()
 
 
-def test_add_07_the_word_of_the_coordinator_is_not_newer_than_the_end_of_the_transaction(
+def test_add_07_evidence_of_coordinator_is_older_than_end_of_transaction(
     bucket: MemoryStore, clock: ManualClock
 ) -> None:
     """ADD-07: a thread stops between its entry and the look at it, for longer than epochs are remembered.

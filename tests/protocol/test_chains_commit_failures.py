@@ -36,7 +36,7 @@ def at_commit(bucket: MemoryStore, clock: ManualClock, key_contains: str, skip: 
     return process(bucket, clock)
 
 
-def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
     """REC-01, REC-02 (S003): nothing is decided; the next instance rolls it back before it begins."""
     store = at_commit(bucket, clock, "chains/0001/")
     assert seen(store) == {}
@@ -47,7 +47,7 @@ def test_a_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> No
     assert (seen(store), ended(store)) == ({}, False)
 
 
-def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, clock: ManualClock) -> None:
     """TMO-05, END-06, REC-02, END-11 (S003): the decision stands, and is seen at once; the markers are written by
     the next one.
     """
@@ -64,7 +64,7 @@ def test_a_failure_after_prepare_with_some_markers_written(bucket: MemoryStore, 
     assert check_view(connection_of(store).view()) == []
 
 
-def test_a_failure_after_complete_before_the_answer(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_failure_after_complete_before_answer(bucket: MemoryStore, clock: ManualClock) -> None:
     """REC-03, REC-02, END-03 (S003): the answer was lost; the same call gets the same one, and the records are there
     once.
     """

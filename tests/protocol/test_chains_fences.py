@@ -55,7 +55,7 @@ def added(cluster: Cluster, *tps: TopicPartition, groups: tuple[str, ...] = ()) 
 # A marker fences the chain --------------------------------------------------------------------------------------------
 
 
-def test_fen_02_a_late_batch_is_refused_in_a_topic_that_was_created_again(cluster: Cluster) -> None:
+def test_fen_02_late_batch_is_refused_in_recreated_topic(cluster: Cluster) -> None:
     """FEN-02, END-07: chain 1 has not heard that the topic was deleted and created again when it gets the marker."""
     tp = cluster.led_by(1)[0]
     cluster.delete("t")
@@ -71,7 +71,7 @@ def test_fen_02_a_late_batch_is_refused_in_a_topic_that_was_created_again(cluste
     cluster.sound()
 
 
-def test_fen_02_a_takeover_fences_what_the_chain_has_not_heard_of(cluster: Cluster) -> None:
+def test_fen_02_takeover_fences_topics_unknown_to_chain(cluster: Cluster) -> None:
     """TPC-05: the fence of KIP-939 survives that the topic is deleted and created again."""
     tp = cluster.led_by(1)[0]
     evidence = added(cluster, tp)
@@ -85,7 +85,7 @@ def test_fen_02_a_takeover_fences_what_the_chain_has_not_heard_of(cluster: Clust
         cluster.do(1, Append(cluster.identity, (cluster.batch(tp),), added=evidence))
 
 
-def test_fen_02_a_marker_fences_places_that_took_no_part(cluster: Cluster) -> None:
+def test_fen_02_marker_fences_whole_chain(cluster: Cluster) -> None:
     """One table: an older epoch is refused in every partition and group of the chain."""
     first, second = cluster.led_by(1)
     evidence = added(cluster, first)
@@ -101,7 +101,7 @@ def test_fen_02_a_marker_fences_places_that_took_no_part(cluster: Cluster) -> No
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_end_07_no_marker_goes_into_another_topic_of_the_name(cluster: Cluster, *, told: bool) -> None:
+def test_end_07_marker_is_not_written_to_recreated_topic(cluster: Cluster, *, told: bool) -> None:
     """END-07: a transaction names its topics, so the next topic of the name gets no marker of it."""
     tp = cluster.led_by(1)[0]
     cluster.do(0, Append(cluster.identity, partitions=(tp,), topic_ids=(("t", "t-id"),)))
@@ -130,7 +130,7 @@ def batch_for(store: Store, chain: int, sequence: int = 0) -> NewBatch:
     return NewBatch("t", number, Segment(key, "parquet", 10, "0" * 64, 1), 7, 8, sequence)
 
 
-def test_tpc_03_a_prepared_transaction_takes_no_batch_in_any_chain() -> None:
+def test_tpc_03_prepared_transaction_refuses_batches_in_all_chains() -> None:
     """TPC-03: its coordinator refuses them, also where the partition was added before."""
     clock = ManualClock()
     store = process(MemoryStore(clock=clock), clock, chains=2)
@@ -149,7 +149,7 @@ def test_tpc_03_a_prepared_transaction_takes_no_batch_in_any_chain() -> None:
     assert check_view(connection_of(store).view()) == []
 
 
-def test_tpc_03_a_batch_that_was_added_before_the_prepare_is_refused_after_it() -> None:
+def test_tpc_03_batch_added_before_prepare_is_refused_after_it() -> None:
     """TPC-03: the coordinator's word is older than the prepare, and reaches the other chain after it."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
@@ -171,7 +171,7 @@ def test_tpc_03_a_batch_that_was_added_before_the_prepare_is_refused_after_it() 
 # Topics ---------------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_acknowledged_in_a_topic_that_is_deleted() -> None:
+def test_deleted_topic_acknowledges_no_records() -> None:
     """A process deletes a topic whose copies it has never seen: every chain refuses what comes after."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
@@ -189,7 +189,7 @@ def test_nothing_is_acknowledged_in_a_topic_that_is_deleted() -> None:
     assert connection_of(first).chains[1].refresh().partitions.get(TopicPartition("t", number)) is None
 
 
-def test_a_deletion_that_cannot_close_a_chain_deletes_nothing() -> None:
+def test_deletion_fails_if_chain_cannot_close_topic() -> None:
     """The catalog deletes only what no chain takes records of any more; the same call again, or a recovery, goes on."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
@@ -218,7 +218,7 @@ def test_a_deletion_that_cannot_close_a_chain_deletes_nothing() -> None:
             process(bucket, clock).producer(linger=None).send("t", b"late", partition=number)
 
 
-def test_a_topic_that_is_altered_while_it_is_deleted_is_closed_again() -> None:
+def test_topic_altered_during_deletion_is_closed_again() -> None:
     """The deletion names the revision that it has closed: what was opened since is closed before it is deleted."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
@@ -241,7 +241,7 @@ def test_a_topic_that_is_altered_while_it_is_deleted_is_closed_again() -> None:
     assert connection_of(store).chains[1].state is late, "a copy that comes late revives nothing"
 
 
-def test_off_18_offsets_of_a_topic_that_the_groups_chain_has_not_heard_of() -> None:
+def test_off_18_offsets_of_topic_unknown_to_chain_of_group() -> None:
     """OFF-18: a group's chain that has no copy yet is told of the topic, as it is for a record."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)

@@ -80,12 +80,12 @@ def whole_or_nothing(look: Callable[[int], dict[bytes, int] | None]) -> None:
 
 @pytest.mark.parametrize("markers", [True, False], ids=["markers", "no-markers"])
 @pytest.mark.parametrize("home", range(CHAINS))
-def test_a_commit_between_any_two_requests_of_a_snapshot(home: int, *, markers: bool) -> None:
+def test_snapshot_is_consistent_with_commit_between_any_two_requests(home: int, *, markers: bool) -> None:
     """JEP-16, END-06: all of the transaction is seen or nothing of it, and both happen."""
     whole_or_nothing(lambda number: Scene(home, markers=markers).snapshot_with_commit_before(number, fresh=False))
 
 
-def test_a_commit_between_any_two_requests_of_an_open() -> None:
+def test_open_is_consistent_with_commit_between_any_two_requests() -> None:
     """JEP-16: the same for a process that opens the store, hint, checkpoint and tails."""
     whole_or_nothing(lambda number: Scene(1, markers=True).snapshot_with_commit_before(number, fresh=True))
 
@@ -126,7 +126,7 @@ class BusyScene:
         return None
 
 
-def test_a_snapshot_ends_while_others_commit_all_the_time() -> None:
+def test_snapshot_terminates_during_continuous_commits() -> None:
     """A chain that others rest on is read to the entry that is needed, not to its head, which rests on newer ones."""
     scene = BusyScene()
     view = connection_of(scene.reader).view()
@@ -186,7 +186,7 @@ def takes_over(home: int, number: int, *, join: bool) -> tuple[list[object], int
 
 @pytest.mark.parametrize("join", [False, True], ids=["assigned", "member"])
 @pytest.mark.parametrize("home", range(CHAINS))
-def test_off_10_a_group_that_has_read_more_than_is_known_is_not_begun_anew(home: int, *, join: bool) -> None:
+def test_off_10_group_offset_beyond_known_log_is_not_reset(home: int, *, join: bool) -> None:
     """OFF-10: its offset is past the end of the log as it was looked at before, and not out of range.
 
     Or the consumer saw nothing of the commit, and begins at what was committed before: nowhere, so at the beginning.

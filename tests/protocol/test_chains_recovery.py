@@ -100,7 +100,7 @@ def recover_by_reading(store: Store, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("recover", [recover_by_init, recover_by_anybody, recover_by_reading])
-def test_rec_01_a_producer_that_dies_at_any_request(
+def test_rec_01_producer_crash_at_any_request(
     bucket: MemoryStore, clock: ManualClock, recover: Callable[[Store, ManualClock], None], *, after: bool
 ) -> None:
     """OBJ-12, REC-01, REC-02, END-01, INIT-03: before the decision it is aborted, from the decision on it is
@@ -121,7 +121,7 @@ def test_rec_01_a_producer_that_dies_at_any_request(
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_rec_02_a_recoverer_that_dies_at_any_request(bucket: MemoryStore, clock: ManualClock, *, after: bool) -> None:
+def test_rec_02_recovery_crash_at_any_request(bucket: MemoryStore, clock: ManualClock, *, after: bool) -> None:
     """OBJ-12, REC-02, INIT-05: whatever a recoverer has done, the next one only goes on."""
     left = {}
     total = requests_of(run, copy(bucket, clock), clock)
@@ -143,7 +143,7 @@ def test_rec_02_a_recoverer_that_dies_at_any_request(bucket: MemoryStore, clock:
 # Two at once, and chains that are away --------------------------------------------------------------------------------
 
 
-def test_rec_two_recoverers_at_once_are_harmless(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_rec_concurrent_recoveries_write_nothing_twice(bucket: MemoryStore, clock: ManualClock) -> None:
     """REC-13, REC-01: one stands in front of each of its requests while the other one does everything."""
     left = copy(bucket, clock)
     die_at(requests_of(run, copy(bucket, clock), clock) - 2, run, left, clock, after=True)
@@ -164,7 +164,7 @@ def test_rec_two_recoverers_at_once_are_harmless(bucket: MemoryStore, clock: Man
         assert ended(process(trial, clock))
 
 
-def test_coord_08_a_chain_that_cannot_be_written_delays_only_its_own_partitions(
+def test_coord_08_unavailable_chain_delays_only_its_own_partitions(
     bucket: MemoryStore, clock: ManualClock
 ) -> None:
     """COORD-08, END-11 (S003): the commit returns, the other chains have their markers, the rest follows later."""
@@ -200,7 +200,7 @@ def ended_clean(store: Store) -> bool:
     return check_view(connection_of(store).view()) == [] and store.verify(deep=True).ok
 
 
-def test_the_next_transaction_finishes_the_one_before_it(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_next_transaction_completes_previous_one(bucket: MemoryStore, clock: ManualClock) -> None:
     """BUG-13, ADD-05: what the background has not done yet is done first."""
     background = DeferredExecutor()
     store = process(bucket, clock, background=lambda: background)
@@ -215,7 +215,7 @@ def test_the_next_transaction_finishes_the_one_before_it(bucket: MemoryStore, cl
     assert ended_clean(process(bucket, clock))
 
 
-def test_a_zombie_that_wakes_in_another_chain(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_zombie_is_fenced_in_other_chains(bucket: MemoryStore, clock: ManualClock) -> None:
     """FEN-02, JEP-21: it sleeps through its successor, then goes on where it was, and is refused everywhere."""
     old = process(bucket, clock)
     name = ids_of(old, 1)
@@ -235,7 +235,7 @@ def test_a_zombie_that_wakes_in_another_chain(bucket: MemoryStore, clock: Manual
     assert ended_clean(process(bucket, clock))
 
 
-def test_a_refused_batch_in_one_chain_aborts_all_of_its_transaction(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_refused_batch_in_one_chain_aborts_whole_transaction(bucket: MemoryStore, clock: ManualClock) -> None:
     """ERR-05: what other chains took before is aborted with it, and the producer goes on."""
     store = process(bucket, clock)
     producer = store.producer(ids_of(store, 1))
@@ -256,7 +256,7 @@ def test_a_refused_batch_in_one_chain_aborts_all_of_its_transaction(bucket: Memo
     assert ended_clean(process(bucket, clock))
 
 
-def test_a_reader_leaves_the_markers_to_the_producer_for_a_while(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_reader_leaves_completion_to_producer_at_first(bucket: MemoryStore, clock: ManualClock) -> None:
     """A consumer reads what is decided at once; only after ten seconds it writes the markers itself."""
     background = DeferredExecutor()
     store = process(bucket, clock, background=lambda: background)
@@ -275,7 +275,7 @@ def test_a_reader_leaves_the_markers_to_the_producer_for_a_while(bucket: MemoryS
     assert ended_clean(process(bucket, clock))
 
 
-def test_a_repeated_version_of_a_job_is_told_again(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_repeated_version_of_job_gets_same_answer(bucket: MemoryStore, clock: ManualClock) -> None:
     """TV2-02: its batches in other chains are aborted, the answer is lost, and the same call gets it again."""
     store = process(bucket, clock)
     name = ids_of(store, 1)

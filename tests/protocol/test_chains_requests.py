@@ -101,7 +101,7 @@ def test_a_partition_that_was_added_is_not_added_again(bench: Bench) -> None:
     assert bench.costs() == [str(HOME)]
 
 
-def test_plain_batches_go_to_each_chain_at_once(bench: Bench) -> None:
+def test_batches_without_transaction_go_to_all_chains_concurrently(bench: Bench) -> None:
     producer = bench.store.producer(linger=None)
     bench.costs()
     for number in range(PARTITIONS):
@@ -117,7 +117,7 @@ def test_init_is_one_entry(bench: Bench) -> None:
     assert bench.costs() == ["3"]
 
 
-def test_an_idle_look_is_one_get_a_chain(bench: Bench) -> None:
+def test_idle_refresh_is_one_get_per_chain(bench: Bench) -> None:
     """A poll looks at the chains of its partitions only."""
     connection_of(bench.store).view()
     assert bench.costs() == ["get"] * CHAINS
@@ -165,7 +165,7 @@ def _completed(store: Store, name: str) -> bool:
     return connection_of(store).view().transactions[name].outcome is None
 
 
-def test_partitions_are_added_while_their_segments_are_on_their_way() -> None:
+def test_partitions_are_added_during_uploads() -> None:
     """ADD-01: AddPartitions overlaps with the uploads, so it costs no round trip of its own."""
     clock = ManualClock()
     gated = GatedStore(MemoryStore(clock=clock))
@@ -186,7 +186,7 @@ def test_partitions_are_added_while_their_segments_are_on_their_way() -> None:
         assert _completed(store, ids_of(store, HOME))
 
 
-def test_what_was_added_for_an_upload_that_failed_is_aborted() -> None:
+def test_failed_upload_aborts_added_partitions() -> None:
     """The partitions are in the transaction, the records are not: an abort ends it in all chains."""
     clock = ManualClock()
     faults = FaultStore(MemoryStore(clock=clock), no_faults)
@@ -204,7 +204,7 @@ def test_what_was_added_for_an_upload_that_failed_is_aborted() -> None:
     assert store.verify(deep=True).ok
 
 
-def test_a_recovery_that_finds_nothing_is_one_get_a_chain(bench: Bench) -> None:
+def test_recovery_without_work_is_one_get_per_chain(bench: Bench) -> None:
     """The copies of the catalog are compared as they were read, and read again only if one is late."""
     bench.store.recover()
     assert bench.costs() == ["get"] * CHAINS

@@ -55,7 +55,7 @@ def foreign(cluster: Cluster) -> TopicPartition:
 # Where things are -----------------------------------------------------------------------------------------------------
 
 
-def test_coord_01_everybody_finds_the_same_chain() -> None:
+def test_coord_01_all_processes_route_to_same_chain() -> None:
     """COORD-01: pure functions with test vectors; another release, or language, must give the same."""
     assert [chain_of_transactional_id(f"id-{number}", 50) for number in range(6)] == VECTORS
     assert all(0 <= chain_of_transactional_id(f"x{number}", 7) < 7 for number in range(1_000))
@@ -99,7 +99,7 @@ def test_the_decision_is_one_entry_and_markers_follow(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_a_transaction_is_seen_whole_at_each_step(cluster: Cluster, outcome: Outcome) -> None:
+def test_transaction_is_seen_whole_at_each_step(cluster: Cluster, outcome: Outcome) -> None:
     """OBJ-12, JEP-16: its records and its group's offsets are visible, or not, together: from the decision
     on (OFF-21).
     """
@@ -143,7 +143,7 @@ def test_end_08_markers_may_be_written_again_at_any_time(cluster: Cluster) -> No
     cluster.sound()
 
 
-def test_stm_02_a_decision_is_never_taken_again(cluster: Cluster) -> None:
+def test_stm_02_decision_is_never_repeated(cluster: Cluster) -> None:
     """END-13, STM-02, INIT-05, END-01: who commits again gets the same answer, who aborts is refused, init
     only finishes it.
     """
@@ -160,14 +160,14 @@ def test_stm_02_a_decision_is_never_taken_again(cluster: Cluster) -> None:
     assert cluster.states[0] is state
 
 
-def test_a_commit_after_somebody_aborted_is_fenced(cluster: Cluster) -> None:
+def test_commit_after_abort_by_other_process_is_fenced(cluster: Cluster) -> None:
     """KAFKA-20785, TMO-03: the owner must not take the abort for its own commit."""
     assert isinstance(cluster.do(0, AbortTxn(cluster.name)), Unfinished)
     with pytest.raises(ProducerFencedError):
         cluster.do(0, EndTxn(cluster.identity, Outcome.COMMIT))
 
 
-def test_add_05_the_next_transaction_waits_for_the_end_of_this_one(cluster: Cluster) -> None:
+def test_add_05_next_transaction_waits_for_completion(cluster: Cluster) -> None:
     """ADD-05: CONCURRENT_TRANSACTIONS until all markers are known to be written."""
     ended = cluster.prepare()
     for command in (
@@ -181,7 +181,7 @@ def test_add_05_the_next_transaction_waits_for_the_end_of_this_one(cluster: Clus
     cluster.do(0, Append(ended.producer, partitions=(foreign(cluster),)))
 
 
-def test_a_completion_that_comes_late_does_nothing(cluster: Cluster) -> None:
+def test_late_completion_has_no_effect(cluster: Cluster) -> None:
     """END-12."""
     cluster.prepare()
     cluster.finish()
@@ -221,7 +221,7 @@ def test_init_07_an_exhausted_epoch_rotates_across_chains() -> None:
 # Fences ---------------------------------------------------------------------------------------------------------------
 
 
-def test_fen_02_a_late_batch_meets_the_marker_where_nothing_had_arrived() -> None:
+def test_fen_02_marker_fences_late_batch_in_partition_without_data() -> None:
     """FEN-02, ADD-07, BUG: the partition was added, the abort came first, then the batch: it is refused."""
     cluster = Cluster(chains=2)
     cluster.name = cluster.home(0)
@@ -241,7 +241,7 @@ def test_fen_02_a_late_batch_meets_the_marker_where_nothing_had_arrived() -> Non
     cluster.sound()
 
 
-def test_fen_02_a_zombie_cannot_add_a_chain_that_it_never_touched(cluster: Cluster) -> None:
+def test_fen_02_zombie_cannot_add_partition_of_new_chain(cluster: Cluster) -> None:
     """FEN-03, FEN-02: a new instance has fenced it in the coordinator's chain, which it has to ask first."""
     answer = cluster.do(0, InitProducer(cluster.name))
     assert isinstance(answer, Unfinished)
@@ -255,13 +255,13 @@ def test_fen_02_a_zombie_cannot_add_a_chain_that_it_never_touched(cluster: Clust
         cluster.send([foreign(cluster)], sequence=1)
 
 
-def test_a_batch_that_nobody_added_is_refused(cluster: Cluster) -> None:
+def test_batch_of_partition_not_added_is_refused(cluster: Cluster) -> None:
     """ADD-06: a chain takes no batch of another's transaction without the word of its coordinator."""
     with pytest.raises(InvalidTxnStateError, match="has to add"):
         cluster.do(1, Append(cluster.identity, (cluster.batch(foreign(cluster), 1),)))
 
 
-def test_a_batch_whose_partition_was_added_long_ago_is_refused(cluster: Cluster) -> None:
+def test_batch_of_partition_added_long_ago_is_refused(cluster: Cluster) -> None:
     """ADD-07: by then a partition may have forgotten the epoch of the markers."""
     added = Added(0, cluster.states[0].sequence, cluster.now)
     cluster.now += MAX_ADDED_AGE_MS + 1
@@ -270,7 +270,7 @@ def test_a_batch_whose_partition_was_added_long_ago_is_refused(cluster: Cluster)
         cluster.do(1, late)
 
 
-def test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age(cluster: Cluster) -> None:
+def test_tmo_01_only_expired_transaction_is_aborted(cluster: Cluster) -> None:
     """TMO-01, TMO-03: by the time of the chain, so a wrong clock cannot make it too old for others."""
     expired = AbortTxn(cluster.name, expired_only=True)
     started = cluster.states[0].transactions[cluster.name].started_at
@@ -284,7 +284,7 @@ def test_tmo_01_only_an_expired_transaction_is_aborted_for_its_age(cluster: Clus
     assert cluster.do(0, AbortTxn(cluster.name, identity=(cluster.identity.producer_id, 99))) is None
 
 
-def test_off_11_the_log_of_the_group_decides_across_chains(cluster: Cluster) -> None:
+def test_off_11_position_in_chain_of_group_decides_across_chains(cluster: Cluster) -> None:
     """OFF-11: a plain commit that came after the pending one in the group's chain wins over it."""
     from txnstore.core.groups.commands import CommitOffsets
 

@@ -48,7 +48,7 @@ def _wait_until_begun(store: Store) -> None:
     pause.wait(0.1)
 
 
-def test_many_who_wait_for_one_chain_keep_nobody_from_the_others() -> None:
+def test_calls_blocked_on_one_chain_do_not_block_other_chains() -> None:
     gate = threading.Event()
     gate.set()
 
@@ -97,7 +97,7 @@ class Full(Executor):
         return Future()
 
 
-def test_a_background_that_is_full_keeps_no_producer_from_its_next_transaction() -> None:
+def test_full_background_executor_does_not_block_next_transaction() -> None:
     """What was left to it, and has not begun, is done by whoever needs it (REC-01)."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)

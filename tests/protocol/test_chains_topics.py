@@ -35,7 +35,7 @@ def recreated(cluster: Cluster) -> Topic:
     return topic
 
 
-def test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_next_topic(cluster: Cluster) -> None:
+def test_late_deletion_keeps_partitions_of_recreated_topic(cluster: Cluster) -> None:
     """END-05: a marker is written in every partition of a transaction, also if its coordinator knew an older topic.
 
     The one who created the topic again died before chain 1 was told, and another process tells it while a transaction
@@ -59,7 +59,7 @@ def test_a_coordinator_that_hears_late_of_a_deletion_keeps_partitions_of_the_nex
 @pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ABORT])
 @pytest.mark.parametrize("decided", [False, True], ids=["open", "decided"])
 @pytest.mark.parametrize("told", [(), (1,), (2,), (1, 2)])
-def test_end_07_a_topic_is_deleted_under_a_transaction(
+def test_end_07_topic_is_deleted_during_transaction(
     cluster: Cluster, outcome: Outcome, told: tuple[int, ...], *, decided: bool
 ) -> None:
     """END-07: whichever chains have heard of it, nothing is unsound on the way, and the transaction ends."""
@@ -87,7 +87,7 @@ def test_end_07_a_topic_is_deleted_under_a_transaction(
 
 
 @pytest.mark.parametrize("home", range(3))
-def test_a_repeated_end_is_answered_though_a_topic_of_its_offsets_is_gone(home: int) -> None:
+def test_repeated_end_is_answered_after_deletion_of_offset_topic(home: int) -> None:
     """TV2-02: the answer was lost, and the topic that was read is deleted before the call is repeated."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)

@@ -32,7 +32,7 @@ def world() -> World:
 # END ------------------------------------------------------------------------------------------------------------------
 
 
-def test_an_outcome_never_changes(world: World) -> None:
+def test_outcome_never_changes(world: World) -> None:
     """END-01: whatever comes afterwards, the records of the commit stay, and those of the abort do not."""
     client = world.client("a")
     client.send(2)
@@ -48,7 +48,7 @@ def test_an_outcome_never_changes(world: World) -> None:
     assert world.read(RC) == [0, 1]
 
 
-def test_who_may_end_a_transaction(world: World) -> None:
+def test_end_requires_current_producer_id_and_epoch(world: World) -> None:
     """TST-08, END-02: first the mapping, then the epoch, which must be equal: smaller and larger are fenced."""
     client, other = world.client("a"), world.client("b")
     client.send()
@@ -64,7 +64,7 @@ def test_who_may_end_a_transaction(world: World) -> None:
     client.commit()
 
 
-def test_a_late_end_never_ends_the_next_transaction(world: World) -> None:
+def test_late_end_does_not_end_next_transaction(world: World) -> None:
     """BUG-01, END-04, KAFKA-17754: the commit of transaction 1, replayed while transaction 2 is open, is refused."""
     client = world.client("a")
     client.send()
@@ -94,7 +94,7 @@ def test_markers_reach_every_partition_and_group() -> None:
     assert {(marker.epoch, marker.outcome) for marker in markers} == {(1, COMMIT)}
 
 
-def test_a_deleted_topic_is_skipped(world: World) -> None:
+def test_end_skips_deleted_topic(world: World) -> None:
     """END-07: the rest of the transaction commits."""
     world.create("u")
     other = TopicPartition("u", 0)
@@ -110,7 +110,7 @@ def test_a_deleted_topic_is_skipped(world: World) -> None:
     assert world.txn("a").state is TxnState.COMPLETE_COMMIT
 
 
-def test_a_repeated_end_writes_no_second_marker(world: World) -> None:
+def test_repeated_end_writes_no_second_marker(world: World) -> None:
     """BUG-14, REC-07, END-08: the answer is the same, and the logs are as they were."""
     client = world.client("a")
     command = client.end(COMMIT, client.numbered(3))
@@ -125,7 +125,7 @@ def test_a_repeated_end_writes_no_second_marker(world: World) -> None:
     assert world.state is before
 
 
-def test_a_partition_without_data_has_no_part_in_the_index(world: World) -> None:
+def test_partition_without_data_has_no_aborted_index_entry(world: World) -> None:
     """END-09: its marker takes an offset, but holds up nobody and hides nothing."""
     client = world.client("a")
     world.plain(2, T1)
@@ -137,7 +137,7 @@ def test_a_partition_without_data_has_no_part_in_the_index(world: World) -> None
     assert world.read(RC, T1) == [0, 1]
 
 
-def test_an_empty_transaction_writes_no_marker(world: World) -> None:
+def test_empty_transaction_writes_no_marker(world: World) -> None:
     """END-09: nothing was sent, so a commit is refused, and no log grows."""
     client = world.client("a")
     world.refuse(InvalidTxnStateError, client.end(COMMIT))
@@ -145,7 +145,7 @@ def test_an_empty_transaction_writes_no_marker(world: World) -> None:
 
 
 @pytest.mark.parametrize(("data", "positions"), [(True, False), (False, True), (True, True)])
-def test_data_or_offsets_or_both(world: World, data: bool, positions: bool) -> None:
+def test_transaction_with_records_offsets_or_both(world: World, data: bool, positions: bool) -> None:
     """END-16: each is a transaction."""
     client = world.client("a")
     batches = (client.numbered(2),) if data else ()
@@ -155,7 +155,7 @@ def test_data_or_offsets_or_both(world: World, data: bool, positions: bool) -> N
     assert world.offset(T1) == (5 if positions else None)
 
 
-def test_a_late_repeat_is_answered_after_a_compaction_and_a_deletion(world: World) -> None:
+def test_late_repeated_end_is_answered_after_compaction_and_deletion(world: World) -> None:
     """END-04: the commit has happened, so it is never answered with an error that makes the caller send again."""
     client = world.client("a")
     command = client.end(COMMIT, client.numbered(3), client.numbered(1, T1))
@@ -172,7 +172,7 @@ def test_a_late_repeat_is_answered_after_a_compaction_and_a_deletion(world: Worl
 # Versions of jobs -----------------------------------------------------------------------------------------------------
 
 
-def test_a_version_is_committed_once(world: World) -> None:
+def test_version_is_committed_once(world: World) -> None:
     """The same and an older version do nothing; a newer one and another scope do."""
     client = world.client("job")
     ended = world.do(client.end(COMMIT, client.numbered(2), versions=(("s", 3),)))
@@ -186,7 +186,7 @@ def test_a_version_is_committed_once(world: World) -> None:
     assert dict(world.txn("job").versions.items()) == {"s": 4}
 
 
-def test_a_repeated_version_aborts_what_was_registered_before(world: World) -> None:
+def test_repeated_version_aborts_registered_batches(world: World) -> None:
     """Else its records would be committed with the next version of the job."""
     client = world.client("job")
     first = world.do(client.end(COMMIT, client.numbered(2), versions=(("s", 1),)))
@@ -199,7 +199,7 @@ def test_a_repeated_version_aborts_what_was_registered_before(world: World) -> N
     assert world.read(RC) == [0, 1, 6]
 
 
-def test_a_repeated_version_is_told_again(world: World) -> None:
+def test_repeated_version_gets_same_answer(world: World) -> None:
     """TV2-02: the answer may have been lost, and nobody else has ended the transaction."""
     client = world.client("job")
     first = world.do(client.end(COMMIT, client.numbered(2), versions=(("s", 1),)))
@@ -211,7 +211,7 @@ def test_a_repeated_version_is_told_again(world: World) -> None:
     world.refuse(ProducerFencedError, end)
 
 
-def test_an_aborted_version_is_not_committed(world: World) -> None:
+def test_aborted_version_is_not_committed(world: World) -> None:
     client = world.client("job")
     client.send()
     ended = world.do(client.end(ABORT, versions=(("s", 1),)))
@@ -220,7 +220,7 @@ def test_an_aborted_version_is_not_committed(world: World) -> None:
     assert world.read(RC) == [2]
 
 
-def test_a_version_without_records_is_remembered(world: World) -> None:
+def test_version_without_records_is_recorded(world: World) -> None:
     """An empty batch of a job is done, too; no transaction begins for it."""
     client = world.client("job")
     assert not world.do(client.end(COMMIT, versions=(("s", 1),))).repeated
@@ -291,7 +291,7 @@ FENCED, INVALID, OK, BUMPED = ProducerFencedError, InvalidTxnStateError, "ok", "
         (_ongoing, COMMIT, "current", BUMPED),
     ],
 )
-def test_the_table_of_ends(
+def test_end_in_every_state(
     world: World,
     arrange: Callable[[Client], None],
     outcome: Outcome,
@@ -317,7 +317,7 @@ def test_the_table_of_ends(
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_a_lost_answer_is_found_again(world: World, outcome: Outcome) -> None:
+def test_repeated_end_returns_lost_answer(world: World, outcome: Outcome) -> None:
     """TV2-03: the retry gives the next identity, with which the client goes on without being fenced."""
     client = world.client("a")
     client.send()
@@ -329,7 +329,7 @@ def test_a_lost_answer_is_found_again(world: World, outcome: Outcome) -> None:
     assert world.read(RC)[-1] == 2
 
 
-def test_the_epoch_overflows_at_an_end(world: World) -> None:
+def test_end_rotates_producer_id_at_last_epoch(world: World) -> None:
     """TST-04, TV2-04: five transactions over the edge; the markers are of the id and the epoch that they end."""
     client = world.at_epoch("a", MAX_EPOCH - 1)
     old = client.producer_id
@@ -348,7 +348,7 @@ def test_the_epoch_overflows_at_an_end(world: World) -> None:
     assert world.read(RC) == [0, 1, 3, 4, 6, 7, 9, 10, 12, 13]
 
 
-def test_after_an_overflow_the_old_id_is_fenced(world: World) -> None:
+def test_rotation_fences_old_producer_id(world: World) -> None:
     """TV2-04, FEN-05: the retry is answered once the id has rotated, but not after the next transaction."""
     client = world.at_epoch("a", MAX_EPOCH)
     client.send()
@@ -364,7 +364,7 @@ def test_after_an_overflow_the_old_id_is_fenced(world: World) -> None:
     world.refuse(ProducerFencedError, zombie)
 
 
-def test_an_init_at_the_edge_gives_no_epoch_twice(world: World) -> None:
+def test_init_at_last_epoch_grants_no_epoch_twice(world: World) -> None:
     """TV2-06: the abort of the init rotates, the grant is the next one; the late owner is fenced whatever it asks."""
     client = world.at_epoch("a", MAX_EPOCH)
     client.send()
@@ -376,7 +376,7 @@ def test_an_init_at_the_edge_gives_no_epoch_twice(world: World) -> None:
     world.refuse(ProducerFencedError, InitProducer("a", expected=(client.producer_id, MAX_EPOCH)))
 
 
-def test_the_epoch_of_a_marker_is_greater_than_that_of_the_data(world: World) -> None:
+def test_marker_epoch_exceeds_data_epoch(world: World) -> None:
     """TV2-07: in every partition, at every end; so a batch of the ended transaction can never be accepted again."""
     client = world.client("a")
     for end in (client.commit, client.abort, client.commit):

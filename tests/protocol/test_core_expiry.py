@@ -36,7 +36,7 @@ def foreign(world: World) -> int:
 # Producers ------------------------------------------------------------------------------------------------------------
 
 
-def test_pst_06_an_idle_producer_is_forgotten_after_a_day() -> None:
+def test_pst_06_idle_producer_expires_after_a_day() -> None:
     """PST-06: kept one millisecond before, gone at 24 h; nothing else is touched, no entry is written for nothing."""
     world = World()
     client = world.client()
@@ -50,7 +50,7 @@ def test_pst_06_an_idle_producer_is_forgotten_after_a_day() -> None:
     assert world.read(RC) == [0, 1]
 
 
-def test_pst_09_seq_08_an_idempotent_producer_goes_on_with_any_sequence() -> None:
+def test_pst_09_seq_08_expired_idempotent_producer_continues_with_any_sequence() -> None:
     """SEQ-08, PST-09: its next sequence is accepted; so is a late retry, which only the window would have told."""
     world = World()
     client = world.client()
@@ -61,7 +61,7 @@ def test_pst_09_seq_08_an_idempotent_producer_goes_on_with_any_sequence() -> Non
     assert not client.send(3, sequence=0).duplicate
 
 
-def test_pst_07_a_producer_with_an_open_transaction_is_kept() -> None:
+def test_pst_07_producer_with_open_transaction_does_not_expire() -> None:
     """PST-07: open for days, it stays; ended, it goes a day later."""
     world = World(2)
     client, other = world.client("tx"), world.client()
@@ -74,7 +74,7 @@ def test_pst_07_a_producer_with_an_open_transaction_is_kept() -> None:
     assert later(world, DAY, PRODUCERS) == Expired(producers=1)
 
 
-def test_pst_08_a_marker_is_a_sign_of_life() -> None:
+def test_pst_08_marker_renews_producer_state() -> None:
     """BUG-04, PST-08: data at 0, abort marker at 23 h: at 24 h the epoch is still there, and fences the
     zombie (KAFKA-9144).
     """
@@ -89,7 +89,7 @@ def test_pst_08_a_marker_is_a_sign_of_life() -> None:
     world.refuse(ProducerFencedError, zombie.append(zombie.numbered()))
 
 
-def test_pst_12_a_transaction_goes_on_after_its_producer_expired() -> None:
+def test_pst_12_transaction_continues_after_producer_state_expired() -> None:
     """PST-12: the two clocks are independent. The partition forgot the producer, the coordinator did not."""
     world = World()
     client = world.client("tx")
@@ -104,7 +104,7 @@ def test_pst_12_a_transaction_goes_on_after_its_producer_expired() -> None:
     assert world.read(RC) == [0, 2]
 
 
-def test_pst_12_in_the_middle_of_a_transaction_that_has_nothing_there() -> None:
+def test_pst_12_producer_state_expires_during_transaction_without_data_there() -> None:
     """PST-12: forgotten between AddPartitions and the first batch; the transaction ends as if nothing had been."""
     world = World(2)
     client = world.client("tx")
@@ -117,7 +117,7 @@ def test_pst_12_in_the_middle_of_a_transaction_that_has_nothing_there() -> None:
     assert (world.read(RC, T0), world.read(RC, T1)) == ([0], [0, 2])
 
 
-def test_add_07_a_late_batch_is_too_old_before_its_fence_is_forgotten() -> None:
+def test_add_07_late_batch_is_refused_for_age_before_fence_expires() -> None:
     """ADD-07, PST-09: of another chain's transaction only a marker's epoch, or the age of the batch, is known here."""
     assert Expire().producer_ms // 2 >= MAX_ADDED_AGE_MS
     world = World()
@@ -137,7 +137,7 @@ def test_add_07_a_late_batch_is_too_old_before_its_fence_is_forgotten() -> None:
         Expire(offsets_ms=-1),
     ],
 )
-def test_pst_09_limits_that_would_not_be_safe_are_refused(command: Expire) -> None:
+def test_pst_09_unsafe_limits_are_refused(command: Expire) -> None:
     world = World()
     world.refuse(InvalidConfigError, command)
     with pytest.raises(InvalidConfigError):
@@ -148,7 +148,7 @@ def test_pst_09_limits_that_would_not_be_safe_are_refused(command: Expire) -> No
 
 
 @pytest.mark.parametrize("end", ["init", "commit", "abort"])
-def test_tmo_07_an_idle_transactional_id_is_forgotten_after_a_week(end: str) -> None:
+def test_tmo_07_idle_transactional_id_expires_after_a_week(end: str) -> None:
     """TMO-07: EMPTY, COMPLETE_COMMIT and COMPLETE_ABORT; kept one millisecond before, gone at 7 d, with its ids."""
     world = World()
     client = world.client("tx")
@@ -160,7 +160,7 @@ def test_tmo_07_an_idle_transactional_id_is_forgotten_after_a_week(end: str) -> 
     assert len(world.state.transactions) == len(world.state.transactional_ids) == 0
 
 
-def test_tmo_08_its_owner_stops_and_a_new_init_begins_anew() -> None:
+def test_tmo_08_owner_of_expired_id_is_refused_and_new_init_starts_over() -> None:
     """TMO-08, D7: the old instance gets InvalidPidMappingError, which is fatal; init grants a new id at epoch 0."""
     world = World()
     client = world.client("tx")
@@ -186,7 +186,7 @@ def test_tmo_08_its_owner_stops_and_a_new_init_begins_anew() -> None:
     assert world.read(RC) == [0, 2]
 
 
-def test_tmo_07_an_open_transaction_keeps_its_id() -> None:
+def test_tmo_07_open_transaction_keeps_transactional_id() -> None:
     """TMO-07, TMO-13: ONGOING is not at rest, however long."""
     world = World()
     client = world.client("tx", timeout_ms=1)
@@ -194,7 +194,7 @@ def test_tmo_07_an_open_transaction_keeps_its_id() -> None:
     assert later(world, 30 * DAY, IDS) == Expired()
 
 
-def test_tmo_07_an_id_that_knows_versions_of_a_job_stays() -> None:
+def test_tmo_07_transactional_id_with_versions_does_not_expire() -> None:
     """A job that comes back after a month must not do again what it has done."""
     world = World()
     client = world.client("job")
@@ -203,7 +203,7 @@ def test_tmo_07_an_id_that_knows_versions_of_a_job_stays() -> None:
     assert later(world, 30 * DAY, IDS) == Expired()
 
 
-def test_tmo_07_all_producer_ids_of_an_id_go_with_it() -> None:
+def test_tmo_07_expiration_removes_all_producer_ids_of_transactional_id() -> None:
     """A rotated one, too: it can neither append with the id nor without."""
     world = World()
     client = world.at_epoch("tx", 2**15 - 2)
@@ -215,7 +215,7 @@ def test_tmo_07_all_producer_ids_of_an_id_go_with_it() -> None:
     assert len(world.state.transactional_ids) == 0
 
 
-def test_tmo_07_an_init_that_comes_first_keeps_the_id() -> None:
+def test_tmo_07_init_before_expiration_keeps_transactional_id() -> None:
     """TMO-07: the race with init has one order, that of the chain."""
     world = World()
     world.client("tx")
@@ -225,7 +225,7 @@ def test_tmo_07_an_init_that_comes_first_keeps_the_id() -> None:
     assert world.do(IDS) == Expired()
 
 
-def test_tmo_07_an_entry_takes_a_part_of_very_many() -> None:
+def test_tmo_07_one_entry_expires_a_bounded_number() -> None:
     """TMO-07: in batches, so that no entry grows without limit; the answer says that there is more."""
     world = World()
     state = world.state
@@ -242,7 +242,7 @@ def test_tmo_07_an_entry_takes_a_part_of_very_many() -> None:
 # The index of aborted transactions ------------------------------------------------------------------------------------
 
 
-def test_cmp_the_index_forgets_a_transaction_with_its_last_batch() -> None:
+def test_cmp_aborted_index_drops_transaction_with_its_last_batch() -> None:
     """A compaction that dropped all batches of an aborted transaction takes its entry, and no other one."""
     world = World()
     first, second = world.client("a"), world.client("b")
@@ -261,7 +261,7 @@ def test_cmp_the_index_forgets_a_transaction_with_its_last_batch() -> None:
     assert world.read(RC) == world.read(RU) == [4]
 
 
-def test_cmp_the_index_keeps_a_transaction_of_which_a_batch_is_left() -> None:
+def test_cmp_aborted_index_keeps_transaction_with_remaining_batch() -> None:
     """LSO-06: what is not compacted yet is still hidden from a reader of committed data."""
     world = World()
     client, other = world.client("a"), world.client("b")
@@ -278,7 +278,7 @@ def test_cmp_the_index_keeps_a_transaction_of_which_a_batch_is_left() -> None:
     assert world.log().aborted == ()
 
 
-def test_nothing_is_due_in_a_state_that_was_just_made() -> None:
+def test_nothing_expires_in_new_state() -> None:
     world = World()
     world.client().send()
     assert not is_due(world.state, Expire(), world.now)

@@ -29,7 +29,7 @@ def test_off_16_offsets_expire_a_week_after_their_commit() -> None:
     assert "g" not in world.state.groups
 
 
-def test_off_16_not_while_a_member_is_alive_and_from_its_end_on() -> None:
+def test_off_16_offsets_expire_after_end_of_last_member() -> None:
     """OFF-16: a live member keeps all offsets; then the time of its end counts, be it that its lease ran out."""
     world = World(2)
     joined = JoinGroup("g", "m", (("t", 2),), session_timeout_ms=60_000)
@@ -45,7 +45,7 @@ def test_off_16_not_while_a_member_is_alive_and_from_its_end_on() -> None:
     assert world.do(OFFSETS) == Expired(offsets=1, groups=("g",))
 
 
-def test_off_16_a_group_that_has_nothing_goes() -> None:
+def test_off_16_empty_group_is_deleted() -> None:
     """OFF-16: its last member left, and nothing was ever committed."""
     world = World()
     world.do(JoinGroup("g", "m", (("t", 1),)))
@@ -54,7 +54,7 @@ def test_off_16_a_group_that_has_nothing_goes() -> None:
     assert world.do(OFFSETS) == Expired(groups=("g",))
 
 
-def test_off_16_a_pending_offset_keeps_its_partition() -> None:
+def test_off_16_pending_offset_prevents_expiration() -> None:
     """OFF-16: what an open transaction is about to change stays; the group does so, too."""
     world = World(2)
     world.commit_offset(1, T0)
@@ -67,7 +67,7 @@ def test_off_16_a_pending_offset_keeps_its_partition() -> None:
     assert world.do(OFFSETS) == Expired(offsets=1, groups=("g",))
 
 
-def test_off_16_a_late_marker_of_an_older_transaction_decides_nothing() -> None:
+def test_off_16_late_marker_of_older_transaction_is_ignored() -> None:
     """END-08 after an expiry: the fence is forgotten, and set again by the next offsets (FEN-02).
 
     A recoverer that slept for days brings the marker of the first transaction; the offsets of the second one wait on.
@@ -95,7 +95,7 @@ def test_off_16_a_late_marker_of_an_older_transaction_decides_nothing() -> None:
     cluster.sound()
 
 
-def test_off_16_a_fence_stays_while_offsets_are_pending() -> None:
+def test_off_16_pending_offsets_keep_fence() -> None:
     """The fence tells which marker the pending offsets wait for."""
     cluster = Cluster()
     group = next(name for name in map("g{}".format, range(99)) if _leads(cluster, 1, name))

@@ -26,7 +26,7 @@ def test_the_first_init_grants_a_new_id_and_epoch_0(world: World) -> None:
     assert (again.producer_id, again.epoch) == (first.producer_id, 1)
 
 
-def test_a_later_init_fences_the_older_instance(world: World) -> None:
+def test_init_fences_earlier_instance(world: World) -> None:
     """INIT-02, FEN-01: same producer id, greater epoch; the older instance can do nothing any more."""
     old = world.client("a")
     old.send(3)
@@ -41,7 +41,7 @@ def test_a_later_init_fences_the_older_instance(world: World) -> None:
     assert world.read(RC) == []
 
 
-def test_an_init_rolls_back_what_its_predecessor_left(world: World) -> None:
+def test_init_aborts_open_transaction_of_earlier_instance(world: World) -> None:
     """INIT-03: when it returns, nothing is undecided: LSO = HW, and the next transaction may begin."""
     old = world.client("a")
     old.send(3)
@@ -57,7 +57,7 @@ def test_an_init_rolls_back_what_its_predecessor_left(world: World) -> None:
     assert world.read(RC) == [4, 5]
 
 
-def test_an_init_never_undoes_a_commit(world: World) -> None:
+def test_init_never_undoes_commit(world: World) -> None:
     """INIT-03 b, INIT-05: a decided transaction stays decided; the init only grants."""
     old = world.client("a")
     old.commit(old.numbered(2))
@@ -66,7 +66,7 @@ def test_an_init_never_undoes_a_commit(world: World) -> None:
     assert world.last_events() == ["ProducerInitialized"]
 
 
-def test_an_open_transaction_is_fenced_by_the_epoch_of_its_abort(world: World) -> None:
+def test_abort_epoch_fences_open_transaction(world: World) -> None:
     """TST-08, INIT-04, TV2-09: ongoing at e, marker at e+1, grant e+2; the fence epoch is given to nobody."""
     old = world.client("a")
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_an_open_transaction_is_fenced_by_the_epoch_of_its_abort(world: World) -
     world.refuse(ProducerFencedError, old.append(old.numbered()))
 
 
-def test_producer_ids_are_never_given_twice(world: World) -> None:
+def test_producer_ids_are_never_granted_twice(world: World) -> None:
     """INIT-06, INIT-13: sessions without a transactional id get new ones each time, always at epoch 0."""
     clients = [world.client(name) for name in ("a", None, "b", None, None)]
     ids = [client.producer_id for client in clients]
@@ -90,7 +90,7 @@ def test_producer_ids_are_never_given_twice(world: World) -> None:
     assert world.client(None).producer_id not in ids
 
 
-def test_two_sessions_without_id_know_nothing_of_each_other(world: World) -> None:
+def test_idempotent_producers_get_separate_producer_ids(world: World) -> None:
     """INIT-13: idempotence lasts for a session; the same records sent by the next one are in the log twice."""
     for _ in range(2):
         assert world.client().send(2).duplicate is False
@@ -109,7 +109,7 @@ def test_an_exhausted_epoch_rotates_the_producer_id(world: World) -> None:
     world.refuse(ProducerFencedError, last.end(Outcome.COMMIT))
 
 
-def test_an_exhausted_epoch_rotates_for_its_own_holder_too(world: World) -> None:
+def test_exhausted_epoch_rotates_for_expected_identity(world: World) -> None:
     """INIT-07, INIT-09: with a matching expectation it rotates; the retry gets the same grant, a stranger none."""
     client = world.at_epoch("a", MAX_EPOCH)
     expected = (client.producer_id, MAX_EPOCH)
@@ -123,7 +123,7 @@ def test_an_exhausted_epoch_rotates_for_its_own_holder_too(world: World) -> None
     world.refuse(ProducerFencedError, InitProducer("a", expected=(99, 0)))
 
 
-def test_a_rotated_id_is_forgotten_with_the_next_transaction(world: World) -> None:
+def test_rotated_producer_id_is_dropped_with_next_transaction(world: World) -> None:
     """INIT-09: the old id may ask for the grant that followed it, not for a later one with the same number."""
     old = world.at_epoch("a", MAX_EPOCH)
     new = world.client("a", (old.producer_id, MAX_EPOCH))
@@ -134,7 +134,7 @@ def test_a_rotated_id_is_forgotten_with_the_next_transaction(world: World) -> No
     assert world.client("a", (new.producer_id, 0)).epoch == 1
 
 
-def test_a_bump_that_its_holder_asked_for_may_be_retried(world: World) -> None:
+def test_requested_epoch_bump_may_be_retried(world: World) -> None:
     """TST-08, INIT-08: current is bumped; last is a retry and gets the same answer without a bump; anything else is
     fenced.
     """
@@ -152,7 +152,7 @@ def test_a_bump_that_its_holder_asked_for_may_be_retried(world: World) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, MAX_EPOCH - 1, MAX_EPOCH])
-def test_a_bump_that_aborts_an_open_transaction_may_be_retried_too(world: World, epoch: int) -> None:
+def test_requested_epoch_bump_with_abort_may_be_retried(world: World, epoch: int) -> None:
     """INIT-08: the abort in between is no reason to fence the producer that asked; also where the id rotates."""
     client = world.at_epoch("a", epoch)
     client.send(2)
@@ -166,7 +166,7 @@ def test_a_bump_that_aborts_an_open_transaction_may_be_retried_too(world: World,
     assert world.read(RC) == [3]
 
 
-def test_an_init_without_expectation_answers_no_retry_of_the_older_instance(world: World) -> None:
+def test_init_without_expected_identity_invalidates_earlier_retry(world: World) -> None:
     """INIT-10: the last epoch is forgotten, so the old instance's retry is fenced, not served."""
     old = world.client("a")
     world.client("a", (old.producer_id, 0))
@@ -177,7 +177,7 @@ def test_an_init_without_expectation_answers_no_retry_of_the_older_instance(worl
     assert world.txn("a").epoch == new.epoch
 
 
-def test_an_expectation_for_an_unknown_id_is_refused(world: World) -> None:
+def test_expected_identity_of_unknown_transactional_id_is_refused(world: World) -> None:
     """An id that is not known (any more) cannot be continued: the caller may have been replaced."""
     error = world.refuse(InvalidPidMappingError, InitProducer("gone", expected=(0, 0)))
     assert "'gone'" in str(error)
@@ -197,7 +197,7 @@ def test_each_init_stores_its_timeout(world: World) -> None:
     assert world.txn("a").timeout_ms == 5_000
 
 
-def test_of_many_inits_only_the_last_one_works(world: World) -> None:
+def test_only_last_of_many_inits_is_not_fenced(world: World) -> None:
     """INIT-14: all epochs differ, and all but the last are fenced."""
     clients = [world.client("a") for _ in range(10)]
     assert len({client.epoch for client in clients}) == 10

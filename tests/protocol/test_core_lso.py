@@ -40,7 +40,7 @@ def test_the_lso_is_the_first_offset_of_the_earliest_open_transaction(world: Wor
     assert world.read(RC) == [*range(8), *range(10, 26)]
 
 
-def test_the_aborted_index_of_kafkas_vector(world: World) -> None:
+def test_aborted_index_matches_kafka_example(world: World) -> None:
     """LSO-10, TST-14, LSO-03, LSO-06: ``testTransactionIndexUpdated``, and the same from a replay of all events."""
     p1, p2, p3, p4 = _clients(world, 4)
     ends: list[int] = []
@@ -80,7 +80,7 @@ def test_the_aborted_index_of_kafkas_vector(world: World) -> None:
 
 
 @pytest.mark.parametrize("tp", [T0, T1], ids=str)
-def test_decided_data_behind_an_open_transaction_is_not_read(world: World, tp: TopicPartition) -> None:
+def test_decided_data_above_open_transaction_is_not_read(world: World, tp: TopicPartition) -> None:
     """LSO-04, LSO-19: ``testReadCommittedConsumerShouldNotSeeUndecidedData``: the LSO cuts through p2's commit."""
     p1, p2 = _clients(world, 2)
     for client in (p2, p1, p1, p2):
@@ -106,7 +106,7 @@ def test_the_lso_is_never_below_the_log_start(world: World, log_start: int, stab
     assert world.read(RC) == list(range(log_start, 2))
 
 
-def test_an_entry_of_the_index_needs_data(world: World) -> None:
+def test_aborted_index_entry_requires_data(world: World) -> None:
     """LSO-06: none for a partition without data, or a commit; the entries are in the order of their markers."""
     p1, p2, p3 = _clients(world, 3)
     p1.send(2)
@@ -145,7 +145,7 @@ def test_a_read_may_begin_inside_an_aborted_transaction(world: World) -> None:
     assert world.read(RC, start=9) == [11, 15]
 
 
-def test_a_read_sees_one_state(world: World) -> None:
+def test_read_uses_one_state(world: World) -> None:
     """LSO-08: LSO, index and batches are of one snapshot, which an abort afterwards does not change."""
     p1, p2 = _clients(world, 2)
     p1.send(1)
@@ -160,7 +160,7 @@ def test_a_read_sees_one_state(world: World) -> None:
         assert world.read(RC) == [0]
 
 
-def test_what_ends_where(world: World) -> None:
+def test_read_limit_by_isolation(world: World) -> None:
     """LSO-11: the end is the HW for read_uncommitted and the LSO for read_committed."""
     (p1,) = _clients(world, 1)
     world.plain(2)
@@ -186,7 +186,7 @@ def test_the_lso_moves_to_the_next_open_transaction(world: World, order: tuple[i
     assert world.read(RC) == list(range(12))
 
 
-def test_read_committed_gets_the_committed_in_order(world: World) -> None:
+def test_read_committed_returns_committed_records_in_order(world: World) -> None:
     """CON-02, CON-07: commits, aborts and plain records mixed; read_uncommitted gets all but the markers."""
     p1, p2 = _clients(world, 2)
     p1.send(2)
@@ -213,7 +213,7 @@ def test_aborts_and_commits_of_one_producer_alternate(world: World) -> None:
     assert world.read(RC) == [1, 4, 5, 6, 9, 12, 13, 14]
 
 
-def test_a_commit_ends_no_aborted_range(world: World) -> None:
+def test_commit_does_not_end_aborted_range(world: World) -> None:
     """CON-04: p2's commit marker lies between p1's data and p1's abort."""
     p1, p2 = _clients(world, 2)
     p1.send(1)
@@ -224,7 +224,7 @@ def test_a_commit_ends_no_aborted_range(world: World) -> None:
     assert world.read(RC) == [1]
 
 
-def test_only_markers_at_the_end(world: World) -> None:
+def test_log_that_ends_with_markers(world: World) -> None:
     """CON-05, CON-06: they are no records, and the position may still go to the end."""
     (p1,) = _clients(world, 1)
     p1.send(1)
@@ -234,7 +234,7 @@ def test_only_markers_at_the_end(world: World) -> None:
         assert read_limit(world.log(), isolation) == 2
 
 
-def test_nobody_sees_an_open_transaction(world: World) -> None:
+def test_open_transaction_is_invisible(world: World) -> None:
     """CON-08: not even its own producer, in read_committed."""
     (p1,) = _clients(world, 1)
     p1.send(3)
@@ -242,7 +242,7 @@ def test_nobody_sees_an_open_transaction(world: World) -> None:
     assert world.read(RU) == [0, 1, 2]
 
 
-def test_an_aborted_transaction_whose_data_was_compacted(world: World) -> None:
+def test_aborted_transaction_with_compacted_data(world: World) -> None:
     """CON-16: the entry of the index goes with its last batch; a reader who still has it misses nothing."""
     p1, p2 = _clients(world, 2)
     p1.send(2)

@@ -197,7 +197,7 @@ STEPS = st.one_of(
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.lists(STEPS, max_size=30))
-def test_the_core_does_what_the_model_says(steps: list[tuple[Callable[..., None], *tuple[object, ...]]]) -> None:
+def test_core_matches_model(steps: list[tuple[Callable[..., None], *tuple[object, ...]]]) -> None:
     """LSO-01, CON-02, CON-07, CTL-02, OFF-02, OFF-03, OFF-11, OFF-13, SEQ-03, TV2-01, TV2-03, ADD-07, PST-01."""
     history = History()
     for method, *arguments in steps:

@@ -86,7 +86,7 @@ def test_offsets_need_a_transaction(world: World) -> None:
 
 
 @pytest.mark.parametrize(("group", "error"), [("known", UnknownMemberError), ("unknown", IllegalGenerationError)])
-def test_generations(world: World, group: str, error: type[TxnStoreError]) -> None:
+def test_offset_commit_checks_generation(world: World, group: str, error: type[TxnStoreError]) -> None:
     """OFF-06, OFF-08: without a generation it is accepted, also for a new group; with one of nobody it is refused."""
     client = world.client("a")
     world.commit_offset(1, group="known")
@@ -98,7 +98,7 @@ def test_generations(world: World, group: str, error: type[TxnStoreError]) -> No
     assert world.offset(group=group) == 5
 
 
-def test_a_stable_fetch_waits_for_the_partition_that_is_pending(world: World) -> None:
+def test_stable_fetch_refuses_partition_with_pending_offset(world: World) -> None:
     """TST-17, OFF-09 (D3: by partition): the other partition is answered; afterwards the outcome shows."""
     client = world.client("a")
     world.commit_offset(10)
@@ -121,7 +121,7 @@ def test_an_unknown_group_has_no_offset(world: World) -> None:
     assert committed(world.state, "g", T1) is None
 
 
-def test_the_later_place_in_the_log_wins(world: World) -> None:
+def test_offset_with_later_position_wins(world: World) -> None:
     """TST-17, OFF-11: a plain commit after the transaction's write stays, though the transaction commits after it."""
     client = world.client("a")
     client.send_offsets({T0: 100})
@@ -130,7 +130,7 @@ def test_the_later_place_in_the_log_wins(world: World) -> None:
     assert world.offset() == 90
 
 
-def test_the_later_place_in_the_log_wins_the_other_way_round(world: World) -> None:
+def test_offset_with_later_position_wins_over_pending_offset(world: World) -> None:
     """OFF-11: a transaction's write after the plain commit takes its place."""
     client = world.client("a")
     world.commit_offset(90)
@@ -150,7 +150,7 @@ def test_in_one_transaction_the_last_offset_of_a_partition_wins(world: World) ->
     assert world.offset(T1, "g2") is None
 
 
-def test_producers_hold_pending_offsets_apart(world: World) -> None:
+def test_pending_offsets_of_producers_are_separate(world: World) -> None:
     """TST-17, OFF-13: one commits, the other aborts; the partition is stable when both have ended."""
     one, two = world.client("a"), world.client("b")
     one.send_offsets({T0: 10})
@@ -174,7 +174,7 @@ def test_a_marker_without_pending_offsets_changes_nothing(world: World) -> None:
     assert world.state.groups == before
 
 
-def test_metadata_and_leader_epoch_come_back(world: World) -> None:
+def test_metadata_and_leader_epoch_are_returned(world: World) -> None:
     """OFF-15: Kafka's vector (110, leader epoch 15, "some metadata")."""
     item = GroupOffset(topic="t", partition=0, offset=110, metadata="some metadata", leader_epoch=15)
     client = world.client("a")
@@ -200,7 +200,7 @@ def test_bad_offsets_are_refused_as_a_whole(world: World) -> None:
     assert world.offset() == 1
 
 
-def test_no_offsets_are_no_commit(world: World) -> None:
+def test_empty_offset_commit_emits_nothing(world: World) -> None:
     """API-20: an empty map begins no transaction and writes no entry."""
     client = world.client("a")
     entries = len(world.entries)
@@ -209,7 +209,7 @@ def test_no_offsets_are_no_commit(world: World) -> None:
     assert len(world.entries) == entries
 
 
-def test_a_deleted_topic_takes_its_offsets_with_it(world: World) -> None:
+def test_topic_deletion_removes_its_offsets(world: World) -> None:
     """OFF-18: committed and pending; a topic of the same name gets none of them, also not by a commit under way."""
     client, other = world.client("a"), TopicPartition("u", 0)
     world.create("u")
@@ -223,7 +223,7 @@ def test_a_deleted_topic_takes_its_offsets_with_it(world: World) -> None:
     assert world.offset(other) == 21
 
 
-def test_the_last_committer_of_a_group_is_known(world: World) -> None:
+def test_group_records_last_committing_producer(world: World) -> None:
     """OFF-23: set by a commit, left alone by an abort."""
     one, two = world.client("a"), world.client("b")
     one.send_offsets({T0: 1})

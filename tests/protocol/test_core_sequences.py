@@ -43,7 +43,7 @@ def _at_sequence(world: World, client: Client, last: int) -> None:
     world.entries = []
 
 
-def test_sequences_advance_by_the_records(world: World) -> None:
+def test_sequence_advances_by_record_count(world: World) -> None:
     """SEQ-01: batches of 1, 5, 3 records have base sequences 0, 1, 6."""
     client = world.client()
     for records, sequence in ((1, 0), (5, 1), (3, 6)):
@@ -52,7 +52,7 @@ def test_sequences_advance_by_the_records(world: World) -> None:
     assert world.read(RC) == list(range(9))
 
 
-def test_a_gap_is_refused(world: World) -> None:
+def test_sequence_gap_is_refused(world: World) -> None:
     """SEQ-02: nothing is appended, and the next in sequence is still welcome."""
     client = world.client()
     client.send(5)
@@ -62,7 +62,7 @@ def test_a_gap_is_refused(world: World) -> None:
     assert client.send(sequence=5).base_offset == 5
 
 
-def test_a_duplicate_of_the_last_five_gets_the_first_answer(world: World) -> None:
+def test_duplicate_in_window_gets_first_answer(world: World) -> None:
     """TST-14, SEQ-03, SEQ-04: Kafka's ``testDuplicateAppends``, with the offsets and the time of the first append."""
     client = world.client()
     first = [client.send(sequence=sequence) for sequence in range(6)]
@@ -77,7 +77,7 @@ def test_a_duplicate_of_the_last_five_gets_the_first_answer(world: World) -> Non
     assert world.ends() == (9, 9)
 
 
-def test_a_batch_that_overlaps_the_window_is_refused(world: World) -> None:
+def test_batch_overlapping_window_is_refused(world: World) -> None:
     """SEQ-04: neither a success nor appended."""
     client = world.client()
     client.send(4)
@@ -94,7 +94,7 @@ def test_sequences_wrap(world: World) -> None:
     assert client.send(2, sequence=0).base_offset == 1
 
 
-def test_a_batch_may_lie_on_both_sides_of_the_wrap(world: World) -> None:
+def test_batch_may_span_sequence_wrap(world: World) -> None:
     """TST-13, SEQ-05: 21 records from MAX-10 end at 9; the next sequence is 10, and the duplicate is found."""
     client = world.client()
     _at_sequence(world, client, MAX_SEQUENCE - 11)
@@ -104,7 +104,7 @@ def test_a_batch_may_lie_on_both_sides_of_the_wrap(world: World) -> None:
     assert client.send(sequence=10).base_offset == first.limit
 
 
-def test_a_new_epoch_begins_at_0(world: World) -> None:
+def test_new_epoch_starts_at_sequence_0(world: World) -> None:
     """TST-13, SEQ-06, SEQ-07: it replaces the window; what comes late from the old one is fenced, not a duplicate."""
     client = world.client()
     client.send(10)
@@ -116,7 +116,7 @@ def test_a_new_epoch_begins_at_0(world: World) -> None:
     world.refuse(ProducerFencedError, client.append(client.numbered(sequence=10)))
 
 
-def test_the_first_batch_of_an_unknown_producer(world: World) -> None:
+def test_first_batch_of_unknown_producer(world: World) -> None:
     """SEQ-08: a transactional one begins at 0; the state of an idempotent one may have expired, so any will do."""
     transactional, idempotent = world.client("a"), world.client()
     world.refuse(OutOfOrderSequenceError, transactional.append(transactional.numbered(sequence=7)))
@@ -135,7 +135,7 @@ def test_a_marker_clears_the_window(world: World, outcome: Outcome) -> None:
     client.send(sequence=0)
 
 
-def test_a_marker_alone_fences_a_partition(world: World) -> None:
+def test_marker_alone_fences_partition(world: World) -> None:
     """SEQ-09, PST-13: listed without data, and the entry is kept with the new epoch, and nothing is in the index."""
     client = world.client("a")
     identity = client.identity
@@ -153,7 +153,7 @@ def test_a_marker_alone_fences_a_partition(world: World) -> None:
     assert new.send(tp=T1).base_offset == 1
 
 
-def test_a_partition_knows_a_fence_that_only_its_marker_told(world: World) -> None:
+def test_marker_without_data_sets_producer_epoch_of_partition(world: World) -> None:
     """SEQ-07: a marker at epoch 2 of a producer that the partition did not know; epoch 0 is refused there."""
     idempotent = world.client()
     world.happen(
@@ -176,7 +176,7 @@ def test_a_transactional_producer_cannot_append_outside_its_transaction(world: W
     world.refuse(InvalidTxnStateError, Append(outside.producer, (client.numbered(),)))
 
 
-def test_a_refused_batch_takes_the_whole_command_with_it(world: World) -> None:
+def test_refused_batch_refuses_whole_command(world: World) -> None:
     """SEQ-11: the first partition's batch was fine, and is not in the log either."""
     client = world.client("a")
     good, gap = client.numbered(2), client.numbered(2, T1, 5)
@@ -192,7 +192,7 @@ def test_a_refused_batch_takes_the_whole_command_with_it(world: World) -> None:
     "identity",
     [ProducerIdentity(0, NO_PRODUCER), ProducerIdentity(NO_PRODUCER, 0), ProducerIdentity(-2, 0)],
 )
-def test_id_and_epoch_go_together(world: World, identity: ProducerIdentity) -> None:
+def test_producer_id_epoch_and_sequence_must_be_set_together(world: World, identity: ProducerIdentity) -> None:
     """SEQ-12: a batch of a producer without an epoch, or the other way round, is malformed."""
     world.client()
     sequence = 0 if identity.producer_id >= 0 else NO_PRODUCER
@@ -236,7 +236,7 @@ def test_a_repeated_append_of_many_batches_is_answered_batch_by_batch(world: Wor
     assert world.ends() == (0, 5)
 
 
-def test_partitions_count_for_themselves(world: World) -> None:
+def test_partitions_have_independent_sequences(world: World) -> None:
     """SEQ-18: a lost batch in one partition does not shift another."""
     client = world.client("a")
     t2 = T0._replace(partition=2)
@@ -272,7 +272,7 @@ def test_producers_without_id_are_never_deduplicated(world: World) -> None:
     assert world.read(RC) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_producer_state_holds_what_kafka_holds(world: World) -> None:
+def test_producer_state_has_fields_of_kafka(world: World) -> None:
     """PST-01: epoch, batches with sequences and offsets, the last time, where its transaction began."""
     client = world.client("a")
     world.plain(3)
@@ -297,7 +297,7 @@ def test_all_five_batches_survive_a_replay(world: World) -> None:
     world.refuse(OutOfOrderSequenceError, client.append(client.numbered(sequence=1)))
 
 
-def test_an_open_transaction_keeps_its_producer(world: World) -> None:
+def test_open_transaction_keeps_producer_state(world: World) -> None:
     """PST-07: two days later its state and the beginning of its transaction are still known."""
     client = world.client("a")
     client.send()
@@ -309,7 +309,7 @@ def test_an_open_transaction_keeps_its_producer(world: World) -> None:
     assert world.read(RC) == [0, 1, 2]
 
 
-def test_the_last_epoch_has_its_markers_too(world: World) -> None:
+def test_last_epoch_has_markers(world: World) -> None:
     """TV2-04: the marker of epoch 32766 carries 32767, which no client ever holds; the old id is fenced by it."""
     client = world.at_epoch("a", MAX_EPOCH)
     old = client.identity

@@ -26,7 +26,7 @@ def world() -> World:
 # STM ------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_states_have_kafkas_numbers() -> None:
+def test_states_have_kafka_ids() -> None:
     """STM-01."""
     assert [(state.value, state.name) for state in TxnState] == [
         (0, "EMPTY"),
@@ -40,7 +40,7 @@ def test_the_states_have_kafkas_numbers() -> None:
     ]
 
 
-def test_the_table_of_previous_states() -> None:
+def test_valid_previous_states_match_kafka() -> None:
     """STM-02: all 64 pairs, each row a state and the digits of those from which it may be entered."""
     table = {0: "045", 1: "0145", 2: "1", 3: "01457", 4: "2", 5: "3", 6: "045", 7: "1"}
     for state in TxnState:
@@ -63,7 +63,7 @@ def test_a_transaction_passes_through_the_states(world: World) -> None:
     assert (ended.state, ended.partitions, ended.started_at) == (TxnState.COMPLETE_ABORT, frozenset(), None)
 
 
-def test_a_clock_that_goes_back_stops_nobody(world: World) -> None:
+def test_clock_that_goes_back_blocks_no_command(world: World) -> None:
     """STM-06: the time of the chain stands still until the clock has caught up."""
     client = world.client("a")
     client.send()
@@ -102,7 +102,7 @@ def test_a_partition_is_listed_before_its_first_record(world: World) -> None:
     assert added.partitions == sorted([T0, T1])
 
 
-def test_the_first_partition_starts_the_clock(world: World) -> None:
+def test_first_partition_starts_timeout(world: World) -> None:
     """ADD-02: not the init; the second one does not start it again."""
     client = world.client("a")
     world.now += 50_000
@@ -114,14 +114,14 @@ def test_the_first_partition_starts_the_clock(world: World) -> None:
     assert world.txn("a").started_at == started
 
 
-def test_offsets_start_the_clock_too(world: World) -> None:
+def test_first_offsets_start_timeout(world: World) -> None:
     """ADD-02."""
     client = world.client("a")
     client.send_offsets({T0: 1})
     assert world.txn("a").started_at == world.now
 
 
-def test_what_is_checked_when_a_transaction_grows(world: World) -> None:
+def test_adding_partitions_checks_identity(world: World) -> None:
     """TST-08, ADD-03: mapping before epoch; a partition that is in it already is no write to the transaction."""
     client, other = world.client("a"), world.client("b")
     pid = client.producer_id
@@ -147,7 +147,7 @@ def test_one_unknown_topic_fails_the_whole_add(world: World) -> None:
 
 
 @pytest.mark.parametrize("then", ["nothing", "open", "committed"])
-def test_a_delayed_batch_starts_no_transaction(world: World, then: str) -> None:
+def test_delayed_batch_starts_no_transaction(world: World, then: str) -> None:
     """BUG-01, BUG-07, ADD-07: neither one of its own, nor does it join the next one; and it is in no read."""
     client = world.client("a")
     client.send(2)
@@ -165,7 +165,7 @@ def test_a_delayed_batch_starts_no_transaction(world: World, then: str) -> None:
     assert world.read(RU)[:2] == [0, 1]
 
 
-def test_the_epoch_of_a_batch_is_that_of_the_open_transaction(world: World) -> None:
+def test_batch_has_epoch_of_open_transaction(world: World) -> None:
     """ADD-10: neither below nor above it."""
     client = world.client("a")
     for _ in range(5):
@@ -179,7 +179,7 @@ def test_the_epoch_of_a_batch_is_that_of_the_open_transaction(world: World) -> N
         )
 
 
-def test_a_partition_that_comes_late_has_its_marker_or_is_refused() -> None:
+def test_late_partition_gets_marker_or_is_refused() -> None:
     """BUG-12, ADD-12: a send to a new partition and the end, in both orders; nothing is ever left open."""
     for order in permutations(["send", "end"]):
         world = World(partitions=2)

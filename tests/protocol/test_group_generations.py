@@ -26,7 +26,7 @@ def world() -> World:
     return World(partitions=4)
 
 
-def test_off_06_a_change_of_members_fences_those_that_do_not_know(world: World) -> None:
+def test_off_06_membership_change_fences_members_with_old_generation(world: World) -> None:
     first = join(world, "a")
     first.commit({T0: 1})
     join(world, "b")
@@ -49,7 +49,7 @@ def test_off_06_a_rebalance_in_an_open_transaction(world: World) -> None:
     assert world.offset() is None
 
 
-def test_fen_08_two_ids_for_one_task_are_fenced_by_the_group(world: World) -> None:
+def test_fen_08_group_fences_two_transactional_ids_of_one_task(world: World) -> None:
     """Different transactional ids do not fence each other; the old generation does not get its offsets in."""
     old, old_client = join(world, "old"), world.client("worker-1")
     new = join(world, "new", instance_id=None)
@@ -89,7 +89,7 @@ def test_off_07_each_part_of_a_membership_is_checked(world: World, transactional
     refuse(FencedInstanceError, 1, "a", "one")
 
 
-def test_off_08_without_a_membership(world: World) -> None:
+def test_off_08_commit_without_membership(world: World) -> None:
     """A plain commit only while nobody is a member; a transaction's also then."""
     client = world.client("id")
     world.commit_offset(1)
@@ -104,7 +104,7 @@ def test_off_08_without_a_membership(world: World) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_off_08_without_a_generation_nobody_has_to_be_a_member_while_nobody_is(
+def test_off_08_commit_without_generation_needs_no_membership_in_empty_group(
     world: World, transactional: bool
 ) -> None:
     """As in Kafka, before the group is known, and after its last member; a generation is checked even then."""
@@ -129,7 +129,7 @@ def test_off_08_without_a_generation_nobody_has_to_be_a_member_while_nobody_is(
     assert world.offset() == 4
 
 
-def test_off_08_who_is_silent_for_too_long_is_no_member(world: World) -> None:
+def test_off_08_expired_member_is_not_a_member(world: World) -> None:
     join(world, "a")
     client = world.client("id")
     stranger = TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=2),), -1, "nobody")
@@ -139,7 +139,7 @@ def test_off_08_who_is_silent_for_too_long_is_no_member(world: World) -> None:
     assert not group(world).members
 
 
-def test_a_plain_commit_removes_the_dead(world: World) -> None:
+def test_commit_outside_transaction_removes_expired_members(world: World) -> None:
     join(world, "a")
     world.now += SESSION + 10
     world.commit_offset(4)
@@ -147,7 +147,7 @@ def test_a_plain_commit_removes_the_dead(world: World) -> None:
     assert not group(world).members
 
 
-def test_a_member_cannot_commit_for_a_partition_of_another(world: World) -> None:
+def test_member_cannot_commit_partition_held_by_another(world: World) -> None:
     """Stricter than Kafka: the newest generation does not help with what was given back before."""
     first, second = join(world, "a"), join(world, "b")
     settle(first, second)
@@ -155,7 +155,7 @@ def test_a_member_cannot_commit_for_a_partition_of_another(world: World) -> None
     first.commit({T0: 1, T1: 1})
 
 
-def test_a_partition_that_is_to_be_given_back_can_still_be_committed(world: World) -> None:
+def test_member_can_commit_partition_until_it_releases_it(world: World) -> None:
     """In between nobody else may read it."""
     first, second = join(world, "a"), join(world, "b")
     last = TopicPartition("t", 3)

@@ -40,13 +40,13 @@ def world() -> World:
 # Sharing --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_member_gets_everything_at_once(world: World) -> None:
+def test_first_member_gets_all_partitions_immediately(world: World) -> None:
     first = join(world, "a")
     assert (first.numbers, first.told.generation) == ([0, 1, 2, 3], 1)
     assert world.last_events() == ["MemberJoined", "GroupRebalanced"]
 
 
-def test_a_partition_moves_when_its_owner_has_given_it_back(world: World) -> None:
+def test_partition_moves_after_owner_releases_it(world: World) -> None:
     """No barrier: the old member reads on what stays with it, and the new one waits for what it gets."""
     first, second = join(world, "a"), join(world, "b")
     assert second.told.generation == 2
@@ -59,7 +59,7 @@ def test_a_partition_moves_when_its_owner_has_given_it_back(world: World) -> Non
     assert group(world).generation == 2, "a hand-over changes no membership"
 
 
-def test_an_owner_that_still_reads_gives_nothing_back(world: World) -> None:
+def test_owner_that_still_reads_releases_nothing(world: World) -> None:
     """A heartbeat that names a partition keeps it, however long that takes."""
     first, second = join(world, "a"), join(world, "b")
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_an_owner_that_still_reads_gives_nothing_back(world: World) -> None:
     assert second.look().numbers == []
 
 
-def test_a_partition_that_a_member_does_not_know_of_yet_stays_its_own(world: World) -> None:
+def test_member_keeps_partition_that_it_does_not_know_yet(world: World) -> None:
     """Its heartbeat may have been on its way when the partition was given to it."""
     first, second = join(world, "a"), join(world, "b")
     stale = second.heartbeat()
@@ -76,7 +76,7 @@ def test_a_partition_that_a_member_does_not_know_of_yet_stays_its_own(world: Wor
     assert second.numbers == [2, 3]
 
 
-def test_a_member_that_leaves_makes_room_at_once(world: World) -> None:
+def test_leaving_member_releases_partitions_immediately(world: World) -> None:
     first, second = join(world, "a"), join(world, "b")
     assert settle(first, second) == [[0, 1], [2, 3]]
     first.leave()
@@ -84,7 +84,7 @@ def test_a_member_that_leaves_makes_room_at_once(world: World) -> None:
     assert second.told.generation == 3
 
 
-def test_leaving_twice_is_leaving(world: World) -> None:
+def test_leaving_twice_has_no_effect(world: World) -> None:
     first = join(world, "a")
     first.leave()
     entries = len(world.entries)
@@ -93,7 +93,7 @@ def test_leaving_twice_is_leaving(world: World) -> None:
     assert not group(world).members
 
 
-def test_a_member_that_is_silent_is_replaced_after_its_time_out(world: World) -> None:
+def test_expired_member_is_replaced(world: World) -> None:
     """By the time of the chain, when another member speaks."""
     first, second = join(world, "a"), join(world, "b")
     settle(first, second)
@@ -106,7 +106,7 @@ def test_a_member_that_is_silent_is_replaced_after_its_time_out(world: World) ->
     world.refuse(UnknownMemberError, CommitOffsets(first.offsets({T0: 1})))
 
 
-def test_a_joining_member_replaces_the_silent_ones(world: World) -> None:
+def test_joining_member_removes_expired_members(world: World) -> None:
     join(world, "a")
     world.now += SESSION + 10
     second = join(world, "b")
@@ -114,7 +114,7 @@ def test_a_joining_member_replaces_the_silent_ones(world: World) -> None:
     assert world.last_events() == ["MemberLeft", "MemberJoined", "GroupRebalanced"]
 
 
-def test_a_lease_can_be_renewed_until_somebody_takes_over(world: World) -> None:
+def test_expired_lease_can_be_renewed_until_removal(world: World) -> None:
     """A member that was alone and slow has lost nothing."""
     first = join(world, "a")
     world.now += 10 * SESSION
@@ -149,7 +149,7 @@ def test_new_partitions_are_shared_when_a_member_has_seen_them(world: World) -> 
     assert sorted(chain(*settle(first, second))) == [0, 1, 2, 3, 4, 5]
 
 
-def test_partitions_that_are_gone_are_forgotten_when_all_have_seen_it(world: World) -> None:
+def test_deleted_partitions_are_dropped_after_all_members_have_seen_it(world: World) -> None:
     first, second = join(world, "a"), join(world, "b")
     settle(first, second)
     first.beat((("t", 2),))
@@ -166,7 +166,7 @@ def test_members_read_different_topics(world: World) -> None:
     world.refuse(InvalidConfigError, second.heartbeat((("t", 4),)))
 
 
-def test_a_member_that_reads_something_else_gives_the_rest_back(world: World) -> None:
+def test_member_with_new_topics_releases_other_partitions(world: World) -> None:
     world.create("u", 2)
     first = join(world, "a")
     second = join(world, "b")
@@ -176,7 +176,7 @@ def test_a_member_that_reads_something_else_gives_the_rest_back(world: World) ->
     assert settle(first, second) == [[0, 1, 2, 3], [0, 1]]
 
 
-def test_the_assignor_is_that_of_most_members(world: World) -> None:
+def test_assignor_is_chosen_by_majority(world: World) -> None:
     """KIP-848: so a group changes its assignor one member at a time; a draw goes to the first by name."""
     first = join(world, "a", assignor="range")
     second = join(world, "b", assignor="cooperative-sticky")
@@ -187,7 +187,7 @@ def test_the_assignor_is_that_of_most_members(world: World) -> None:
 # Static members -------------------------------------------------------------------------------------------------------
 
 
-def test_a_static_member_comes_back_to_its_partitions(world: World) -> None:
+def test_static_member_gets_its_partitions_back(world: World) -> None:
     """KIP-345: within its time-out, without a rebalance; what is left of the old process is fenced."""
     old, other = join(world, "a", instance_id="one"), join(world, "b")
     settle(old, other)
@@ -200,14 +200,14 @@ def test_a_static_member_comes_back_to_its_partitions(world: World) -> None:
     new.commit({T0: 1})
 
 
-def test_a_static_member_comes_back_late_but_before_anybody_noticed(world: World) -> None:
+def test_static_member_returns_after_expiry_before_removal(world: World) -> None:
     old = join(world, "a", instance_id="one")
     world.now += SESSION + 10
     new = join(world, "a2", instance_id="one")
     assert (new.numbers, new.told.generation) == (old.numbers, 1)
 
 
-def test_a_static_member_that_stays_away_is_replaced(world: World) -> None:
+def test_expired_static_member_is_replaced(world: World) -> None:
     join(world, "a", instance_id="one")
     other = join(world, "b")
     world.now += SESSION + 10
@@ -235,7 +235,7 @@ def test_a_static_member_keeps_its_name(world: World) -> None:
 # Resetting and deleting -----------------------------------------------------------------------------------------------
 
 
-def test_offsets_are_reset_while_nobody_is_a_member(world: World) -> None:
+def test_offsets_can_be_reset_only_without_members(world: World) -> None:
     member = join(world, "a")
     member.commit({T0: 3})
     reset = ResetOffsets(TxnOffsets("g", (GroupOffset(topic="t", partition=0, offset=1),)))
@@ -246,7 +246,7 @@ def test_offsets_are_reset_while_nobody_is_a_member(world: World) -> None:
     world.do(ResetOffsets(TxnOffsets("g", ())))
 
 
-def test_a_reset_wins_over_a_transaction_that_is_open(world: World) -> None:
+def test_reset_wins_over_open_transaction(world: World) -> None:
     """OFF-11: it comes later in the log."""
     client = world.client("id")
     client.send_offsets({T0: 9})
@@ -255,7 +255,7 @@ def test_a_reset_wins_over_a_transaction_that_is_open(world: World) -> None:
     assert world.offset() == 1
 
 
-def test_off_17_a_deleted_group_gets_nothing_from_a_transaction_under_way(world: World) -> None:
+def test_off_17_open_transaction_does_not_restore_deleted_group(world: World) -> None:
     """Pending offsets go with it; the commit of their transaction brings none back."""
     client = world.client("id")
     world.commit_offset(10)
@@ -275,7 +275,7 @@ def test_a_group_with_live_members_is_not_deleted(world: World) -> None:
     world.refuse(UnknownMemberError, member.heartbeat())
 
 
-def test_off_18_an_offset_of_a_topic_that_was_created_again_is_refused(world: World) -> None:
+def test_off_18_offset_of_recreated_topic_is_refused(world: World) -> None:
     """It was read from another topic: its id tells."""
     old = world.state.topics["t"].topic_id
     late = GroupOffset(topic="t", partition=0, offset=5, topic_id=old)
@@ -309,5 +309,5 @@ def test_off_18_an_offset_of_a_topic_that_was_created_again_is_refused(world: Wo
         (UnknownMemberError, Heartbeat("unknown", "a", ())),
     ],
 )
-def test_what_is_wrong_is_refused(world: World, error: type[TxnStoreError], command: JoinGroup | Heartbeat) -> None:
+def test_invalid_membership_commands_are_refused(world: World, error: type[TxnStoreError], command: JoinGroup | Heartbeat) -> None:
     world.refuse(error, command)

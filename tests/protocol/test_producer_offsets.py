@@ -162,7 +162,7 @@ def test_the_metadata_of_a_consumer_is_what_a_producer_takes(bench: Bench) -> No
     assert position(bench) == 4
 
 
-def test_metadata_and_leader_epoch_come_back(bench: Bench) -> None:
+def test_metadata_and_leader_epoch_are_returned(bench: Bench) -> None:
     """OFF-15: Kafka's own vector."""
     value = OffsetAndMetadata(110, "some metadata ü", 15)
     with begun(bench) as producer:

@@ -51,7 +51,7 @@ def _appended(items: list[Range]) -> BatchList[Range]:
 
 @REPEATABLE
 @given(ranges())
-def test_it_holds_what_was_appended(items: list[Range]) -> None:
+def test_batch_list_contains_appended_batches(items: list[Range]) -> None:
     one_by_one, at_once = _appended(items), BatchList(items)
     assert list(one_by_one) == items
     assert list(reversed(one_by_one)) == items[::-1]
@@ -63,7 +63,7 @@ def test_it_holds_what_was_appended(items: list[Range]) -> None:
 
 @REPEATABLE
 @given(ranges(), st.integers(0, 30))
-def test_an_older_version_is_not_touched(items: list[Range], cut: int) -> None:
+def test_append_does_not_change_older_version(items: list[Range], cut: int) -> None:
     older = _appended(items[:cut])
     newer = older
     for item in items[cut:]:
@@ -98,7 +98,7 @@ def test_replace_is_a_splice(items: list[Range], data: st.DataObject) -> None:
 
 @REPEATABLE
 @given(ranges(), st.integers(0, 30))
-def test_changes_of_an_append_are_the_appended(items: list[Range], cut: int) -> None:
+def test_changes_of_append_are_appended_batches(items: list[Range], cut: int) -> None:
     older = _appended(items[:cut])
     newer = older
     for item in items[cut:]:
@@ -114,6 +114,6 @@ def test_full_chunks_are_shared() -> None:
     assert all(mine is theirs for mine, theirs in zip(before._chunks, after._chunks, strict=True))
 
 
-def test_it_equals_only_its_kind() -> None:
+def test_batch_list_equals_only_batch_lists() -> None:
     assert BatchList([Range(0, 1)]) != [Range(0, 1)]
     assert BatchList([Range(0, 1)]) != BatchList([Range(0, 2)])

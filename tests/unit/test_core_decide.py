@@ -32,14 +32,14 @@ def world() -> World:
 # Topics ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_exists_once(world: World) -> None:
+def test_create_topic_rejects_existing_name(world: World) -> None:
     error = world.refuse(TopicExistsError, CreateTopic(Topic(name="t", topic_id="x", partitions=1)))
     assert "'t'" in str(error)
     world.refuse(InvalidConfigError, CreateTopic(Topic(name="u", topic_id="x", partitions=0)))
     assert [topic.name for topic in world.state.sorted_topics()] == ["t"]
 
 
-def test_partitions_grow_and_never_shrink(world: World) -> None:
+def test_alter_topic_rejects_fewer_partitions(world: World) -> None:
     world.plain(2)
     topic = world.state.topics["t"]
     grown: Topic = world.do(AlterTopic(replace(topic, partitions=3, version=1), 0))
@@ -51,7 +51,7 @@ def test_partitions_grow_and_never_shrink(world: World) -> None:
     world.refuse(InvalidConfigError, AlterTopic(replace(grown, partitions=2, version=2), 1))
 
 
-def test_who_alters_must_have_seen_the_last_version(world: World) -> None:
+def test_alter_topic_rejects_stale_version(world: World) -> None:
     topic = world.state.topics["t"]
     world.do(AlterTopic(replace(topic, config={"retention.ms": "1"}, version=1), 0))
     for command in (
@@ -61,7 +61,7 @@ def test_who_alters_must_have_seen_the_last_version(world: World) -> None:
         assert world.refuse(TopicChangedError, command).retriable
 
 
-def test_what_is_not_there_cannot_be_changed(world: World) -> None:
+def test_unknown_topic_cannot_be_altered_or_deleted(world: World) -> None:
     topic = replace(world.state.topics["t"], name="gone")
     world.refuse(UnknownTopicOrPartitionError, AlterTopic(topic, 0))
     world.refuse(UnknownTopicOrPartitionError, DeleteTopic("gone"))
@@ -98,7 +98,7 @@ def log(world: World) -> tuple[Batch, ...]:
     return tuple(world.log().batches)
 
 
-def test_a_merge_takes_the_place_of_a_run(world: World, log: tuple[Batch, ...]) -> None:
+def test_compaction_replaces_contiguous_batches(world: World, log: tuple[Batch, ...]) -> None:
     merged = _merge(world, log[:4])
     world.do(ReplaceSegments(T0, log[:4], (merged,)))
     assert tuple(world.log().batches) == (merged, log[4])
@@ -106,13 +106,13 @@ def test_a_merge_takes_the_place_of_a_run(world: World, log: tuple[Batch, ...]) 
     assert world.ends() == (5, 6)
 
 
-def test_aborted_batches_may_just_go(world: World, log: tuple[Batch, ...]) -> None:
+def test_compaction_may_remove_aborted_batches(world: World, log: tuple[Batch, ...]) -> None:
     world.do(ReplaceSegments(T0, log[3:4], ()))
     assert world.read(RC) == [0, 1, 2]
     assert tuple(world.log().batches) == (*log[:3], log[4])
 
 
-def test_what_a_compaction_must_not_do(world: World, log: tuple[Batch, ...]) -> None:
+def test_invalid_compactions_are_refused(world: World, log: tuple[Batch, ...]) -> None:
     """Each is refused, and nothing changes: above the LSO, not neighbours, made up, out of range, too much, owned."""
     pair = log[:2]
     good = _merge(world, pair, records=2)
@@ -138,7 +138,7 @@ def test_what_a_compaction_must_not_do(world: World, log: tuple[Batch, ...]) -> 
     world.do(ReplaceSegments(T0, pair, (good,)))
 
 
-def test_the_slower_of_two_compactions_is_refused(world: World, log: tuple[Batch, ...]) -> None:
+def test_later_of_two_conflicting_compactions_is_refused(world: World, log: tuple[Batch, ...]) -> None:
     first, second = (ReplaceSegments(T0, log[:3], (_merge(world, log[:3]),)) for _ in range(2))
     world.do(first)
     assert world.refuse(CompactionConflictError, second).retriable
@@ -155,7 +155,7 @@ def test_a_compaction_of_a_deleted_topic_is_refused(world: World, log: tuple[Bat
 # Vacuums --------------------------------------------------------------------------------------------------------------
 
 
-def test_only_what_nothing_names_may_be_deleted(world: World, log: tuple[Batch, ...]) -> None:
+def test_only_unreferenced_segments_may_be_deleted(world: World, log: tuple[Batch, ...]) -> None:
     named = log[0].segment.key
     assert world.do(DropObjects((named, "orphan"))) == ("orphan",)
     entries = len(world.entries)
@@ -167,7 +167,7 @@ def test_only_what_nothing_names_may_be_deleted(world: World, log: tuple[Batch, 
     assert world.last_events() == ["ObjectsForgotten"]
 
 
-def test_an_upload_that_was_vacuumed_cannot_be_registered(world: World) -> None:
+def test_vacuumed_upload_cannot_be_registered(world: World) -> None:
     """OBJ-06: the chain orders the two, and whoever comes second is refused; a duplicate is still answered."""
     client = world.client()
     batch, late = client.numbered(), client.numbered(sequence=1)
@@ -182,7 +182,7 @@ def test_an_upload_that_was_vacuumed_cannot_be_registered(world: World) -> None:
 # The way through a checkpoint -----------------------------------------------------------------------------------------
 
 
-def test_a_state_survives_a_checkpoint(world: World, log: tuple[Batch, ...]) -> None:
+def test_state_is_restored_from_checkpoint(world: World, log: tuple[Batch, ...]) -> None:
     """Invariant 10: what is read back equals the fold, in every field that this world has filled."""
     client = world.client("with offsets")
     client.send(2, TopicPartition("t", 1))

@@ -285,7 +285,7 @@ STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
 
 
 @pytest.mark.parametrize(("name", "where", "damage"), STEP_DAMAGE, ids=[f"{item[0]}-{item[1]}" for item in STEP_DAMAGE])
-def test_a_step_back_is_found(sound: State, name: str, where: str, damage: Callable[[State], State]) -> None:
+def test_invalid_transition_is_found(sound: State, name: str, where: str, damage: Callable[[State], State]) -> None:
     assert where in _named(check_step(sound, damage(sound)), name)
 
 
@@ -303,7 +303,7 @@ def test_the_log_start_never_goes_back(sound: State) -> None:
     )
 
 
-def test_a_topic_that_is_created_again_is_another_one() -> None:
+def test_recreated_topic_is_another_topic() -> None:
     """Its log begins at 0, and that is no step back."""
     world = _world()
     before = world.state
@@ -322,6 +322,6 @@ def test_a_vacuum_is_no_violation() -> None:
     assert set(world.state.dropped) == set()
 
 
-def test_a_group_that_is_gone_is_no_violation(sound: State) -> None:
+def test_deleted_group_is_no_violation(sound: State) -> None:
     """Deleting a group or its offsets is not a step back."""
     assert check_step(sound, replace(sound, groups=sound.groups.insert("g", Group()))) == []

@@ -32,7 +32,7 @@ def test_a_prepared_transaction_is_sound(cluster: Cluster) -> None:
     assert check_view(cluster.view()) == []
 
 
-def test_a_cut_that_lacks_a_decision_is_found(cluster: Cluster) -> None:
+def test_cut_without_decision_is_found(cluster: Cluster) -> None:
     before = cluster.states[0]
     cluster.finish()
     assert check_view(cluster.view()) == []
@@ -40,13 +40,13 @@ def test_a_cut_that_lacks_a_decision_is_found(cluster: Cluster) -> None:
     assert "cut_is_consistent" in names(View((earlier, cluster.states[1])))
 
 
-def test_a_copy_that_knows_more_than_the_catalog_is_found(cluster: Cluster) -> None:
+def test_copy_newer_than_catalog_is_found(cluster: Cluster) -> None:
     one = cluster.states[1]
     newer = replace(one, topics=one.topics.insert("t", replace(one.topics["t"], revision=99)))
     assert "copies_follow_the_catalog" in names(View((cluster.states[0], newer)))
 
 
-def test_open_data_that_nobody_would_end_is_found(cluster: Cluster) -> None:
+def test_hanging_transaction_is_found(cluster: Cluster) -> None:
     """ADD-07: a hanging transaction."""
     zero = cluster.states[0]
     txn = replace(zero.transactions[cluster.name], partitions=frozenset(), state=TxnState.EMPTY)

@@ -13,7 +13,7 @@ from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import OutOfOrderSequenceError
 
 
-def test_a_batch_of_the_open_transaction_that_left_the_window_is_known_by_its_segment() -> None:
+def test_batch_outside_window_is_recognised_by_its_segment() -> None:
     """SEQ-03, REC-01: it is answered with its first offsets; another batch with its sequence is refused as ever."""
     cluster = Cluster(chains=2)
     name, (tp, *_) = cluster.home(0), cluster.led_by(1)

@@ -33,7 +33,7 @@ def _names(assignment: Assignment) -> dict[str, str]:
 # Kafka's examples -----------------------------------------------------------------------------------------------------
 
 
-def test_range_gives_neighbours_and_the_first_get_one_more() -> None:
+def test_range_assigns_contiguous_partitions_with_remainder_first() -> None:
     """``RangeAssignorTest.testTwoConsumersTwoTopicsSixPartitions`` and its like, with an odd count."""
     members = [_member("a", "t", "u"), _member("b", "t", "u")]
     assert _names(range_assignor(members, {})) == {"a": "t-0 t-1 t-2 u-0 u-1", "b": "t-3 t-4 u-2"}
@@ -59,7 +59,7 @@ def test_range_orders_static_members_by_their_names() -> None:
     assert (second["zz"], second["y"], second["m"]) == (first["x"], first["y"], first["m"])
 
 
-def test_sticky_moves_only_what_it_must() -> None:
+def test_sticky_moves_fewest_partitions() -> None:
     two = sticky_assignor([_member("a"), _member("b")], {})
     three = sticky_assignor([_member("a"), _member("b"), _member("c")], _owners(two))
     moved = [tp for tp, owner in _owners(three).items() if _owners(two)[tp] != owner]
@@ -79,7 +79,7 @@ def test_sticky_balances_over_a_third_member() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-def test_the_largest_count_that_a_member_has_seen_counts(name: str) -> None:
+def test_largest_partition_count_is_used(name: str) -> None:
     members = [_member("a", partitions=2), _member("b", partitions=4)]
     assert len(_owners(ASSIGNORS[name](members, {}))) == 4
 
@@ -119,7 +119,7 @@ def _some_owners(members: list[Member], seed: int) -> dict[TopicPartition, str]:
 
 
 @given(count=st.integers(1, 7), seed=st.integers(0, 99))
-def test_sticky_is_even_and_moves_as_little_as_that_takes(count: int, seed: int) -> None:
+def test_sticky_is_balanced_with_fewest_moves(count: int, seed: int) -> None:
     """All read the same: loads differ by one at most, and nothing moves from a member that had not too much."""
     members = [_member(f"m{number}", "t", "u", "v") for number in range(count)]
     previous = {tp: owner for tp, owner in _some_owners(members, seed).items() if tp.partition < TOPICS[tp.topic]}
@@ -135,7 +135,7 @@ def test_sticky_is_even_and_moves_as_little_as_that_takes(count: int, seed: int)
 
 
 @given(wanted=groups, seed=st.integers(0, 99))
-def test_sticky_is_as_even_as_subscriptions_allow(wanted: list[list[str]], seed: int) -> None:
+def test_sticky_is_balanced_as_subscriptions_allow(wanted: list[list[str]], seed: int) -> None:
     """Nobody could hand a partition to somebody with two less; and it comes to rest."""
     members = _members(wanted)
     found = sticky_assignor(members, _some_owners(members, seed))
@@ -188,7 +188,7 @@ class Readers:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=work)
-def test_two_members_never_read_the_same_partition(steps: list[tuple[str, int]]) -> None:
+def test_no_partition_has_two_readers(steps: list[tuple[str, int]]) -> None:
     """At no step, whatever each has been told and when; in the end every partition has exactly one reader."""
     readers = Readers(World(partitions=4))
     readers.step("join", 0)

@@ -62,7 +62,7 @@ def test_damage_is_found(sound: State, name: str, where: str, damage: Callable[[
 
 
 @pytest.mark.parametrize(("name", "where", "damage"), STEP_DAMAGE, ids=[item[1] for item in STEP_DAMAGE])
-def test_a_step_back_is_found(sound: State, name: str, where: str, damage: Callable[[State], State]) -> None:
+def test_invalid_transition_is_found(sound: State, name: str, where: str, damage: Callable[[State], State]) -> None:
     assert check_step(sound, sound) == []
     assert where in "; ".join(item.message for item in check_step(sound, damage(sound)) if item.name == name)
 
