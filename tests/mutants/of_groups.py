@@ -60,7 +60,7 @@ GROUPS = (
     Mutant(
         "leases never run out",
         groups_membership.expire,
-        "if member.expired(draft.state.timestamp) and member.member_id != spared",
+        "if member.expired(draft.state.timestamp) and member.member_id != caller",
         "if False",
         test=_MEMBERSHIP + "test_expired_member_is_replaced",
     ),

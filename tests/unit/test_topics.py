@@ -241,7 +241,7 @@ def test_new_partitions_are_empty_and_old_ones_keep_their_records(bench: Bench) 
 @pytest.mark.parametrize("partitions", [2, 1])
 def test_partitions_cannot_shrink(bench: Bench, partitions: int) -> None:
     message = unchanged(bench, InvalidConfigError, lambda: bench.store.alter_topic("t", partitions=partitions))
-    assert "has 3 partitions; they can grow" in message
+    assert "has 3 partitions; partitions can be added" in message
 
 
 def test_a_schema_evolves_or_is_refused_with_the_column(bench: Bench) -> None:
