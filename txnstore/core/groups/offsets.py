@@ -202,7 +202,7 @@ def committed(
         return None
     if require_stable and any(pending if strict else tp in pending for pending in known.pending.values()):
         where = "a partition" if strict else tp
-        msg = f"group {group!r} has a pending offset of {where} in an open transaction"
+        msg = f"an open transaction has a pending offset of {where} in group {group!r}"
         raise UnstableOffsetCommitError(msg)
     value = known.offsets.get(tp)
     return value.value if value is not None and _of_this_topic(state, tp, value) else None
