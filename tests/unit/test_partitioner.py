@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txnstore.core.partitioner import StickyPartitioner, murmur2, partition_for_key
+from txnstore.core.partitioner import murmur2, partition_for_key
+from txnstore.producer.batches import StickyPartitioner
 
 #: The vectors of Kafka's ``UtilsTest.testMurmur2``.
 KAFKA_VECTORS = {

@@ -18,9 +18,9 @@ import pyarrow as pa
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
-from txnstore.core.partitioner import StickyPartitioner, partition_for_key
+from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import UnknownTopicOrPartitionError
-from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
     MAX_TIMESTAMP,

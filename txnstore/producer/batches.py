@@ -53,6 +53,49 @@ class Waiter:
         return self._woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
 
 
+class Randomness(Protocol):
+    """What chooses among partitions."""
+
+    def randrange(self, stop: int, /) -> int:
+        """A number from 0 to ``stop`` - 1."""
+        ...
+
+
+class StickyPartitioner:
+    """Chooses a partition for records without a key: one and the same for a batch, another for the next (KIP-480).
+
+    So the batches of a slow producer are as large as they can be, and in the long run every partition gets its share.
+    ``rng`` decides; a seeded one makes the choice repeatable. Not locked: its producer calls it under its own lock.
+    """
+
+    __slots__ = ("_current", "_previous", "_rng")
+
+    def __init__(self, rng: Randomness) -> None:
+        self._rng = rng
+        self._current: dict[str, int] = {}
+        self._previous: dict[str, int] = {}
+
+    def partition(self, topic: str, partitions: int) -> int:
+        """The partition for the next record of the topic; it stays until :meth:`new_batch`."""
+        chosen = self._current.get(topic)
+        if chosen is None or chosen >= partitions:
+            chosen = self._current[topic] = self._choose(self._previous.get(topic), partitions)
+        return chosen
+
+    def new_batch(self, topic: str) -> None:
+        """The batch of the topic is closed: the next record goes to another partition, if there is one."""
+        chosen = self._current.pop(topic, None)
+        if chosen is not None:
+            self._previous[topic] = chosen
+
+    def _choose(self, previous: int | None, partitions: int) -> int:
+        if previous is None or previous >= partitions or partitions == 1:
+            return self._rng.randrange(partitions)
+        # One of the others, each with the same chance.
+        chosen = self._rng.randrange(partitions - 1)
+        return chosen + 1 if chosen >= previous else chosen
+
+
 class Batch:
     """Records for one partition. Filled by the accumulator under the producer's lock, then sealed, uploaded, settled.
 
