@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from txnstore.chain import checkpoint, keys
@@ -23,7 +23,7 @@ from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.evolve import evolve
-from txnstore.core.state import State, begin_entry, first_state
+from txnstore.core.state import State, begin_entry, first_state, replace
 from txnstore.errors import (
     CorruptionError,
     InvalidConfigError,

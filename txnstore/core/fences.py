@@ -6,12 +6,10 @@ group, also in a topic that was deleted and created again (``docs/design/0007-fe
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from txnstore.core.log.model import Partition
 from txnstore.core.model import NO_PRODUCER, Fence, ProducerIdentity
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import State
+from txnstore.core.state import State, replace
 from txnstore.errors import InvalidTxnStateError, ProducerFencedError
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from txnstore.core.fences import with_fence
 from txnstore.core.groups.events import (
     GroupDeleted,
@@ -16,7 +14,7 @@ from txnstore.core.groups.events import (
 )
 from txnstore.core.groups.model import CommittedOffset, Group, Member, OffsetAndMetadata
 from txnstore.core.model import NO_PRODUCER, Map, Outcome
-from txnstore.core.state import Fold, State
+from txnstore.core.state import Fold, State, replace
 
 
 def with_lease(group: Group, member_id: str, now: int) -> Group:

@@ -6,8 +6,6 @@ and the window of five batches.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from txnstore.core.fences import with_fence
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
@@ -25,7 +23,7 @@ from txnstore.core.log.model import (
 )
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import Draft, Fold, State
+from txnstore.core.state import Draft, Fold, State, replace
 from txnstore.errors import (
     InvalidPidMappingError,
     InvalidTxnStateError,
