@@ -21,30 +21,34 @@ class TopicWriter:
         schema: The declared schema; None for Kafka records.
         stored: The schema of its segments.
         config: The settings, with defaults.
+        key_column: The column that chooses the partition.
+        timestamp_column: The column that holds the event time.
+        event_time: The column that gives a record's timestamp; None if the timestamp is that of the append.
+        compression: The compression, as an argument for :func:`txnstore.segment.codec.encode`.
     """
 
     topic: Topic
     schema: pa.Schema | None
     stored: pa.Schema
     config: TopicConfig
-
-    @property
-    def key_column(self) -> str | None:
-        """The column that chooses the partition."""
-        return "key" if self.schema is None else self.topic.key
-
-    @property
-    def timestamp_column(self) -> str | None:
-        """The column that holds the event time."""
-        return "timestamp" if self.schema is None else self.topic.timestamp
-
-    @property
-    def event_time(self) -> str | None:
-        """The column that gives a record's timestamp; None if the timestamp is that of the append."""
-        return None if self.config.append_time else self.timestamp_column
+    key_column: str | None
+    timestamp_column: str | None
+    event_time: str | None
+    compression: str
 
 
 def topic_writer(topic: Topic) -> TopicWriter:
     """Decode the schema and settings of a topic."""
     schema = schema_from_text(topic.schema) if topic.schema is not None else None
-    return TopicWriter(topic, schema, stored_schema(schema), TopicConfig.from_mapping(topic.config))
+    config = TopicConfig.from_mapping(topic.config)
+    timestamp = "timestamp" if schema is None else topic.timestamp
+    return TopicWriter(
+        topic,
+        schema,
+        stored_schema(schema),
+        config,
+        key_column="key" if schema is None else topic.key,
+        timestamp_column=timestamp,
+        event_time=None if config.append_time else timestamp,
+        compression=config.compression,
+    )

@@ -19,7 +19,7 @@ from txnstore.producer.batches import Batch
 from txnstore.producer.outcomes import Outcomes
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
-from txnstore.producer.uploader import Uploader
+from txnstore.producer.upload import Uploader
 from txnstore.runtime import Runtime
 from txnstore.storage.claim import Claim
 from txnstore.storage.forklock import ForkLock

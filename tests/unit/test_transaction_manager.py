@@ -20,11 +20,10 @@ from txnstore.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from txnstore.producer.batches import Batch
+from txnstore.producer.batches import Batch, Upload
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import Pending, TransactionManager
 from txnstore.producer.transaction_state import TABLE, Event, State
-from txnstore.producer.upload import Upload
 
 TP = TopicPartition("t", 0)
 TRANSACTIONAL, PLAIN = ProducerIdentity(7, 3, "id"), ProducerIdentity(8, 0)

@@ -58,7 +58,12 @@ class Chains:
         As with Lamport clocks, an entry that follows from an entry of another chain has no earlier timestamp, although
         the clocks of their writers differ.
         """
-        return max(self._runtime.clock(), *(chain.state.timestamp for chain in self._chains))
+        return max(self._runtime.clock(), self.timestamp)
+
+    @property
+    def timestamp(self) -> int:
+        """The timestamp of the newest known entry of any chain, in milliseconds since the epoch."""
+        return max([chain.state.timestamp for chain in self._chains])
 
     def __len__(self) -> int:
         return len(self._chains)

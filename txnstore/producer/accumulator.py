@@ -20,7 +20,7 @@ from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import UnknownTopicOrPartitionError
-from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner
+from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner, Upload
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
     MAX_TIMESTAMP,
@@ -31,7 +31,6 @@ from txnstore.producer.records import (
     check_size,
 )
 from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.producer.upload import Upload
 from txnstore.segment.convert import normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter
 from txnstore.core.log.commands import Appended
+from txnstore.core.log.model import WINDOW, NewBatch
 from txnstore.core.model import TopicPartition
 from txnstore.producer.records import RowFormat
 from txnstore.segment.schema import RecordTuple, records_to_table
@@ -256,3 +258,51 @@ class Batch:
         self._callbacks.append(callback)
         if self.settled:
             self.call_back()
+
+
+class Upload:
+    """A sealed batch on its way to the storage.
+
+    ``task``: the thread of the pool that uploads it; None until it is submitted. It ends with ``new_batch`` or
+    ``error``. ``abandoned``: nobody needs it any more, so it is not tried again. ``buffered``: it counts as part of the
+    producer's buffer.
+    """
+
+    __slots__ = ("abandoned", "batch", "buffered", "error", "new_batch", "size", "task")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.size = batch.bytes
+        self.task: Future[None] | None = None
+        self.new_batch: NewBatch | None = None
+        self.error: Exception | None = None
+        self.abandoned = False
+        self.buffered = True
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is uploaded, or failed for good."""
+        return self.new_batch is not None or self.error is not None
+
+    @property
+    def registrable(self) -> NewBatch:
+        """What was uploaded."""
+        assert self.new_batch is not None
+        return self.new_batch
+
+
+def rounds(uploads: Sequence[Upload]) -> list[list[Upload]]:
+    """Batches in order, cut where a partition would get more of them than its producer window remembers.
+
+    A repeated append is recognised by that window, so one entry carries at most five batches per partition.
+    """
+    found: list[list[Upload]] = []
+    counts: dict[TopicPartition, int] = {}
+    for upload in uploads:
+        tp = upload.batch.tp
+        if not found or counts.get(tp, 0) >= WINDOW:
+            found.append([])
+            counts = {}
+        found[-1].append(upload)
+        counts[tp] = counts.get(tp, 0) + 1
+    return found

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import Batch
+from txnstore.producer.batches import Batch, Upload
 from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.producer.upload import Upload
 
 
 class Outcomes:

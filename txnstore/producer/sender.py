@@ -26,15 +26,14 @@ from txnstore.errors import (
     UnknownOutcomeError,
 )
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import Batch, Waiter
+from txnstore.producer.batches import Batch, Upload, Waiter, rounds
 from txnstore.producer.fencing import refusal
 from txnstore.producer.linger import Linger
 from txnstore.producer.outcomes import Outcomes
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import Pending, TransactionManager
 from txnstore.producer.transaction_state import State
-from txnstore.producer.upload import Upload, rounds
-from txnstore.producer.uploader import Uploader
+from txnstore.producer.upload import Uploader
 
 
 class Sender:

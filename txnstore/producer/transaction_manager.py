@@ -17,9 +17,9 @@ from txnstore.core.log.model import NewBatch, next_sequence
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import EndTxn
 from txnstore.errors import InvalidTxnStateError, ProducerClosedError, TxnStoreError, UnknownOutcomeError
+from txnstore.producer.batches import Upload
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_state import TABLE, Event, State
-from txnstore.producer.upload import Upload
 
 _ENDING = (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION)
 _OUTCOMES = {Outcome.COMMIT: Event.COMMIT, Outcome.ABORT: Event.ABORT}

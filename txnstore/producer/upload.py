@@ -1,19 +1,21 @@
-"""Turning a batch into a segment: encoded, named, uploaded, described for the chain."""
+"""Uploads: a batch becomes a segment that is encoded, named, uploaded, and described for the chain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from txnstore.catalog.writing import TopicWriter
 from txnstore.chain import keys
-from txnstore.core.log.model import WINDOW, NewBatch
+from txnstore.connection import Connection
+from txnstore.core.log.model import NewBatch
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError, StorageRefusedError
-from txnstore.producer.batches import Batch
+from txnstore.producer.accumulator import RecordAccumulator
+from txnstore.producer.batches import Upload
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import fill_timestamps, timestamp_range
@@ -40,12 +42,12 @@ def encode_batch(
     column = writer.timestamp_column
     config = writer.config
     if column is not None:
-        if config.append_time:
+        if writer.event_time is None:
             moments = table.schema.field(column)
             table = table.set_column(table.schema.names.index(column), moments, pa.nulls(table.num_rows, moments.type))
         table = fill_timestamps(table, column, now)
     first, last = timestamp_range(table, column, now)
-    encoded = encode(table, config.segment_format, config.compression)
+    encoded = encode(table, config.segment_format, writer.compression)
     key = keys.segment(tp.topic, tp.partition, runtime.new_id(), config.segment_format)
     described = NewBatch(
         tp.topic,
@@ -114,49 +116,60 @@ def deliver(
         paused += pause
 
 
-class Upload:
-    """A sealed batch on its way to the storage.
+class Uploader:
+    """Uploads what the accumulator has sealed; a failing upload is tried again for ``delivery_timeout`` seconds."""
 
-    ``task``: the thread of the pool that uploads it; None until it is submitted. It ends with ``new_batch`` or
-    ``error``. ``abandoned``: nobody needs it any more, so it is not tried again. ``buffered``: it counts as part of the
-    producer's buffer.
-    """
+    def __init__(self, connection: Connection, accumulator: RecordAccumulator, delivery_timeout: float) -> None:
+        self._connection = connection
+        self._accumulator = accumulator
+        self._delivery_timeout = delivery_timeout
 
-    __slots__ = ("abandoned", "batch", "buffered", "error", "new_batch", "size", "task")
+    def start(self, *, keep_last: bool = False) -> None:
+        """Begin the uploads of sealed batches; with ``keep_last`` all but one, which :meth:`wait_for` does itself."""
+        unstarted, pool = self._accumulator.unstarted, None
+        while len(unstarted) > keep_last:
+            try:
+                upload = unstarted.popleft()
+            except IndexError:  # pragma: no cover - another thread took the last one
+                return
+            pool = pool or self._connection.pool
+            upload.task = pool.submit(self._upload, upload)
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.size = batch.bytes
-        self.task: Future[None] | None = None
-        self.new_batch: NewBatch | None = None
-        self.error: Exception | None = None
-        self.abandoned = False
-        self.buffered = True
+    def upload_rest(self) -> None:
+        """Upload in this thread the batches whose upload has not begun."""
+        while True:
+            try:
+                upload = self._accumulator.unstarted[0]
+            except IndexError:  # Another thread has begun the last one.
+                return
+            self.wait_for(upload)
 
-    @property
-    def ended(self) -> bool:
-        """Whether it is uploaded, or failed for good."""
-        return self.new_batch is not None or self.error is not None
+    def _upload(self, upload: Upload) -> None:
+        """Upload one batch, in whichever thread. An interrupt leaves it as it was, to be done again."""
+        if upload.ended or upload.abandoned:
+            return
+        connection, batch = self._connection, upload.batch
+        runtime, chain_time = connection.runtime, connection.chains.timestamp
+        try:
+            table = batch.table(runtime.clock(), self._accumulator.row_format(batch))
+            if table.num_rows != batch.rows:  # pragma: no cover - another thread has just uploaded it
+                return
+            encoded = encode_batch(runtime, batch.writer, batch.tp, table, chain_time)
+            deliver(connection.objects, runtime, encoded, self._delivery_timeout, lambda: upload.abandoned)
+            upload.new_batch = upload.new_batch or encoded.new_batch
+        except Exception as error:  # noqa: BLE001 - whoever waits for the upload gets it
+            upload.error = error
+        self._accumulator.released(upload)
 
-    @property
-    def registrable(self) -> NewBatch:
-        """What was uploaded."""
-        assert self.new_batch is not None
-        return self.new_batch
-
-
-def rounds(uploads: Sequence[Upload]) -> list[list[Upload]]:
-    """Batches in order, cut where a partition would get more of them than its producer window remembers.
-
-    A repeated append is recognised by that window, so one entry carries at most five batches per partition.
-    """
-    found: list[list[Upload]] = []
-    counts: dict[TopicPartition, int] = {}
-    for upload in uploads:
-        tp = upload.batch.tp
-        if not found or counts.get(tp, 0) >= WINDOW:
-            found.append([])
-            counts = {}
-        found[-1].append(upload)
-        counts[tp] = counts.get(tp, 0) + 1
-    return found
+    def wait_for(self, upload: Upload) -> None:
+        """Wait until an upload has ended; do it here if nobody has begun it."""
+        if upload.task is None and not upload.ended:
+            with suppress(ValueError):
+                self._accumulator.unstarted.remove(upload)
+            self._upload(upload)
+        elif upload.task is not None:
+            try:
+                upload.task.result()
+            finally:
+                if upload.task.done() and not upload.ended:
+                    upload.task = None  # An interrupt ended it: it is done again.
