@@ -9,7 +9,7 @@ from txnstore.coordinator import recovery
 from txnstore.coordinator.completion import Endings
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.coordinator import _has as has_all
-from txnstore.core import ordering
+from txnstore.core import state as core_state
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.view import View
@@ -61,7 +61,7 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a marker does not say what it rests on",
-        ordering.observe,
+        core_state.observe,
         "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
         "if False:",
         test="protocol/test_chains_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",

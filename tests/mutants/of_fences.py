@@ -53,10 +53,10 @@ FENCES = (
     ),
     Mutant(
         "a marker fences nothing beyond its own partition",
-        fences.with_fence,
-        "if not is_foreign(state, producer_id):",
-        "if True:",
-        test=_FENCES + "test_fen_02_marker_fences_whole_chain",
+        log_appending._marker_written,
+        "if is_foreign(state, event.producer_id):",
+        "if False:",
+        test=_FENCES + "test_fen_02_a_marker_fences_places_that_took_no_part",
     ),
     Mutant(
         "a takeover fences no chain",

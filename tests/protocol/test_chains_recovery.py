@@ -164,9 +164,7 @@ def test_rec_concurrent_recoveries_write_nothing_twice(bucket: MemoryStore, cloc
         assert ended(process(trial, clock))
 
 
-def test_coord_08_unavailable_chain_delays_only_its_own_partitions(
-    bucket: MemoryStore, clock: ManualClock
-) -> None:
+def test_coord_08_unavailable_chain_delays_only_its_own_partitions(bucket: MemoryStore, clock: ManualClock) -> None:
     """COORD-08, END-11 (S003): the commit returns, the other chains have their markers, the rest follows later."""
     faults = FaultStore(bucket, no_faults)
     store = process(faults, clock)

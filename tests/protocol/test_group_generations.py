@@ -104,9 +104,7 @@ def test_off_08_commit_without_membership(world: World) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_off_08_commit_without_generation_needs_no_membership_in_empty_group(
-    world: World, transactional: bool
-) -> None:
+def test_off_08_commit_without_generation_needs_no_membership_in_empty_group(world: World, transactional: bool) -> None:
     """As in Kafka, before the group is known, and after its last member; a generation is checked even then."""
     client = world.client("id")
 

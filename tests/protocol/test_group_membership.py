@@ -309,5 +309,7 @@ def test_off_18_offset_of_recreated_topic_is_refused(world: World) -> None:
         (UnknownMemberError, Heartbeat("unknown", "a", ())),
     ],
 )
-def test_invalid_membership_commands_are_refused(world: World, error: type[TxnStoreError], command: JoinGroup | Heartbeat) -> None:
+def test_invalid_membership_commands_are_refused(
+    world: World, error: type[TxnStoreError], command: JoinGroup | Heartbeat
+) -> None:
     world.refuse(error, command)

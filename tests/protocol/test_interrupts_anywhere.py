@@ -21,8 +21,8 @@ from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
 from txnstore.producer.upload import Uploader
 from txnstore.runtime import Runtime
+from txnstore.storage.base import ForkLock
 from txnstore.storage.claim import Claim
-from txnstore.storage.forklock import ForkLock
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 

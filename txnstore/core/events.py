@@ -15,7 +15,7 @@ from txnstore.core.groups.events import (
 )
 from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
 from txnstore.core.maintenance import ObjectsDropped, ObjectsForgotten, SegmentsReplaced
-from txnstore.core.ordering import Observed
+from txnstore.core.state import Observed
 from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,

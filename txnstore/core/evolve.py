@@ -12,8 +12,7 @@ from txnstore.core.expiration import EXPIRATION_FOLDS
 from txnstore.core.groups.fold import GROUP_FOLDS
 from txnstore.core.log.appending import LOG_FOLDS
 from txnstore.core.maintenance import MAINTENANCE_FOLDS
-from txnstore.core.ordering import ORDERING_FOLDS
-from txnstore.core.state import Fold, State
+from txnstore.core.state import ORDERING_FOLDS, Fold, State
 from txnstore.core.transactions.table import TRANSACTION_FOLDS
 
 

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from txnstore.core.log.model import Partition
 from txnstore.core.model import NO_PRODUCER, Fence, ProducerIdentity
-from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import State, replace
+from txnstore.core.state import State, is_foreign, replace
 from txnstore.errors import InvalidTxnStateError, ProducerFencedError
-
-
-def is_foreign(state: State, producer_id: int) -> bool:
-    """Whether another chain granted the producer id and coordinates its transactions."""
-    return producer_id != NO_PRODUCER and chain_of_producer(producer_id) != state.chain
 
 
 def fenced_epoch(state: State, producer_id: int) -> int:
@@ -58,13 +52,10 @@ def is_left_open(partition: Partition, producer_id: int, epoch: int) -> bool:
 
 
 def with_fence(state: State, producer_id: int, epoch: int, *, held: bool = False) -> State:
-    """The state with the fence raised to ``epoch`` and its time set to that of the entry.
+    """The state with the fence of a producer of another chain raised to ``epoch``, at the time of the entry.
 
-    An older epoch only sets the time. The coordinator's own chain has no fence of its producers: its state is returned
-    unchanged.
+    An older epoch only sets the time.
     """
-    if not is_foreign(state, producer_id):
-        return state
     known = state.fences.get(producer_id)
     fence = Fence(epoch, state.timestamp, held)
     if known is not None and epoch < known.epoch:

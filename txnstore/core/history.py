@@ -10,7 +10,7 @@ from txnstore.core.expiration import TransactionalIdExpired
 from txnstore.core.groups.events import GroupMarkerWritten
 from txnstore.core.log.events import MarkerWritten, ProducerFenced
 from txnstore.core.model import NO_PRODUCER, Outcome, TopicPartition
-from txnstore.core.ordering import Observed
+from txnstore.core.state import Observed
 from txnstore.core.transactions.events import (
     OffsetsAdded,
     PartitionsAdded,

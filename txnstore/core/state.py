@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Fence, Map, TopicPartition
-from txnstore.core.routing import chain_of_group, chain_of_partition, first_producer_id
+from txnstore.core.model import NO_PRODUCER, Fence, Map, TopicPartition
+from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, first_producer_id
 from txnstore.core.transactions.model import Transaction
 
 if TYPE_CHECKING:
@@ -145,11 +145,42 @@ class Draft:
         self.state = self._folds[type(event)](self.state, event)
 
 
+# Among several chains -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What follows in this chain was decided after entry ``sequence`` of another chain, and may rest on it."""
+
+    type: Literal["Observed"] = "Observed"
+    chain: int
+    sequence: int
+
+
+def _observed(state: State, event: Observed) -> State:
+    return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
+
+
+def observe(draft: Draft, after: tuple[tuple[int, int], ...]) -> None:
+    """This entry follows from these entries of other chains: a reader of this chain must have read them."""
+    for chain, sequence in after:
+        if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:
+            draft.emit(Observed(chain=chain, sequence=sequence))
+
+
+ORDERING_FOLDS: dict[type, Fold] = {Observed: _observed}
+
+
 def leads_partition(state: State, tp: TopicPartition) -> bool:
     """Whether the chain of the state leads the partition."""
-    return chain_of_partition(tp, state.chains) == state.chain
+    return state.chains == 1 or chain_of_partition(tp, state.chains) == state.chain
 
 
 def leads_group(state: State, group: str) -> bool:
     """Whether the chain of the state coordinates the group."""
-    return chain_of_group(group, state.chains) == state.chain
+    return state.chains == 1 or chain_of_group(group, state.chains) == state.chain
+
+
+def is_foreign(state: State, producer_id: int) -> bool:
+    """Whether another chain granted the producer id and coordinates its transactions."""
+    return state.chains > 1 and producer_id != NO_PRODUCER and chain_of_producer(producer_id) != state.chain

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from txnstore.storage.base import ObjectInfo, ObjectStore
-from txnstore.storage.forklock import ForkLock
+from txnstore.storage.base import ForkLock, ObjectInfo, ObjectStore
 
 
 @dataclass(frozen=True, slots=True)

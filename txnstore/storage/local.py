@@ -14,10 +14,9 @@ import secrets
 from collections.abc import Iterator, Sequence
 
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError
-from txnstore.storage.base import ObjectInfo
+from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, legal_text
 from txnstore.storage.fsync import fsync_file, fsync_folder
 from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_error, not_a_folder
-from txnstore.storage.names import TEMPORARY, check_key, check_prefix, check_range, legal_text
 
 HOUR_MS = 3_600_000
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from txnstore.errors import ObjectNotFoundError, StorageRefusedError
-from txnstore.storage.base import ObjectInfo
-from txnstore.storage.forklock import ForkLock
-from txnstore.storage.names import check_key, check_prefix, check_range
+from txnstore.storage.base import ForkLock, ObjectInfo, check_key, check_prefix, check_range
 
 
 def system_clock_ms() -> int:

@@ -17,9 +17,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError, TxnStoreError
-from txnstore.storage.base import ObjectInfo
-from txnstore.storage.forklock import ForkLock
-from txnstore.storage.names import check_key, check_prefix, check_range
+from txnstore.storage.base import ForkLock, ObjectInfo, check_key, check_prefix, check_range
 from txnstore.storage.redact import redact
 from txnstore.storage.s3_errors import Kind, answer_of, from_code, map_s3_error, scrub
 from txnstore.storage.s3_session import single_attempt_session

@@ -19,9 +19,8 @@ from txnstore.core.catalog.model import (
 from txnstore.core.groups.model import CommittedOffset, Group
 from txnstore.core.log.model import Partition
 from txnstore.core.model import Map, TopicPartition
-from txnstore.core.ordering import observe
 from txnstore.core.routing import CATALOG, chain_of_partition
-from txnstore.core.state import Draft, Fold, State
+from txnstore.core.state import Draft, Fold, State, observe
 from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError, UnknownTopicOrPartitionError
 
 

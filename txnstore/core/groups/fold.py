@@ -14,7 +14,7 @@ from txnstore.core.groups.events import (
 )
 from txnstore.core.groups.model import CommittedOffset, Group, Member, OffsetAndMetadata
 from txnstore.core.model import NO_PRODUCER, Map, Outcome
-from txnstore.core.state import Fold, State, replace
+from txnstore.core.state import Fold, State, is_foreign, replace
 
 
 def with_lease(group: Group, member_id: str, now: int) -> Group:
@@ -88,7 +88,8 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
     if pending:
         group = replace(group, pending=group.pending.insert(event.producer_id, offsets))
         # The fence keeps a late marker of an earlier transaction from ending these offsets.
-        state = with_fence(state, event.producer_id, event.epoch)
+        if is_foreign(state, event.producer_id):
+            state = with_fence(state, event.producer_id, event.epoch)
     else:
         group = replace(group, offsets=offsets)
     group = with_lease(group, event.member_id, state.timestamp)
@@ -97,7 +98,8 @@ def _offsets_committed(state: State, event: OffsetsCommitted) -> State:
 
 def _group_marker_written(state: State, event: GroupMarkerWritten) -> State:
     """End the pending offsets of a transaction; fence a producer of another chain, also if it had none here."""
-    state = with_fence(state, event.producer_id, event.epoch)
+    if is_foreign(state, event.producer_id):
+        state = with_fence(state, event.producer_id, event.epoch)
     group = state.groups.get(event.group)
     if group is None or event.producer_id not in group.pending:
         return state

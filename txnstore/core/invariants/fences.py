@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from txnstore.core.fences import is_foreign
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
 from txnstore.core.model import sorted_items
 from txnstore.core.routing import CATALOG
-from txnstore.core.state import State
+from txnstore.core.state import State, is_foreign
 from txnstore.core.transactions.model import MAX_EPOCH
 from txnstore.core.view import View
 

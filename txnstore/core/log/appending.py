@@ -23,7 +23,7 @@ from txnstore.core.log.model import (
 )
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import Draft, Fold, State, replace
+from txnstore.core.state import Draft, Fold, State, is_foreign, replace
 from txnstore.errors import (
     InvalidPidMappingError,
     InvalidTxnStateError,
@@ -43,7 +43,7 @@ def _batch_appended(state: State, event: BatchAppended) -> State:
         producers = producers.insert(batch.producer_id, _remember(producers.get(batch.producer_id), batch, state))
         if batch.transactional and batch.producer_id not in open_txns:
             open_txns = open_txns.insert(batch.producer_id, batch.base_offset)
-    if batch.transactional:
+    if batch.transactional and is_foreign(state, batch.producer_id):
         state = with_fence(state, batch.producer_id, batch.epoch)
     return with_partition(
         state,
@@ -96,7 +96,8 @@ def _marker_written(state: State, event: MarkerWritten) -> State:
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
-    state = with_fence(state, event.producer_id, event.epoch)
+    if is_foreign(state, event.producer_id):
+        state = with_fence(state, event.producer_id, event.epoch)
     return with_partition(state, tp, replace(after, aborted=aborted))
 
 
@@ -108,7 +109,7 @@ def _producer_fenced(state: State, event: ProducerFenced) -> State:
         fenced = ProducerState(event.epoch, (), state.timestamp, first_offset)
         producers = partition.producers.insert(event.producer_id, fenced)
         state = with_partition(state, tp, replace(partition, producers=producers))
-    return with_fence(state, event.producer_id, event.epoch)
+    return with_fence(state, event.producer_id, event.epoch) if is_foreign(state, event.producer_id) else state
 
 
 def with_partition(state: State, tp: TopicPartition, partition: Partition) -> State:

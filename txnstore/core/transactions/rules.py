@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from txnstore.core.fences import check_fence, fenced_epoch, is_foreign, is_left_open, lacks_markers
+from txnstore.core.fences import check_fence, fenced_epoch, is_left_open, lacks_markers
 from txnstore.core.groups.events import GroupMarkerWritten
 from txnstore.core.groups.offsets import commit_offsets
 from txnstore.core.log.appending import append_batch, check_added, check_plain_producer, find_batch, partition_of
@@ -22,9 +22,8 @@ from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.events import MarkerWritten, ProducerFenced
 from txnstore.core.log.model import Partition
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
-from txnstore.core.ordering import observe
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import Draft, State, leads_group, leads_partition
+from txnstore.core.state import Draft, State, is_foreign, leads_group, leads_partition, observe
 from txnstore.core.transactions.commands import (
     AbortTxn,
     CompleteTxn,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from txnstore.core.fences import is_foreign, with_fence
+from txnstore.core.fences import with_fence
 from txnstore.core.model import NO_PRODUCER, Map, Outcome, ProducerIdentity
-from txnstore.core.state import Fold, State, leads_group, leads_partition, replace
+from txnstore.core.state import Fold, State, is_foreign, leads_group, leads_partition, replace
 from txnstore.core.transactions.commands import EndTxn, Unfinished
 from txnstore.core.transactions.events import (
     OffsetsAdded,
