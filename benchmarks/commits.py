@@ -45,7 +45,7 @@ def run() -> Iterator[Result]:
             commits.append(seconds(commit))
         store.close()
     detail = f"raw {median_ms(raws):.2f} ms, txnstore {median_ms(commits):.2f} ms"
-    yield Result("commit of 100 records / raw", median_ms(commits) / median_ms(raws), 2.0, at_most=True, detail=detail)
+    yield Result("commit of 100 records / raw", median_ms(commits) / median_ms(raws), 1.35, at_most=True, detail=detail)
     first, last = median_ms(commits[:50]), median_ms(commits[-50:])
     drift = median_ms(raws[-50:]) / median_ms(raws[:50])
     detail = f"first {first:.2f} ms, last {last:.2f} ms, while raw drifted by {drift:.2f}"

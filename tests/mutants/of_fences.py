@@ -53,9 +53,9 @@ FENCES = (
     ),
     Mutant(
         "a marker fences nothing beyond its own partition",
-        log_appending._marker_written,
-        "if is_foreign(state, event.producer_id):",
-        "if False:",
+        fences.with_fence,
+        "return replace(state, fences=state.fences.insert(producer_id, fence))",
+        "return state",
         test=_FENCES + "test_fen_02_a_marker_fences_places_that_took_no_part",
     ),
     Mutant(
