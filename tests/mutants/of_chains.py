@@ -89,7 +89,7 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a recoverer leaves what is decided",
-        recovery._is_left,
+        recovery._is_abandoned,
         "return txn.outcome is not None or txn.expired(now)",
         "return txn.expired(now)",
         chains=3,
