@@ -97,7 +97,7 @@ def test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on(
     clock.advance(TIMEOUT_MS + 1)
     store.recover()
     assert store.transaction(name_of(store)).epoch == producer.epoch + 1
-    with pytest.raises(InvalidProducerEpochError, match="aborted by somebody else"):
+    with pytest.raises(InvalidProducerEpochError, match="aborted by another process"):
         call(producer)
     assert (seen(store), offset(store)) == ({}, None)
     assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}

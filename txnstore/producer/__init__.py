@@ -1,8 +1,8 @@
-"""Producers: records in, batches out, transactions around them.
+"""Producers: append records in batches, idempotently or in transactions.
 
 A record goes from :class:`Producer` into the open batch of its partition (:mod:`~txnstore.producer.accumulator`). The
-:mod:`~txnstore.producer.sender` uploads full batches, and registers uploaded ones with the chain when a flush, a full
-buffer or a commit asks for it. The :mod:`~txnstore.producer.transaction_manager` decides which call fits which state.
+:mod:`~txnstore.producer.sender` uploads full batches and registers uploaded ones with the chain on a flush, a full
+buffer or a commit. The :mod:`~txnstore.producer.transaction_manager` decides which call each state allows.
 """
 
 from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture

@@ -1,7 +1,7 @@
-"""Where records wait: one open batch per partition, and the sealed ones that are being uploaded.
+"""Buffers of a producer: one open batch per partition, and the sealed batches that are not registered yet.
 
-Kafka's ``RecordAccumulator``. What fills the buffers is counted as it comes and goes, so a send costs the same however
-many batches wait.
+Kafka's ``RecordAccumulator``. Each change updates the number of buffered bytes, so the cost of a send does not depend
+on the number of batches.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 
 
 class TopicBuffer:
-    """A topic as the producer writes it: decoded once for each version of it.
+    """What a producer needs to know of one version of a topic, decoded once.
 
-    ``sticky``: the batch of records without a key. ``state``: that of the catalog in which the topic was last found
-    unchanged.
+    Attributes:
+        sticky: The open batch for records without a key.
+        state: The newest state of the catalog in which this version was found to be current.
     """
 
     __slots__ = ("max_bytes", "partitions", "row_format", "stamped", "state", "sticky", "topic", "tps", "writer")
@@ -55,7 +56,7 @@ class TopicBuffer:
         self.tps = [TopicPartition(writer.topic.name, number) for number in range(self.partitions)]
         self.row_format = RowFormat(writer) if writer.schema is not None else None
         self.max_bytes = writer.config.max_message_bytes
-        # Under LogAppendTime the record gets the time of its append, whatever it brought (as in Kafka).
+        # Under LogAppendTime a record gets the time of its append, not its own timestamp (as in Kafka).
         self.stamped = not writer.config.append_time
         self.state: object = None
         self.sticky: Batch | None = None
@@ -63,7 +64,7 @@ class TopicBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of the topic's stored schema; ``first`` is the number of the first one in what was sent."""
+    """Rows of the topic's stored schema; ``first`` is the row number of the first one in the sent data."""
 
     buffer: TopicBuffer
     rows: pa.Table
@@ -73,8 +74,11 @@ class Piece:
 class RecordAccumulator:
     """The buffers of a producer, guarded by the lock of its transaction manager.
 
-    ``buffered``: bytes in open batches and in uploads that have not ended. ``unstarted``: sealed batches whose upload
-    nobody has begun. ``sealed``: all batches that are sealed and not registered, in the order of their seals.
+    Attributes:
+        buffer_bytes: The number of buffered bytes from which :meth:`Producer.send` blocks.
+        buffered: Bytes in open batches and in uploads that have not ended.
+        unstarted: Sealed batches whose upload has not started.
+        sealed: All sealed batches that are not registered, in the order in which they were sealed.
     """
 
     def __init__(
@@ -97,10 +101,10 @@ class RecordAccumulator:
 
     @property
     def waiting(self) -> bool:
-        """Whether something is not registered yet."""
+        """Whether a batch is not registered yet."""
         return bool(self._open or self.sealed)
 
-    # Taking in --------------------------------------------------------------------------------------------------------
+    # Adding records ---------------------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -111,7 +115,7 @@ class RecordAccumulator:
         headers: Headers | None,
         timestamp: int | None,
     ) -> RecordFuture:
-        """Put one record into its partition's batch. All of it is checked first, so a wrong one fails alone."""
+        """Add one record to the open batch of its partition. Checks it first, so an invalid record fails alone."""
         buffer = self._topics.get(topic) if type(topic) is str else None
         if buffer is None or partition is not None or buffer.state is not self._catalog.state:
             buffer = self._find(topic, partition)
@@ -158,7 +162,7 @@ class RecordAccumulator:
         self._check_number(self._find(topic, partition), partition)
 
     def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[Piece]:
-        """The rows in pieces that the buffer can take."""
+        """Divide the rows into pieces of at most half of the buffer."""
         buffer = self._find(topic, partition)
         most = max(1, self.buffer_bytes // 2)
 
@@ -173,7 +177,7 @@ class RecordAccumulator:
         return run()
 
     def send_table(self, piece: Piece, partition: int | None) -> list[TablePart]:
-        """Put rows into their partitions' batches."""
+        """Add rows to the open batches of their partitions."""
         buffer, table = piece.buffer, piece.rows
         writer, now = buffer.writer, self._clock()
         check_rows(writer, table)
@@ -188,7 +192,7 @@ class RecordAccumulator:
         return parts
 
     def _add(self, buffer: TopicBuffer, number: int, rows: pa.Table, places: _Places, now: int) -> Iterator[TablePart]:
-        """Cut the rows so that no batch grows far over its size."""
+        """Add the rows to batches, in parts that do not exceed the batch size by much."""
         at, average = 0, max(1, rows.nbytes // max(1, rows.num_rows))
         event_time = buffer.writer.event_time
         while at < rows.num_rows:
@@ -216,7 +220,7 @@ class RecordAccumulator:
     # Topics -----------------------------------------------------------------------------------------------------------
 
     def _find(self, topic: str, partition: int | None = None) -> TopicBuffer:
-        """The topic as the chain knows it now; asks at the head for one that is unknown, or too small."""
+        """The topic in the newest state known; reads the head if the topic or the partition is unknown there."""
         catalog = self._catalog
         state = catalog.state
         buffer = self._topics.get(topic) if type(topic) is str else None
@@ -266,13 +270,13 @@ class RecordAccumulator:
         return batch
 
     def look_again(self) -> None:
-        """The store may have been closed meanwhile, and opened again: its chains are others then."""
+        """Use the current chain object of the connection: a store that was closed and used again has new ones."""
         self._catalog = self._connection.chain
 
     # Sealing ----------------------------------------------------------------------------------------------------------
 
     def _seal(self, batch: Batch) -> None:
-        """No record is added to it any more, and its upload may begin. May be repeated after an interrupt."""
+        """Close the batch for records and queue its upload. Idempotent, so it can be repeated after an interrupt."""
         if not batch.sealed:
             batch.count()
             upload = Upload(batch)
@@ -300,25 +304,26 @@ class RecordAccumulator:
                 open_bytes -= batch.bytes
                 self._seal(batch)
 
-    # Leaving ----------------------------------------------------------------------------------------------------------
+    # Removing ---------------------------------------------------------------------------------------------------------
 
     def released(self, upload: Upload) -> None:
-        """The upload has ended: its rows take no room any more. May be told again."""
+        """Free the buffer space of an upload that has ended. Idempotent."""
         with self._lock:
             left = max(0, self.buffered - upload.size) if upload.buffered else self.buffered
             upload.buffered, self.buffered = False, left
         upload.batch.release()
 
     def forget(self, uploads: Sequence[Upload]) -> None:
-        """These batches are settled."""
+        """Remove batches that are settled."""
         with self._lock:
             for upload in uploads:
                 self.sealed.pop(upload, None)
 
     def abandon(self) -> list[Upload]:
-        """Nobody waits for anything any more: seal what is open, begin no upload, try none again.
+        """Abandon all batches: seal the open ones, start no upload, retry none.
 
-        Returns all uploads; they stay until :meth:`forget`.
+        Returns:
+            All uploads; they stay in the accumulator until :meth:`forget`.
         """
         with self._lock:
             for batch in list(self._open.values()):
@@ -329,7 +334,7 @@ class RecordAccumulator:
             return list(self.sealed)
 
     def row_format(self, batch: Batch) -> RowFormat | None:
-        """How the rows of a batch become columns; None for records without a schema."""
+        """The converter from rows to columns for a batch; None for a topic without a schema."""
         if batch.writer.schema is None:
             return None
         buffer = self._topics.get(batch.tp.topic)
@@ -337,13 +342,13 @@ class RecordAccumulator:
 
     @property
     def sealed_partitions(self) -> tuple[TopicPartition, ...]:
-        """The partitions whose batches are on their way, or uploaded and not registered."""
+        """The partitions with sealed batches that are not registered."""
         return tuple(dict.fromkeys(upload.batch.tp for upload in list(self.sealed)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Which rows of a sent table went to one partition, worked out when somebody asks."""
+    """The row numbers of a sent table that went to one partition, computed on demand."""
 
     numbers: npt.NDArray[np.int32]
     number: int

@@ -1,4 +1,4 @@
-"""Batches: records of one partition that become one segment, and settle together."""
+"""Batches: records of one partition that become one segment and have one outcome."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from txnstore.core.model import TopicPartition
 from txnstore.producer.records import RowFormat
 from txnstore.segment.schema import RecordTuple, records_to_table
 
-#: What a record costs in memory beside its bytes; for the estimate that fills a batch.
+#: Estimated memory of a record in addition to its bytes; counts towards the size of a batch.
 RECORD_OVERHEAD = 32
-#: The same of a row that is kept as an Arrow table of its own.
+#: The same for a row that is kept as an Arrow table of its own.
 TABLE_OVERHEAD = 1024
 
 
 class Flusher(Protocol):
-    """What a batch asks of its producer when somebody waits for it."""
+    """What a batch calls when a thread waits for its outcome."""
 
     def flush_for(self, batch: Batch) -> Exception | None:
-        """Flush in the calling thread; why the batch could not be written."""
+        """Flush in the calling thread; returns the error that prevented the write, or None."""
         ...
 
     def flush_soon(self, waiter: Waiter) -> None:
-        """Flush in the background; the waiter is woken when that has ended, with what prevented it."""
+        """Flush in the background, then wake the waiter with the error that prevented the write, or None."""
         ...
 
 
 class Waiter:
-    """A thread that waits for a batch. Woken once the batch is settled, or with what keeps it from being written.
+    """A thread that waits for a batch. Woken when the batch is settled, or with the error that prevents its write.
 
-    A queue of C code, so an interrupt cannot leave a lock taken.
+    Uses ``SimpleQueue``, which is implemented in C: an interrupt cannot leave its lock acquired.
     """
 
     __slots__ = ("_woken", "batch")
@@ -51,7 +51,7 @@ class Waiter:
         self._woken.put(hindrance)
 
     def wait(self, timeout: float | None) -> Exception | None:
-        """What :meth:`wake` was given. Raises ``queue.Empty`` after ``timeout`` seconds."""
+        """Wait for :meth:`wake` and return its argument. Raises ``queue.Empty`` after ``timeout`` seconds."""
         return self._woken.get(timeout=timeout if timeout is None else max(0.0, timeout))
 
 
@@ -99,9 +99,9 @@ class StickyPartitioner:
 
 
 class Batch:
-    """Records for one partition. Filled by the accumulator under the producer's lock, then sealed, uploaded, settled.
+    """Records of one partition. Filled by the accumulator under the producer's lock, then sealed, uploaded, settled.
 
-    It settles once: with the offsets it got, or with the error that ended it, which is never an interrupt.
+    It is settled once: with its offsets, or with an error, which is never an interrupt.
     """
 
     __slots__ = ("_appended", "_base", "_callbacks", "_error", "_flusher", "_pieces", "_rows", "_table", "_waiters",
@@ -112,14 +112,14 @@ class Batch:
         self.writer = writer
         self.opened_at = opened_at
         self.bytes = 0
-        self.rows = 0  # Counted when it is sealed.
+        self.rows = 0  # Set when the batch is sealed.
         self.sealed = False
         self._flusher = flusher
-        # Each with the number of its first row, so that a place in the batch is known by one step that is atomic:
-        # an interrupt leaves a row in the batch, or not, but never the rows after it under wrong numbers.
+        # Each with the number of its first row, so that one atomic step adds a row and fixes its number: after an
+        # interrupt the row is in the batch or not, and the rows after it have the right numbers in both cases.
         self._pieces: list[tuple[int, list[Any] | pa.Table]] = []
-        self._rows: list[Any] | None = None  # The last piece, if rows may be added to it.
-        self._base = 0  # Its first row.
+        self._rows: list[Any] | None = None  # The last piece, if it is a list of rows.
+        self._base = 0  # The number of its first row.
         self._table: pa.Table | None = None
         self._appended: Appended | None = None
         self._error: Exception | None = None
@@ -127,7 +127,7 @@ class Batch:
         self._callbacks: list[Callable[[], None]] = []
 
     def add_record(self, record: Any, size: int) -> int:
-        """Add a record (of a typed topic: a row as :class:`RowFormat` gives it); returns its row number."""
+        """Add a record, or a row as :class:`RowFormat` returns it; returns its row number."""
         rows = self._rows
         if rows is None:
             rows = self._new_rows()
@@ -144,7 +144,7 @@ class Batch:
         return rows
 
     def add_table(self, table: pa.Table, overhead: int = 0) -> int:
-        """Add rows that have the topic's stored schema; returns the number of the first."""
+        """Add rows of the topic's stored schema; returns the number of the first one."""
         first = self._end()
         self._rows = None
         self.bytes += table.nbytes + overhead
@@ -158,12 +158,12 @@ class Batch:
         return base + len(piece)
 
     def count(self) -> None:
-        """No row comes any more: remember how many there are."""
+        """Set ``rows`` to the number of rows, when the batch is sealed."""
         self.rows = self._end()
 
     def table(self, now_ms: int, row_format: RowFormat | None = None) -> pa.Table:
-        """All rows as one table. They are kept until :meth:`release`, so an upload may be tried again."""
-        pieces = self._pieces  # Before the table is looked at: they go when that is set.
+        """All rows as one table. It is kept until :meth:`release`, so that an upload can be retried."""
+        pieces = self._pieces  # Read before the table: another thread clears the pieces after it has set the table.
         table = self._table
         if table is None:
             tables = [self._as_table(piece, now_ms, row_format) for _, piece in pieces if len(piece)]
@@ -172,7 +172,7 @@ class Batch:
         return table
 
     def release(self) -> None:
-        """Let go of the rows."""
+        """Drop the rows."""
         self._pieces, self._rows, self._table = [], None, None
 
     def _as_table(self, piece: list[Any] | pa.Table, now_ms: int, row_format: RowFormat | None) -> pa.Table:
@@ -192,17 +192,17 @@ class Batch:
 
     @property
     def error(self) -> Exception | None:
-        """What ended it, if it failed."""
+        """The error of a failed batch, or None."""
         return self._error
 
     def resolve(self, appended: Appended) -> None:
-        """The batch is in the log."""
+        """Settle the batch: it is in the log."""
         if not self.settled:
             self._appended = appended
         self._wake()
 
     def fail(self, error: Exception) -> None:
-        """The batch will not get into the log. The first outcome stays."""
+        """Settle the batch with an error, unless it is settled already."""
         if not self.settled:
             self._error = error
         self._wake()
@@ -212,7 +212,7 @@ class Batch:
             waiter.wake()
 
     def call_back(self) -> None:
-        """Call those who asked to be told of the outcome. Each is called once, whoever calls this how often."""
+        """Call the registered callbacks. Each is called once, also if several threads call this method."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
@@ -221,10 +221,14 @@ class Batch:
             callback()
 
     def wait(self, timeout: float | None = None) -> Appended:
-        """Where the batch landed; raises what ended it.
+        """Wait for the outcome of the batch and return its offsets.
 
-        Waiting flushes the producer: in this thread without a ``timeout``; else in the background, so that the wait
-        ends after ``timeout`` seconds with a :class:`TimeoutError`, whatever the flush waits for.
+        Waiting flushes the producer: in this thread without a ``timeout``, else in the background, so that the wait
+        ends after ``timeout`` seconds even if the flush does not.
+
+        Raises:
+            TimeoutError: The batch is not settled after ``timeout`` seconds.
+            TxnStoreError: The error of the batch, or of the flush that could not write it.
         """
         if not self.settled:
             hindrance = self._flusher.flush_for(self) if timeout is None else None
@@ -238,9 +242,9 @@ class Batch:
         return self._appended
 
     def _wait(self, timeout: float | None) -> Exception | None:
-        """Wait until the batch is settled, or for what keeps it from being written."""
+        """Wait until the batch is settled, or for the error that prevents its write."""
         waiter = Waiter(self)
-        self._waiters.append(waiter)  # From here on, whoever settles it wakes this.
+        self._waiters.append(waiter)  # From here on, the thread that settles the batch wakes this waiter.
         if timeout is not None and not self.settled:
             self._flusher.flush_soon(waiter)
         hindrance: Exception | None = None
@@ -249,23 +253,28 @@ class Batch:
                 hindrance = waiter.wait(timeout)
             except Empty:
                 if not self.settled:
-                    msg = f"no answer for a batch of {self.tp} within {timeout} s"
+                    msg = f"no outcome for a batch of {self.tp} within {timeout} s"
                     raise TimeoutError(msg) from None
         return hindrance
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Call back once the outcome is known; immediately if it is."""
+        """Call ``callback`` when the batch is settled; immediately if it is settled already."""
         self._callbacks.append(callback)
         if self.settled:
             self.call_back()
 
 
 class Upload:
-    """A sealed batch on its way to the storage.
+    """The upload of a sealed batch. It ends with ``new_batch`` or ``error``.
 
-    ``task``: the thread of the pool that uploads it; None until it is submitted. It ends with ``new_batch`` or
-    ``error``. ``abandoned``: nobody needs it any more, so it is not tried again. ``buffered``: it counts as part of the
-    producer's buffer.
+    Attributes:
+        batch: The batch.
+        size: Its size in the producer's buffer, in bytes.
+        task: The task of the pool that runs the upload; None until it is submitted.
+        new_batch: The description of the uploaded segment.
+        error: The error of a failed upload.
+        abandoned: Whether the batch was given up, so that its upload is not repeated.
+        buffered: Whether it counts as part of the producer's buffer.
     """
 
     __slots__ = ("abandoned", "batch", "buffered", "error", "new_batch", "size", "task")

@@ -1,4 +1,4 @@
-"""Why an epoch is too old: only this transaction was aborted, or a newer instance has taken over."""
+"""Tells whether an epoch is too old because the transaction was aborted, or because a newer instance fenced it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from txnstore.errors import InvalidPidMappingError, InvalidProducerEpochError, P
 
 
 def refusal(connection: Connection, identity: ProducerIdentity, error: Exception) -> Exception:
-    """The error to raise for a refused command: abortable if only this transaction was aborted, else ``error``.
+    """The error to raise for a refused command: an abortable one if only this transaction was aborted, else ``error``.
 
-    Kafka's broker tells INVALID_PRODUCER_EPOCH and PRODUCER_FENCED apart (KIP-588). Here the coordinator's chain does:
-    it remembers the last identity of a transactional id and how its transaction ended, until an instance is
-    initialized anew. One request, and none for another error.
+    Kafka distinguishes INVALID_PRODUCER_EPOCH from PRODUCER_FENCED (KIP-588). The coordinator's chain keeps the last
+    identity of a transactional id and the outcome of its transaction until the next init, which is enough to decide.
+    One request for an error of fencing, none for any other.
+
+    Returns:
+        An :class:`InvalidProducerEpochError` if another process aborted the transaction, else ``error`` itself.
 
     Raises:
         StorageError: The chain could not be read.
@@ -28,5 +31,5 @@ def refusal(connection: Connection, identity: ProducerIdentity, error: Exception
         return error
     timeout = f"{txn.timeout_ms / 1000:g} s"
     return InvalidProducerEpochError(
-        f"the transaction of {identity} was aborted by somebody else, as after its timeout of {timeout}"
+        f"the transaction of {identity} was aborted by another process, as happens after its timeout of {timeout}"
     )

@@ -1,4 +1,4 @@
-"""The futures of records and tables that are on their way."""
+"""Futures of sent records and tables."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record landed. ``timestamp`` in ms: its event time, which is that of the send if none was given.
+    """The position and timestamp of a record that was written.
 
-    If the topic has none (``message.timestamp.type=LogAppendTime``, or a schema without a timestamp column), it is the
-    time of the append: what a reader finds as ``_timestamp``.
-
-    ``offset`` is -1 if the answer to a commit was lost, and a compaction merged the record before it was repeated.
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        offset: Its offset; -1 if the answer to a commit was lost, and a compaction merged the record before the commit
+            was repeated.
+        timestamp: What a reader finds as ``_timestamp``, in milliseconds since the epoch: the event time (by default
+            the time of the send), or the time of the append if the topic has ``message.timestamp.type=LogAppendTime``
+            or a schema without a timestamp column.
     """
 
     topic: str
@@ -38,7 +42,7 @@ class RecordMetadata:
 
 
 class _SendFuture(Generic[T]):
-    """What ``concurrent.futures.Future`` offers to the one who waits, without the cost of one per record."""
+    """The reading methods of ``concurrent.futures.Future``, without the cost of one ``Future`` per record."""
 
     __slots__ = ()
 
@@ -53,32 +57,39 @@ class _SendFuture(Generic[T]):
         return all(batch.settled for batch in self._batches())
 
     def running(self) -> bool:
-        """Whether it is still on its way."""
+        """Whether the outcome is not known yet."""
         return not self.done()
 
     def cancelled(self) -> bool:
-        """False: what was sent is taken back only by aborting the transaction."""
+        """Always False: a sent record is taken back only by aborting its transaction."""
         return False
 
     def cancel(self) -> bool:
-        """False: see :meth:`cancelled`."""
+        """Do nothing and return False: see :meth:`cancelled`."""
         return False
 
     def result(self, timeout: float | None = None) -> T:
-        """The outcome. Waiting for it flushes the producer.
+        """Wait for the outcome and return it. Waiting flushes the producer.
 
         Args:
-            timeout: Seconds after which the wait ends, whatever the flush waits for. None: no bound; the flush runs in
+            timeout: Seconds after which the wait ends, even if the flush does not. None: no limit; the flush runs in
                 this thread.
 
         Raises:
-            TimeoutError: The outcome is not known after ``timeout``; the record is still on its way.
-            TxnStoreError: What ended the send.
+            TimeoutError: The outcome is not known after ``timeout`` seconds; the record may still be written.
+            TxnStoreError: The send failed.
         """
         return self._value(timeout)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The error of the send, or None. Waits as :meth:`result` does."""
+        """Wait as :meth:`result` does, and return the error of the send, or None.
+
+        Args:
+            timeout: Seconds after which the wait ends; None: no limit.
+
+        Raises:
+            TimeoutError: The outcome is not known after ``timeout`` seconds.
+        """
         try:
             self._value(timeout)
         except TimeoutError:
@@ -88,10 +99,10 @@ class _SendFuture(Generic[T]):
         return None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call ``callback(self)`` when the outcome is known; what it raises is logged and ignored (API-10).
+        """Call ``callback(self)`` when the outcome is known (API-10).
 
-        It is called after the commit or flush that settled the record has done its work, in the same thread, and may
-        use the producer.
+        The thread that runs the commit or flush calls it, after that has released its locks, so the callback may use
+        the producer. Exceptions of the callback are logged and ignored.
         """
         left = len(self._batches())
         lock = threading.Lock()
@@ -114,7 +125,7 @@ class _SendFuture(Generic[T]):
 
 
 class RecordFuture(_SendFuture[RecordMetadata]):
-    """The future :class:`RecordMetadata` of one record."""
+    """The future of one record; its result is a :class:`RecordMetadata`."""
 
     __slots__ = ("_batch", "_row", "_timestamp")
 
@@ -135,9 +146,14 @@ class RecordFuture(_SendFuture[RecordMetadata]):
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """``count`` rows of a sent table that went into one batch, from its row ``first`` on.
+    """Rows of a sent table that went into one batch.
 
-    ``places(count)`` gives their numbers in the table, ``times`` their event times; None: that of the append.
+    Attributes:
+        batch: The batch.
+        first: The number of the first of these rows in the batch.
+        count: The number of rows.
+        places: Called with ``count``, returns the row numbers in the table.
+        times: The event times of the rows; None: the time of the append.
     """
 
     batch: Batch
@@ -148,7 +164,7 @@ class TablePart:
 
 
 class TableFuture(_SendFuture["list[RecordMetadata]"]):
-    """The future list of :class:`RecordMetadata`, one per row in the table's order; built when it is asked for."""
+    """The future of a table; its result is a list of :class:`RecordMetadata`, one per row, in the order of the rows."""
 
     __slots__ = ("_parts",)
 

@@ -1,4 +1,4 @@
-"""The thread of a sender: it flushes what has lingered long enough, and what somebody waits for with a time limit."""
+"""The background thread of a sender: flushes after the linger time, and for callers that wait with a timeout."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from txnstore.producer.batches import Batch, Waiter
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds until a flush that failed is tried again.
+#: Seconds until a failed flush is repeated.
 _AGAIN = 1.0
 
 
 class Flushing(Protocol):
-    """What the thread calls."""
+    """What the thread calls of the sender."""
 
     def flush_for(self, batch: Batch | None) -> Exception | None:
-        """Flush; why it could not be done."""
+        """Flush; returns the error that prevented it, or None."""
         ...
 
     @property
     def has_more(self) -> bool:
-        """Whether another flush may write what this one did not."""
+        """Whether another flush may write records that the last one did not."""
         ...
 
 
-#: A sender to flush for, with the one who waits for it; None instead of a sender ends the thread.
+#: A sender to flush, and the waiter to wake afterwards; None instead of a sender ends the thread.
 _Order = tuple[Flushing | None, Waiter | None]
 
 
 class Linger:
-    """Orders to the thread. With ``seconds`` it runs from the start; without, it starts when somebody waits.
+    """The thread and the queue of its orders.
 
-    The thread refers to the sender only from an order to its end, so a producer that nobody refers to any more is
-    written out, and then collected with its thread.
+    The thread refers to the sender only while it serves an order, so a producer without other references is flushed,
+    then collected, and its thread ends.
+
+    Args:
+        sender: The sender to flush.
+        seconds: The linger time. None: no flush by time; the thread starts with the first waiter.
+        again: Seconds until a failed flush is repeated.
     """
 
     def __init__(self, sender: Flushing, seconds: float | None, again: float = _AGAIN) -> None:
@@ -49,7 +54,7 @@ class Linger:
         self._again = again
         self._stopped = False
         self.thread: threading.Thread | None = None
-        #: Whether a flush is due. Set before the order is given, taken back before the flush begins.
+        #: Whether a flush is ordered. Set before the order is queued, reset before the flush begins.
         self.woken = seconds is None
         finalizer = weakref.finalize(sender, self._orders.put, (None, None))
         finalizer.atexit = False
@@ -57,26 +62,26 @@ class Linger:
             self._start()
 
     def _start(self) -> None:
-        """Start the thread. If an interrupt comes in between, another one may start; they share the orders."""
+        """Start the thread. After an interrupt in between a second one may start; both take orders from the queue."""
         if self.thread is None and not self._stopped:
             thread = threading.Thread(target=_run, args=(self._orders, self), name="txnstore-linger", daemon=True)
             thread.start()
             self.thread = thread
 
     def wake(self) -> None:
-        """Records wait: flush them when they have lingered."""
+        """Order a flush after the linger time."""
         sender = self._sender()
         if self._seconds is not None and not self._stopped and sender is not None:
             self.woken = True
             self._orders.put((sender, None))
 
     def demand(self, waiter: Waiter) -> None:
-        """Flush now, and wake the waiter then."""
+        """Order a flush without delay, and wake the waiter after it."""
         self._start()
         self._orders.put((self._sender(), waiter))
 
     def stop(self) -> None:
-        """End the thread; the caller flushes what is left."""
+        """End the thread; the caller flushes the remaining records."""
         self._stopped = True
         self._orders.put((None, None))
         thread = self.thread
@@ -86,7 +91,7 @@ class Linger:
     # In the thread ----------------------------------------------------------------------------------------------------
 
     def due(self, waiters: list[Waiter]) -> bool:
-        """Wait until the flush is due; False to end. Another order ends the wait; one that waits is added."""
+        """Wait for the linger time or the next order, whose waiter is added; returns False to end the thread."""
         if waiters:
             return True
         try:
@@ -98,7 +103,7 @@ class Linger:
         return order is not None
 
     def flush(self, sender: Flushing, waiters: list[Waiter]) -> bool:
-        """Flush until it succeeds, a pause between two tries; False to end."""
+        """Flush until it succeeds, with a pause between two attempts; returns False to end the thread."""
         while True:
             if self._seconds is not None:
                 self.woken = False
@@ -130,7 +135,7 @@ def _run(orders: SimpleQueue[_Order], linger: Linger) -> None:
 
 
 def _serve(orders: SimpleQueue[_Order], linger: Linger) -> bool:
-    """Serve one order; False to end. A function of its own, so that nothing refers to the sender between two orders."""
+    """Serve one order; False to end the thread. A function, so no variable refers to the sender between two orders."""
     sender, waiter = orders.get()
     if sender is None:
         return False
@@ -139,7 +144,7 @@ def _serve(orders: SimpleQueue[_Order], linger: Linger) -> bool:
 
 
 def linger_seconds(linger: float | str | None, transactional_id: str | None) -> float | None:
-    """What a producer was asked for: a number of seconds, None (never by itself) or its default."""
+    """The linger time in seconds, with the default resolved; None: no flush by time."""
     if linger == "default":
         return 0.1 if transactional_id is None else None
     if linger is None:

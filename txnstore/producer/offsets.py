@@ -1,4 +1,4 @@
-"""Offsets that are committed with a transaction."""
+"""Checks of the offsets that a transaction commits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ def txn_offsets(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
     group: str | GroupMetadata,
 ) -> TxnOffsets:
-    """Positions as a command carries them. :class:`InvalidConfigError` says what is wrong with one."""
+    """The part of a command that commits these offsets to a group.
+
+    Raises:
+        InvalidConfigError: The mapping, an offset or the group has a wrong type or value.
+    """
     if not isinstance(cast("object", offsets), Mapping):
         msg = f"offsets must be a mapping of TopicPartition to the next offset, not {offsets!r}"
         raise InvalidConfigError(msg)

@@ -1,4 +1,4 @@
-"""What became of batches: failed ones are remembered until somebody heard of them, callbacks called under no lock."""
+"""Outcomes of batches: keeps failures until a call reports them, and calls the done callbacks without a lock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from txnstore.producer.transaction_manager import TransactionManager
 
 
 class Outcomes:
-    """The batches that have settled and whose callbacks were not called, and ``failed``, those nobody has heard of."""
+    """Settled batches whose callbacks have not been called, and failures that no call has reported.
+
+    Attributes:
+        failed: The failed batches that no call of the application has reported yet, with their errors.
+    """
 
     def __init__(self, manager: TransactionManager, accumulator: RecordAccumulator) -> None:
         self._manager = manager
@@ -20,14 +24,14 @@ class Outcomes:
         self.failed: list[tuple[Batch, Exception]] = []
 
     def fail_and_forget(self, uploads: Sequence[Upload], error: Exception) -> None:
-        """The batches of these uploads have failed, and leave the accumulator."""
+        """Fail the batches of these uploads and remove them from the accumulator."""
         self.fail(uploads, error)
-        for upload in uploads:  # One that was abandoned before it began has released nothing itself.
+        for upload in uploads:  # An upload that was abandoned before it began has not left the buffer.
             self._accumulator.released(upload)
         self._accumulator.forget(uploads)
 
     def fail(self, uploads: Sequence[Upload], error: Exception) -> None:
-        """The batches of these uploads have failed, unless their outcome is known already."""
+        """Fail the batches of these uploads that are not settled."""
         for upload in uploads:
             if not upload.batch.settled:
                 upload.batch.fail(error)
@@ -35,18 +39,18 @@ class Outcomes:
         self.settled([upload.batch for upload in uploads])
 
     def settled(self, batches: Sequence[Batch]) -> None:
-        """The outcome of these batches is known; :meth:`tell` calls their callbacks."""
+        """Queue the callbacks of settled batches for :meth:`tell`."""
         self._told += batches
 
     def heard(self) -> None:
-        """The caller hears of what failed: the next call need not report it.
+        """Forget the failures that the current call reports. The caller holds the sender's turn.
 
-        Called while it has the sender's turn: what fails after that is for the one who has the turn then.
+        A failure after that is reported by the next call.
         """
         self.failed.clear()
 
     def tell(self) -> None:
-        """Call the done callbacks of settled batches, when no lock is held; all of them are settled by then."""
+        """Call the done callbacks of settled batches. The caller must hold no lock."""
         while not self._manager.forked:
             try:
                 batch = self._told.popleft()

@@ -1,4 +1,4 @@
-"""What an outside coordinator keeps of a transaction that it decides (KIP-939)."""
+"""The name of a prepared transaction, which an external coordinator stores (KIP-939)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ _TEXT = re.compile(r"(\d+):(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class PreparedTxn:
-    """The name of a prepared transaction: producer id and epoch. ``str`` gives it as text, :meth:`parse` takes that."""
+    """The name of a prepared transaction. ``str()`` returns it as text, :meth:`parse` reads that text.
+
+    Attributes:
+        producer_id: The producer id.
+        epoch: The epoch of the transaction.
+    """
 
     producer_id: int
     epoch: int
@@ -22,11 +27,18 @@ class PreparedTxn:
 
     @classmethod
     def parse(cls, text: str | PreparedTxn) -> PreparedTxn:
-        """The transaction of this text. :class:`InvalidConfigError` if it is none."""
+        """The transaction with this text.
+
+        Args:
+            text: ``"<producer id>:<epoch>"``; a :class:`PreparedTxn` is returned as it is.
+
+        Raises:
+            InvalidConfigError: The text has another form.
+        """
         if isinstance(text, PreparedTxn):
             return text
         found = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            msg = f"a prepared transaction is named by 'producer id:epoch', not by {text!r}"
+            msg = f"a prepared transaction is named '<producer id>:<epoch>', such as '7:3', not {text!r}"
             raise InvalidConfigError(msg)
         return cls(int(found[1]), int(found[2]))

@@ -1,4 +1,4 @@
-"""Records and rows, checked before they are taken in: a wrong one fails alone and not its batch."""
+"""Checks of records and rows before they are added to a batch, so that an invalid one fails alone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import as_milliseconds, fill_timestamps
 from txnstore.validation import is_unicode
 
-#: The years 1 to 9999 in milliseconds: all that Python, Spark and DuckDB can read. One row beyond would make its whole
-#: topic unreadable there, and it is nearly always a time in another unit.
+#: The years 1 to 9999 in milliseconds: the range that Python, Spark and DuckDB can read. One row outside of it would
+#: make its whole topic unreadable there, and is nearly always a time in another unit.
 _MIN_TIMESTAMP, MAX_TIMESTAMP = -62_135_596_800_000, 253_402_300_799_999
 
 
@@ -29,9 +29,13 @@ def check_record(
     headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None,
     timestamp: int,
 ) -> tuple[Any, bytes | None, int]:
-    """The tuple that a batch keeps, the key that chooses the partition, and the size.
+    """Check a record of a topic without a schema.
 
-    All of it is checked here, so that a wrong record fails alone and not its batch.
+    Returns:
+        The tuple that a batch keeps, the key that chooses the partition, and the size in bytes.
+
+    Raises:
+        SchemaMismatchError: A part of the record has a wrong type or value.
     """
     key, value = _bytes_or_none(topic, "key", key), _bytes_or_none(topic, "value", value)
     pairs: list[tuple[str, bytes | None]] | None = None
@@ -58,7 +62,7 @@ def _bytes_or_none(topic: str, what: str, data: object) -> bytes | None:
 
 
 def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
-    """The headers as pairs, in their order; a name may be there twice."""
+    """The headers as pairs, in their order; a name may occur several times."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
         found = [(name, _bytes_or_none(topic, f"header {name!r}", content)) for name, content in pairs]  # type: ignore[attr-defined]
@@ -73,11 +77,11 @@ def _headers(topic: str, headers: object) -> list[tuple[str, bytes | None]]:
 
 
 class RowFormat:
-    """The rows of a typed topic: each is checked when it is sent, and all of a batch are converted together.
+    """Checks the rows of a typed topic one by one, and converts those of a batch together.
 
     A row whose values have the plain Python types of their columns is checked by one function per column, and kept as a
-    tuple. Any other row takes the way of tables (:func:`normalize`), alone, and is kept as a table of one row. So a
-    row that is wrong fails alone, and no row changes what another one means.
+    tuple. Any other row is converted alone (:func:`normalize`) and kept as a table of one row. So an invalid row
+    fails alone, and the conversion of a row does not depend on other rows.
     """
 
     __slots__ = ("_checks", "_event_time", "_key", "_pack", "_writer")
@@ -95,7 +99,14 @@ class RowFormat:
         self._pack = _PACKERS.get(writer.schema.types[self._key]) if self._key is not None else None
 
     def check(self, value: object, now_ms: int) -> tuple[Any, bytes | None, int, int | None]:
-        """The row as a batch keeps it, its key, size in bytes and event time in ms. Raises what is wrong with it."""
+        """Check a row.
+
+        Returns:
+            The row as a batch keeps it, its key, its size in bytes, and its event time in milliseconds.
+
+        Raises:
+            SchemaMismatchError: The row does not fit the schema.
+        """
         if type(value) is dict:
             found = self._plain(value, now_ms)
             if found is not None:
@@ -103,7 +114,7 @@ class RowFormat:
         return self._unusual(value, now_ms)
 
     def _plain(self, row: dict[Any, Any], now_ms: int) -> tuple[Any, bytes | None, int, int | None] | None:
-        """The same of a row of plain values; None if another one is among them, or if something is wrong."""
+        """The same for a row of plain values; None if a value is not plain or the row does not fit the schema."""
         values: list[Any] = []
         size = taken = 0
         for name, nullable, check in self._checks:
@@ -163,7 +174,7 @@ class RowFormat:
         return table, encoded, table.nbytes, moment
 
     def table(self, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-        """Rows that :meth:`check` gave as tuples, as a table of the stored schema."""
+        """Rows that :meth:`check` returned as tuples, as a table of the stored schema."""
         stored = self._writer.stored
         columns = zip(*rows, strict=True)
         arrays = [pa.array(values, field.type) for field, values in zip(stored, columns, strict=True)]
@@ -171,14 +182,14 @@ class RowFormat:
 
 
 def check_no_envelope(writer: TopicWriter, key: object, headers: object, timestamp: object) -> None:
-    """Refuse what only records without a schema have."""
+    """Refuse a key, headers and a timestamp, which only records of topics without a schema have."""
     if key is not None or headers is not None or timestamp is not None:
         name = writer.topic.name
         msg = f"topic {name!r} has a schema: its key and timestamp are columns, and it has no headers"
         raise SchemaMismatchError(msg)
 
 
-#: The value as Arrow takes it for the column's type, and its bytes; None: it is not plain, or wrong.
+#: The value as Arrow takes it for the column's type, and its size in bytes; None: it is not plain, or does not fit.
 _Check = Callable[[Any], tuple[Any, int] | None]
 
 #: Keys of these types are numbers of big-endian bytes (:func:`~txnstore.segment.partition.key_bytes`).
@@ -194,7 +205,7 @@ _UNITS = {"ms": dt.timedelta(milliseconds=1), "us": dt.timedelta(microseconds=1)
 
 
 def value_check(kind: pa.DataType, *, is_time: bool) -> _Check | None:
-    """What checks plain values of a column; None for types whose values all take the slow way.
+    """The check of plain values of a column; None for types whose values are always converted row by row.
 
     ``is_time``: integers are times in milliseconds.
     """
@@ -254,7 +265,7 @@ def check_size(writer: TopicWriter, size: int) -> None:
 
 
 def check_rows(writer: TopicWriter, table: pa.Table) -> None:
-    """Refuse rows that are too large, and times that no reader could show."""
+    """Refuse rows that are too large, and times outside the years 1 to 9999."""
     _check_row_sizes(writer, table)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_timestamp(column.type):
@@ -274,7 +285,7 @@ def _check_times(topic: str, name: str, column: Any, per_ms: int) -> None:
 
 
 def _check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:
-    """A row is too large if one of its binary or string cells is; a whole table that is small needs no look."""
+    """Refuse rows with a binary or string cell over the limit; a table below the limit needs no check."""
     if table.nbytes <= writer.config.max_message_bytes:
         return
     for column in table.columns:

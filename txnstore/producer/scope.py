@@ -9,7 +9,7 @@ from txnstore.errors import TxnStoreError, UnknownOutcomeError
 
 
 class Transactional(Protocol):
-    """What a transaction is begun and ended on."""
+    """An object with transactions: a producer, or a job that wraps one."""
 
     def begin_transaction(self) -> None: ...
 
@@ -22,7 +22,12 @@ P = TypeVar("P", bound=Transactional)
 
 
 class TransactionScope(Generic[P]):
-    """The ``with`` block of :meth:`Producer.transaction`."""
+    """The ``with`` block of :meth:`Producer.transaction`: begins a transaction, and ends it when the block ends.
+
+    The end of the block commits; an exception in it aborts and is raised again. After an interrupt, such as
+    ``KeyboardInterrupt``, the transaction is left open. If the commit fails, the transaction is aborted, unless the
+    error is fatal, or the outcome is unknown and only the same commit may be repeated (API-08).
+    """
 
     __slots__ = ("_producer",)
 
@@ -48,14 +53,14 @@ class TransactionScope(Generic[P]):
         try:
             self._producer.commit_transaction()
         except UnknownOutcomeError:
-            raise  # Only the same call may follow (API-08).
+            raise  # Only the same call may be repeated (API-08).
         except TxnStoreError as error:
             if not error.fatal:
                 self._abort_quietly(error)
             raise
 
     def _abort_quietly(self, error: Exception) -> None:
-        """Abort after the block's own error, which stays the one that the caller sees."""
+        """Abort after an error, which the caller gets; a failure of the abort is added to it as a note."""
         try:
             self._producer.abort_transaction()
         except TxnStoreError as second:

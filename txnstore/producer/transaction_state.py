@@ -11,7 +11,7 @@ class State(Enum):
 
     READY = auto()
     IN_TRANSACTION = auto()
-    PREPARED_TRANSACTION = auto()  # Everything is written, and an outside coordinator decides (KIP-939).
+    PREPARED_TRANSACTION = auto()  # All records are registered; an external coordinator decides (KIP-939).
     COMMITTING_TRANSACTION = auto()  # Also while the outcome of the commit is unknown (API-08).
     ABORTING_TRANSACTION = auto()
     ABORTABLE_ERROR = auto()
@@ -20,22 +20,22 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a producer: calls of the application, and what the sender reports."""
+    """Calls of the application, and results that the sender reports."""
 
     BEGIN = auto()
     SEND = auto()
     SEND_OFFSETS = auto()
     FLUSH = auto()
     PREPARE = auto()
-    TAKE_OVER = auto()  # A predecessor has prepared a transaction, and this producer goes on with it.
+    TAKE_OVER = auto()  # This instance continues a transaction that an earlier one has prepared.
     COMMIT = auto()
     ABORT = auto()
     CLOSE = auto()
-    ENDED = auto()  # The commit or abort is in the chain.
-    RESUME = auto()  # The commit certainly did not happen, and may be repeated.
-    RESUME_PREPARED = auto()  # The same, of a prepared transaction.
-    ABORTABLE = auto()  # An error that ends the transaction, if there is one.
-    FATAL = auto()
+    ENDED = auto()  # The commit or abort succeeded.
+    RESUME = auto()  # The commit did not happen, and may be repeated.
+    RESUME_PREPARED = auto()  # The same for a prepared transaction.
+    ABORTABLE = auto()  # An error after which the open transaction, if any, must be aborted.
+    FATAL = auto()  # An error after which the producer can only be closed.
 
 
 _S, _E = State, Event
@@ -46,7 +46,7 @@ _NEVER_AGAIN = {
     _S.CLOSED: {_E.ABORTABLE: _S.CLOSED, _E.FATAL: _S.CLOSED, _E.CLOSE: _S.CLOSED},
 }
 
-#: Kind of producer (transactional or not) -> state -> event -> next state. A pair that is missing is refused.
+#: Transactional or not -> state -> event -> next state. An event that is missing in a state is refused.
 TABLE: Mapping[bool, Mapping[State, Mapping[Event, State]]] = {
     False: {_S.READY: {**_NO_TRANSACTION, _E.SEND: _S.READY}, **_NEVER_AGAIN},
     True: {

@@ -21,14 +21,14 @@ from txnstore.segment.codec import encode
 from txnstore.segment.schema import fill_timestamps, timestamp_range
 from txnstore.storage.base import ObjectStore
 
-#: Seconds: bounds of the pause between two tries of an upload, doubling from the first to the last.
+#: Seconds: upper bounds of the random pause between two attempts of an upload; the bound doubles up to the last one.
 _FIRST_PAUSE, _MAX_PAUSE = 0.01, 2.0
 _MAX_DOUBLINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """The bytes of a segment, and its description for the chain, which names its key."""
+    """The bytes of a segment, and its description for the chain, which contains its key."""
 
     data: bytes
     new_batch: NewBatch
@@ -37,7 +37,7 @@ class EncodedBatch:
 def encode_batch(
     runtime: Runtime, writer: TopicWriter, tp: TopicPartition, table: pa.Table, chain_time: int
 ) -> EncodedBatch:
-    """Rows of the topic's stored schema as one segment with a name that nobody else has."""
+    """Encode rows of the topic's stored schema as one segment with a unique name."""
     now = runtime.clock()
     column = writer.timestamp_column
     config = writer.config
@@ -71,9 +71,16 @@ def upload(
 ) -> NewBatch:
     """Upload rows of the topic's stored schema as one segment, and describe it. One PUT.
 
-    The object has a unique name and belongs to nobody until an entry of the chain names it. ``chain_time``: that of the
-    last entry that the writer knows. Where another writer's clock went ahead, so did the time of the chain, in which
-    the age of an upload is measured.
+    The object has a unique name and is invisible until an entry of the chain names it.
+
+    Args:
+        objects: The object storage.
+        runtime: Clock and ids.
+        writer: The topic.
+        tp: The partition.
+        table: The rows.
+        chain_time: The time of the last known entry, in milliseconds since the epoch. The age of an upload is measured
+            in the time of the chain, which may be ahead of this process's clock.
     """
     encoded = encode_batch(runtime, writer, tp, table, chain_time)
     objects.put(encoded.new_batch.segment.key, encoded.data)
@@ -87,14 +94,21 @@ def deliver(
     timeout: float,
     given_up: Callable[[], bool],
 ) -> None:
-    """PUT the segment; a transient error is followed by another try, for ``timeout`` seconds (``delivery.timeout.ms``).
+    """PUT the segment; repeat it after a transient error.
 
-    Every try writes the same bytes under the same name, so a late one changes nothing. The time is that of the
-    runtime's clock, or that of the pauses if the clock stands still.
+    Every attempt writes the same bytes under the same name, so a delayed one changes nothing.
+
+    Args:
+        objects: The object storage.
+        runtime: Clock, randomness and pauses.
+        encoded: The segment.
+        timeout: Seconds for which the upload is repeated (``delivery.timeout.ms``), by the runtime's clock, or by the
+            sum of the pauses if the clock stands still.
+        given_up: Whether the upload is abandoned, so that it is not repeated.
 
     Raises:
-        StorageRefusedError: The storage will refuse again.
-        StorageError: The last try failed; nothing happened, since no entry names the object.
+        StorageRefusedError: The storage refused the request and would refuse it again.
+        StorageError: The last attempt failed. The log is unchanged, since no entry names the object.
     """
     began, paused, tries = runtime.clock(), 0.0, 0
     while True:
@@ -106,7 +120,7 @@ def deliver(
             tries += 1
             if given_up() or max(paused, (runtime.clock() - began) / 1000) >= timeout:
                 tp = encoded.new_batch.tp
-                msg = f"a segment of {tp} could not be uploaded within {timeout:g} s ({tries} tries): {error}"
+                msg = f"a segment of {tp} could not be uploaded within {timeout:g} s ({tries} attempts): {error}"
                 raise StorageError(msg) from error
         else:
             return
