@@ -294,7 +294,7 @@ def test_a_forked_producer_refuses_every_call_and_its_parent_goes_on(local: Stor
             producer.begin_transaction,
             lambda: future.result(60),
         ):
-            with pytest.raises(ProducerClosedError, match="forked from"):
+            with pytest.raises(ProducerClosedError, match="made in the parent process"):
                 call()
         producer.close()
 

@@ -60,7 +60,7 @@ def test_after_an_unknown_commit_an_abort_is_refused(bench: Bench, *, applied: b
     with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
         producer.commit_transaction()
     before = entries(bench.inner)
-    with pytest.raises(InvalidTxnStateError, match="outcome of the other end is not known yet; repeat that call"):
+    with pytest.raises(InvalidTxnStateError, match="outcome of the other call is unknown; repeat that call"):
         producer.abort_transaction()
     assert entries(bench.inner) == before
     producer.commit_transaction()

@@ -1,4 +1,4 @@
-"""The producer that applications use: a facade of the sender and the transaction manager."""
+"""The producer of applications: a facade over the sender and the transaction manager."""
 
 from __future__ import annotations
 
@@ -26,22 +26,30 @@ from txnstore.validation import check_id
 
 
 class Producer:
-    """An idempotent producer; a transactional one if it has a ``transactional_id``. Thread-safe; a context manager.
+    """Appends records to partitions; idempotent, and transactional if it has a ``transactional_id``.
+
+    Made by :meth:`txnstore.Store.producer`. Thread-safe; a context manager that closes it. Failures in the background
+    are raised by the next ``send``, ``flush``, ``commit_transaction`` or ``close``.
 
     Args:
-        connection: The open store.
-        transactional_id: The id whose transactions this producer continues; it fences all earlier instances of it.
-        transaction_timeout: Seconds after which somebody else may abort an open transaction.
-        batch_bytes: A partition's batch is uploaded when it has grown to this.
-        buffer_bytes: What may wait for its upload; above it ``send`` blocks, and what is uploaded gets registered.
-        linger: Seconds after which a record is flushed by itself; None: only when a batch is full, on flush and commit,
-            or when somebody waits for a future (the default inside transactions, where nobody sees the records earlier
-            anyway).
-        delivery_timeout: Seconds for which a failing upload is tried again (Kafka: ``delivery.timeout.ms``).
-        keep_prepared: A transaction that a predecessor has prepared for an outside coordinator is not aborted;
+        connection: The connection to the store.
+        transactional_id: The transactional id; the producer fences all earlier instances of it and aborts their open
+            transaction. None: no transactions.
+        transaction_timeout: Seconds after which any process may abort an open transaction
+            (``transaction.timeout.ms``).
+        batch_bytes: The size in bytes at which the batch of a partition is uploaded (``batch.size``).
+        buffer_bytes: Bytes that may wait for their upload (``buffer.memory``). Above it ``send`` blocks until uploaded
+            batches are registered.
+        linger: Seconds after which a record is flushed (``linger.ms``). None: no flush by time; records are written
+            when a batch is full, on flush and commit, and when a thread waits for a future. ``"default"``: 0.1, and
+            None with a ``transactional_id``, since records become visible with the commit only.
+        delivery_timeout: Seconds for which a failing upload is repeated (``delivery.timeout.ms``).
+        keep_prepared: Do not abort a transaction that an earlier instance has prepared for an external coordinator;
             :meth:`complete_transaction` ends it (KIP-939).
 
-    What fails in the background is raised by the next ``send``, ``flush``, ``commit_transaction`` or ``close``.
+    Raises:
+        InvalidConfigError: An argument has a wrong type, or is out of range.
+        StorageError: The producer could not be registered with the store.
     """
 
     def __init__(
@@ -76,21 +84,21 @@ class Producer:
         self._linger = self._sender.linger
 
     def _take_over(self, connection: Connection) -> None:
-        """Go on with the transaction that a predecessor has prepared, if there is one."""
+        """Continue the transaction that an earlier instance has prepared, if there is one."""
         txn = connection.view(refresh=False).transactions.get(self.transactional_id or "")
         if txn is not None and txn.held != NO_PRODUCER:
             self._manager.take_over(PreparedTxn(txn.producer_id, txn.held))
 
-    # What it is -------------------------------------------------------------------------------------------------------
+    # Identity ---------------------------------------------------------------------------------------------------------
 
     @property
     def transactional_id(self) -> str | None:
-        """The transactional id, or None for an idempotent producer."""
+        """The transactional id; None for a producer without transactions."""
         return self._manager.identity.transactional_id
 
     @property
     def producer_id(self) -> int:
-        """The producer id that the chain granted."""
+        """The producer id (PID) that the chain granted."""
         return self._manager.identity.producer_id
 
     @property
@@ -112,18 +120,29 @@ class Producer:
         headers: Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]] | None = None,
         timestamp: int | None = None,
     ) -> RecordFuture:
-        """Send one record; returns a future :class:`RecordMetadata`.
+        """Add one record to the batch of its partition. Blocks while the buffer is full.
 
         Args:
             topic: The topic's name.
             value: Bytes, or a mapping of columns for a topic with a schema.
-            key: Chooses the partition as Kafka's Java client does, unless ``partition`` is given.
-            partition: The partition's number.
-            headers: Names and bytes; a name may come twice.
-            timestamp: Milliseconds; now by default.
+            key: The key; without ``partition`` it chooses the partition, as in Kafka's Java client. Only for topics
+                without a schema.
+            partition: The number of the partition; None: chosen by the key, else one partition per batch.
+            headers: Names and values; a name may occur several times. Only for topics without a schema.
+            timestamp: Milliseconds since the epoch; None: now. Only for topics without a schema.
+
+        Returns:
+            A future whose result is the record's :class:`RecordMetadata`.
 
         Raises:
-            TxnStoreError: The record was not taken in. Inside a transaction, the transaction has to be aborted.
+            InvalidTxnStateError: A producer with a transactional id has no open transaction.
+            SchemaMismatchError: The record does not fit the topic.
+            RecordTooLargeError: The record is larger than ``max.message.bytes``.
+            UnknownTopicOrPartitionError: There is no such topic or partition.
+            TxnStoreError: An earlier record failed in the background.
+
+        A record that is refused inside a transaction makes the transaction abortable: only
+        :meth:`abort_transaction` may follow (API-05).
         """
         manager, accumulator = self._manager, self._accumulator
         if not manager.takes_records or manager.pid != getpid():
@@ -142,11 +161,21 @@ class Producer:
         return future
 
     def send_table(self, topic: str, data: object, partition: int | None = None) -> TableFuture:
-        """Send rows: anything Arrow (a table, a batch, a reader, ``__arrow_c_stream__``), pandas, or a list of dicts.
+        """Add rows to the batches of their partitions. Blocks while the buffer is full.
 
-        A reader is taken batch by batch, so it may be larger than memory; if one of its batches is refused, the
-        transaction has to be aborted (without one, the batches before it are sent). Returns the future of a list with
-        one :class:`RecordMetadata` per row, in the order of the rows.
+        Args:
+            topic: The topic's name.
+            data: An Arrow table, batch, reader or any object with ``__arrow_c_stream__``, a pandas DataFrame, or a
+                list of dicts. A reader is read batch by batch, so it may be larger than memory.
+            partition: The number of the partition of all rows; None: chosen by the key column of each row, else one
+                partition per call.
+
+        Returns:
+            A future whose result is a list with one :class:`RecordMetadata` per row, in the order of the rows.
+
+        Raises:
+            TxnStoreError: As for :meth:`send`. Batches of a reader before the refused one are sent, unless a
+                transaction is open, which must be aborted then.
         """
         manager, accumulator = self._manager, self._accumulator
         if not manager.takes_records or manager.pid != getpid():
@@ -170,9 +199,17 @@ class Producer:
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
     ) -> None:
-        """Commit consumed positions (the *next* offsets to read) of a group with the transaction.
+        """Commit offsets of a group with the transaction.
 
-        A position that can never be committed is refused here, and the transaction stays as it was.
+        Args:
+            offsets: The *next* offset to read for each partition, as :meth:`txnstore.Consumer.position` returns it.
+            group: The group's name, or :meth:`txnstore.Consumer.group_metadata`, with which the commit of a consumer
+                that has lost its partitions is refused.
+
+        Raises:
+            InvalidTxnStateError: No transaction is open.
+            InvalidConfigError: An offset or the group is invalid; the transaction is unchanged.
+            UnknownTopicOrPartitionError: There is no such partition; the transaction is unchanged.
         """
         self._manager.check_send(Event.SEND_OFFSETS)
         found = txn_offsets(offsets, group)
@@ -186,13 +223,14 @@ class Producer:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         group: str | GroupMetadata,
     ) -> None:
-        """Kafka's name for :meth:`send_offsets`."""
+        """The same as :meth:`send_offsets`, under Kafka's name."""
         self.send_offsets(offsets, group)
 
     def flush(self) -> None:
-        """Upload and register everything sent so far, offsets too. Raises the first error.
+        """Upload and register all records and offsets that were sent before.
 
-        The futures tell which records failed.
+        Raises:
+            TxnStoreError: The first error; the futures of the records have the error of each.
         """
         self._manager.check_usable()
         self._sender.flush()
@@ -201,51 +239,84 @@ class Producer:
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def transaction(self) -> TransactionScope[Producer]:
-        """A transaction as a ``with`` block: it commits at the end, and aborts if the block raises."""
+        """A transaction as a ``with`` block.
+
+        Returns:
+            A context manager: begins a transaction, commits it at the end of the block, and aborts it if the block
+            raises an exception.
+        """
         return TransactionScope(self)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction. Nothing is written before the first record (API-02)."""
+        """Begin a transaction. Nothing is written before the first record (API-02).
+
+        Raises:
+            InvalidTxnStateError: The producer has no transactional id, or a transaction is open.
+            TxnStoreError: The producer is closed or has failed.
+        """
         self._manager.begin()
 
     def commit_transaction(self) -> None:
-        """Commit: all records in all partitions and all offsets become visible together, with one entry.
+        """Commit the transaction: all of its records and offsets become visible together, with one entry.
 
         Raises:
-            UnknownOutcomeError: Call it again, it finds out (never abort then).
-            StorageError: Nothing happened, it may be called again.
+            UnknownOutcomeError: The outcome is unknown; repeat the call, which returns or raises the outcome. Do not
+                abort.
+            StorageError: Nothing happened; the call may be repeated.
             TxnStoreError: Abort the transaction, or close the producer if the error is fatal.
         """
         self._sender.end(Outcome.COMMIT)
 
     def abort_transaction(self) -> None:
-        """Abort: what was sent will never be read by read_committed; unsent records are dropped."""
+        """Abort the transaction: ``read_committed`` readers never see its records; unsent ones are dropped (API-06).
+
+        Raises:
+            UnknownOutcomeError: The outcome is unknown; repeat the call.
+            InvalidTxnStateError: No transaction is open, or the outcome of its commit is unknown.
+            TxnStoreError: The abort failed and may be repeated, unless the error is fatal.
+        """
         self._sender.end(Outcome.ABORT)
 
     def prepare_transaction(self) -> PreparedTxn:
-        """Write everything, then leave the decision to an outside coordinator (KIP-939, TPC-03).
+        """Register all records and offsets, then leave the decision to an external coordinator (KIP-939, TPC-03).
 
-        From now on the transaction takes no more records and has no timeout: it stays open until somebody commits,
-        aborts or completes it, also another process (``keep_prepared``). Store the answer with what decides.
+        The transaction takes no more records and has no timeout: it stays open until this producer, or another one with
+        ``keep_prepared``, commits, aborts or completes it.
+
+        Returns:
+            The name of the prepared transaction, which the external coordinator stores with its decision.
+
+        Raises:
+            InvalidTxnStateError: No transaction is open.
+            TxnStoreError: A record or offset could not be written; abort the transaction.
         """
         return self._sender.prepare()
 
     def complete_transaction(self, prepared: PreparedTxn | str) -> bool:
-        """Commit the prepared transaction if it is this one, else abort it (KIP-939); whether it was committed.
+        """Commit the prepared transaction if it is the given one, else abort it (KIP-939).
 
-        ``prepared``: what the outside coordinator has recorded as decided. Without a prepared transaction nothing
-        happens, and False does not tell what became of it: it was completed, or aborted, before
-        (:meth:`~txnstore.Store.transaction_history` tells). One that is open and not prepared is
-        :class:`InvalidTxnStateError`.
+        Args:
+            prepared: The transaction that the external coordinator has recorded as committed.
+
+        Returns:
+            Whether it was committed by this call. False also if no transaction is prepared, because it was completed
+            or aborted before; :meth:`txnstore.Store.transaction_history` shows its outcome.
+
+        Raises:
+            InvalidTxnStateError: The open transaction is not prepared.
+            InvalidConfigError: ``prepared`` is not the text of a prepared transaction.
         """
         return self._sender.complete(PreparedTxn.parse(prepared))
 
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush (idempotent) or abort what is open (transactional), then refuse further use (API-11).
+        """Flush, or abort the open transaction, then refuse further calls (API-11). May be repeated.
 
-        A producer that was fenced closes in silence, as in Kafka: who fenced it has aborted what was open.
+        A fenced producer closes without an error, as in Kafka: its open transaction is aborted already.
+
+        Raises:
+            TxnStoreError: A flush or abort failed, or records failed in the background before; the producer is closed.
         """
         if self._manager.state is not State.CLOSED and not self._manager.forked:
             self._sender.close()

@@ -1,9 +1,9 @@
-"""The sender: uploads batches, registers them with the chain, ends transactions; one command at a time.
+"""The sender: uploads batches, registers them with the chain and ends transactions, one command at a time.
 
-Kafka's ``Sender`` is a thread. Here whoever flushes or commits does its work in turn, and a thread of the sender's own
-flushes what lingers and what somebody waits for with a time limit. What an interrupt or an unknown outcome must not
-lose is kept by the transaction manager (a command without an answer) and by the accumulator (batches without an
-outcome), so the next call goes on where one stopped.
+Kafka's ``Sender`` is a thread. Here the calls that flush or commit do its work, one at a time, and a background thread
+flushes after the linger time and for callers that wait with a timeout. The transaction manager keeps the command whose
+answer is outstanding, and the accumulator the batches that are not settled, so after an interrupt or an unknown outcome
+the next call continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,16 @@ from txnstore.producer.upload import Uploader
 
 
 class Sender:
-    """Sends what the accumulator holds. ``linger``: seconds after which it does so by itself; None: never."""
+    """Writes the batches of the accumulator.
+
+    Args:
+        connection: The connection to the store.
+        manager: The state of the producer.
+        batch_bytes: The size at which a batch is sealed, in bytes.
+        buffer_bytes: The size of the buffer, in bytes.
+        linger: Seconds after which records are flushed; None: no flush by time.
+        delivery_timeout: Seconds for which a failing upload is repeated.
+    """
 
     def __init__(
         self,
@@ -50,7 +59,7 @@ class Sender:
     ) -> None:
         self._connection = connection
         self._manager = manager
-        self._turn = threading.RLock()  # Held by whoever submits. Never taken by who holds the manager's lock.
+        self._turn = threading.RLock()  # Held to submit commands. Never acquired with the manager's lock held.
         self.accumulator = RecordAccumulator(connection, manager, self, batch_bytes, buffer_bytes)
         self.outcomes = Outcomes(manager, self.accumulator)
         self.uploader = Uploader(connection, self.accumulator, delivery_timeout)
@@ -59,9 +68,9 @@ class Sender:
     # Uploads ----------------------------------------------------------------------------------------------------------
 
     def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
-        """The uploaded batches in the order of their seals; waits for all, or for the oldest until there is room.
+        """The uploaded batches in the order of their seals. Waits for all, or (``crowd_only``) until there is room.
 
-        A failed upload ends its batch, and with it the transaction. Without one, the good batches go on alone.
+        A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
         accumulator = self.accumulator
         good: list[Upload] = []
@@ -86,7 +95,7 @@ class Sender:
     # Registration -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Upload and register everything that was sent before. Raises the first error."""
+        """Upload and register all records that were sent before. Raises the first error."""
         try:
             with self._turn:
                 try:
@@ -97,7 +106,7 @@ class Sender:
             self.outcomes.tell()
 
     def make_room(self) -> None:
-        """Register what is uploaded until the buffer has room, however long that takes."""
+        """Upload and register batches until the buffer has room, without a time limit."""
         self._manager.check_usable()
         try:
             with self._turn:
@@ -121,12 +130,12 @@ class Sender:
         self._resolve_pending()
         self._register(self._uploaded(crowd_only=crowd_only))
         if not crowd_only and manager.state is State.IN_TRANSACTION and manager.has_offsets:
-            # Offsets that came without records: once flushed, no reader of the group may begin before them (OFF-10).
+            # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
             self._submit(manager.append([]))
         accumulator.look_again()
 
     def _announce(self) -> None:
-        """What lies in other chains joins the transaction while its segments are on their way (ADD-01)."""
+        """Add partitions and groups of other chains to the transaction while their segments are uploaded (ADD-01)."""
         manager = self._manager
         if manager.transactional and len(self._connection.chains) > 1:
             partitions = self.accumulator.sealed_partitions
@@ -134,21 +143,21 @@ class Sender:
                 manager.started = True
 
     def _resolve_pending(self) -> None:
-        """Repeat the command whose outcome is unknown; its sequences make that harmless (SEQ-14)."""
+        """Repeat the command whose outcome is unknown; its sequences make that idempotent (SEQ-14)."""
         if self._manager.pending is not None:
             self._submit(self._manager.pending)
 
     def _register(self, uploads: list[Upload]) -> None:
-        """Give batches their offsets, with one entry per round, inside the open transaction if there is one."""
+        """Register batches, one entry per round, in the open transaction if there is one."""
         for part in rounds(uploads):
             waiting = [upload for upload in part if not upload.batch.settled]
             if waiting:
                 self._submit(self._manager.append(waiting))
 
     def _submit(self, pending: Pending) -> Ended | None:
-        """Submit a command and settle its batches. An unknown outcome keeps the command for the next call.
+        """Submit a command and settle its batches.
 
-        So does an interrupt, wherever it comes: the outcome is as unknown as after a timeout (API-08).
+        After an unknown outcome or an interrupt the manager keeps the command for the next call (API-08).
         """
         manager = self._manager
         repeated, manager.pending = manager.pending is pending, pending
@@ -159,7 +168,7 @@ class Sender:
             raise
         except StorageError:
             if not repeated:
-                manager.pending = None  # Nothing happened: the batches stay uploaded, the call may be repeated.
+                manager.pending = None  # Nothing happened: the batches stay uploaded, and the call may be repeated.
             raise
         except Exception as error:
             found = self._refusal(error, repeated=repeated)
@@ -184,23 +193,23 @@ class Sender:
         return ended
 
     def _refusal(self, error: Exception, *, repeated: bool = False) -> Exception:
-        """What to raise for a refused command: see :func:`~txnstore.producer.fencing.refusal`."""
+        """The error to raise for a refused command: see :func:`~txnstore.producer.fencing.refusal`."""
         manager = self._manager
         try:
             found = refusal(self._connection, manager.identity, error)
         except StorageError:
             if not repeated:
-                manager.pending = None  # The command was refused, so nothing happened; the next call asks again.
+                manager.pending = None  # The command was refused, so nothing happened; the next call submits again.
             raise
         if isinstance(found, InvalidProducerEpochError):
-            manager.started = True  # The abort tells the epoch that follows.
+            manager.started = True  # The answer of the abort has the next epoch.
         return found
 
     def _refused(self, pending: Pending, error: Exception) -> None:
-        """A refused command ends its batches, and with them the transaction.
+        """Fail the batches of a refused command, and the transaction.
 
-        Without one, each batch is tried alone: those of other partitions may be fine, and if an earlier attempt had an
-        unknown outcome, they may even be in the log (SEQ-15, SEQ-18).
+        Without a transaction, each batch is submitted alone: batches of other partitions may be accepted, or be in the
+        log already if an earlier attempt had an unknown outcome (SEQ-15, SEQ-18).
         """
         manager = self._manager
         manager.pending = None
@@ -211,10 +220,10 @@ class Sender:
                     self._submit(manager.append([upload]))
                 except StorageError:
                     raise
-                except Exception:  # noqa: BLE001, S112 - its future tells; the caller gets the first error
+                except Exception:  # noqa: BLE001, S112 - its future has it; the caller gets the first error
                     continue
             return
-        # With several chains a part of it may be written, or its partitions added: there is something to abort.
+        # With several chains a part of the command may be written, so the transaction has to be aborted there.
         manager.started = manager.started or len(self._connection.chains) > 1
         self.outcomes.fail_and_forget(pending.uploads, error)
         self.fail(error)
@@ -223,7 +232,7 @@ class Sender:
 
     def end(self, outcome: Outcome) -> None:
         """Commit or abort the transaction."""
-        self._manager.check_process()  # Before the turn, which nobody gives back in a forked child.
+        self._manager.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
             with self._turn:
                 try:
@@ -249,10 +258,10 @@ class Sender:
             raise
 
     def _last_command(self, outcome: Outcome) -> Pending | None:
-        """The end of the transaction with all that is not registered yet; None if there is nothing to end (API-07)."""
+        """The command that ends the transaction, with its unregistered batches; None if nothing to end (API-07)."""
         manager, accumulator = self._manager, self.accumulator
         if outcome is Outcome.ABORT:
-            # Records that are not registered are dropped (API-06); their uploads become garbage.
+            # Records that are not registered are dropped (API-06); their uploads become orphans.
             name = manager.identity.transactional_id
             msg = f"the transaction of {name!r} was aborted before this record was written"
             self._drop(TransactionAbortedError(msg))
@@ -269,7 +278,7 @@ class Sender:
         return manager.end(outcome, parts[-1] if parts else [])
 
     def prepare(self) -> PreparedTxn:
-        """Write everything, and leave the decision to an outside coordinator (KIP-939, TPC-03)."""
+        """Register all batches and prepare the transaction for an external coordinator (KIP-939, TPC-03)."""
         manager = self._manager
         manager.check_process()
         try:
@@ -290,7 +299,7 @@ class Sender:
         try:
             self._connection.submit(HoldTxn(self._manager.identity))
         except StorageError:
-            raise  # Nothing changes by asking again.
+            raise  # The call may be repeated.
         except TxnStoreError as error:
             found = self._refusal(error)
             self.fail(found)
@@ -299,7 +308,7 @@ class Sender:
             raise found from error
 
     def complete(self, decided: PreparedTxn) -> bool:
-        """Commit the prepared transaction if it is this one, else abort it; whether it was committed."""
+        """Commit the prepared transaction if it is the decided one, else abort it; returns whether it was committed."""
         manager = self._manager
         manager.check_process()
         try:
@@ -317,17 +326,17 @@ class Sender:
         finally:
             self.outcomes.tell()
 
-    # Failing ----------------------------------------------------------------------------------------------------------
+    # Failures ---------------------------------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> None:
-        """An error ends the producer if it is fatal, and the transaction otherwise (API-09, ERR-05)."""
+        """End the producer if the error is fatal, else the transaction (API-09, ERR-05)."""
         if self._manager.fail(error):
             self._drop(error if isinstance(error, Exception) else _interrupted())
 
     def refuse(self, error: BaseException) -> None:
-        """A record was refused: a commit without it would be a part of the transaction (API-05), so it must abort.
+        """Make the open transaction abortable after a refused record: without it a commit would be partial (API-05).
 
-        Nothing is waited for. Kafka: ``KafkaProducer.doSend`` calls ``maybeTransitionToErrorState``.
+        Does not wait. Kafka: ``KafkaProducer.doSend`` calls ``maybeTransitionToErrorState``.
         """
         if self._manager.refuse(error):
             failure = error if isinstance(error, Exception) else _interrupted()
@@ -337,9 +346,9 @@ class Sender:
             self.outcomes.tell()
 
     def _drop(self, error: Exception) -> None:
-        """Give up all that is not registered; uploads under way are waited for, so that none is left running.
+        """Fail all batches that are not registered, after their running uploads have ended.
 
-        An interrupt leaves what is not settled yet with the accumulator, for the next call to drop.
+        After an interrupt the rest stays in the accumulator, for the next call to drop.
         """
         uploads = self.accumulator.abandon()
         futures.wait([upload.task for upload in uploads if upload.task is not None])
@@ -348,9 +357,10 @@ class Sender:
     # In the background ------------------------------------------------------------------------------------------------
 
     def flush_for(self, batch: Batch | None) -> Exception | None:
-        """Flush because somebody waits for a batch, or because records lingered; why it could not be written.
+        """Flush for a waiter of ``batch``, or after the linger time. Failures of other batches go to the next call.
 
-        What failed beside that batch is reported by the producer's next call.
+        Returns:
+            The error that prevented the write, or None.
         """
         manager = self._manager
         try:
@@ -363,24 +373,24 @@ class Sender:
                     others = [error for other, error in failed if other is not batch]
                     if others:
                         manager.remember(others[0])
-        except Exception as error:  # noqa: BLE001 - it is handed to whoever waits
+        except Exception as error:  # noqa: BLE001 - it is raised to the waiter
             return error
         finally:
             if not manager.forked:
                 self.outcomes.tell()
         if manager.state in (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION):
-            return UnknownOutcomeError("the outcome of the commit or abort is not known yet: repeat that call")
+            return UnknownOutcomeError("the outcome of the commit or abort is unknown: repeat that call")
         if manager.state in (State.READY, State.IN_TRANSACTION):
             return None
         return manager.refusal_of_flush()
 
     @property
     def has_more(self) -> bool:
-        """Whether another flush may write what this one did not."""
+        """Whether another flush may write records that the last one did not."""
         return self._manager.state in (State.READY, State.IN_TRANSACTION) and self.accumulator.waiting
 
     def flush_soon(self, waiter: Waiter) -> None:
-        """Flush in the background; the waiter is woken when that has ended."""
+        """Flush in the background, then wake the waiter."""
         if self._manager.forked:
             waiter.wake(self.flush_for(None))
         else:
@@ -389,7 +399,7 @@ class Sender:
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush, or abort what is open, then refuse further use (API-11). Reports what failed in the background."""
+        """Flush, or abort the open transaction, then refuse further calls (API-11). Raises unreported failures."""
         manager = self._manager
         self.linger.stop()
         try:
@@ -409,10 +419,10 @@ class Sender:
         manager.report()
 
     def _give_up(self) -> None:
-        """Fail what still waits; of the records of a command without an answer nobody can say that they failed."""
+        """Fail all batches; the outcome of those of a command without an answer is unknown."""
         pending = self._manager.pending
         if pending is not None:
-            error = UnknownOutcomeError("the producer was closed before the storage told whether this was written")
+            error = UnknownOutcomeError("the producer was closed while it was unknown whether this record was written")
             self.outcomes.fail_and_forget(pending.uploads, error)
             self._manager.pending = None
         self._drop(ProducerClosedError("the producer was closed before this record was written"))

@@ -1,7 +1,7 @@
-"""The state of a producer (:mod:`~txnstore.producer.transaction_state`), and the session that lasts for one epoch.
+"""The state of a producer (:mod:`~txnstore.producer.transaction_state`), its identity, sequences and open command.
 
-Kafka's ``TransactionManager``. Nothing here makes a request, starts a thread or waits:
-the :mod:`~txnstore.producer.sender` does, and reports to the manager what became of it.
+Kafka's ``TransactionManager``. It makes no requests, starts no threads and never waits: the
+:mod:`~txnstore.producer.sender` does, and reports the results to the manager.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ _VERBS = {Event.BEGIN: "begin a transaction", Event.SEND: "send", Event.SEND_OFF
 
 @dataclass(slots=True)
 class Pending:
-    """A command that has been begun, and the uploads it carries. It is resolved before anything else is submitted.
+    """A command whose answer is outstanding. It is resolved before another command is submitted.
 
-    ``unknown``: the attempt is over and its outcome is unknown, so the command has to be repeated.
+    Attributes:
+        command: The command.
+        uploads: The uploads whose batches it registers.
+        unknown: Whether the attempt has ended with an unknown outcome, so that the command has to be repeated.
     """
 
     command: Append | EndTxn
@@ -41,11 +44,22 @@ class Pending:
 
 
 class TransactionManager:
-    """The state of one producer. ``lock`` guards it, and the buffers of its accumulator.
+    """The state of one producer.
 
-    Every public method takes the lock itself, but :meth:`check_send`, which the accumulator calls under it.
-    ``takes_records``: whether a record may be sent now. ``started``: the chain may know of the transaction, so it has
-    to be ended there. ``pending``: the command that has no answer yet. ``error``: the first error of the transaction.
+    Every public method that changes the state acquires ``lock`` itself, except :meth:`check_send`, which the
+    accumulator calls with the lock held.
+
+    Attributes:
+        lock: Guards the state, and the buffers of the accumulator.
+        identity: Transactional id, producer id and epoch.
+        state: The state.
+        error: The first error of the transaction, or the fatal error.
+        pending: The command whose answer is outstanding.
+        prepared: The name of the prepared transaction.
+        started: Whether the chain may know the transaction, so that it has to be ended there.
+        transactional: Whether the producer has a transactional id.
+        takes_records: Whether a record may be sent now.
+        pid: The process that the producer was made in.
     """
 
     def __init__(self, identity: ProducerIdentity) -> None:
@@ -68,7 +82,7 @@ class TransactionManager:
     # States -----------------------------------------------------------------------------------------------------------
 
     def _move(self, event: Event) -> None:
-        """Go where the table says; raises what refuses the event."""
+        """Change the state as the table says; raises the error of a refused event."""
         after = TABLE[self.transactional][self.state].get(event)
         if after is None:
             raise self._refusal(event)
@@ -79,13 +93,13 @@ class TransactionManager:
         self.takes_records = self.allows(Event.SEND) and self._unreported is None
 
     def allows(self, event: Event) -> bool:
-        """Whether the event is one that the state takes; none that adds to a transaction that is being prepared."""
+        """Whether the state accepts the event; nothing is added to a transaction that is being prepared."""
         if self._preparing and event in _ADDING:
             return False
         return event in TABLE[self.transactional][self.state]
 
     def _refusal(self, event: Event) -> BaseException:
-        """The error of a call that does not fit the state."""
+        """The error of a call that the state does not accept."""
         what = _VERBS.get(event, event.name.lower())
         if self.state is State.CLOSED:
             return ProducerClosedError("the producer is closed")
@@ -99,10 +113,10 @@ class TransactionManager:
         if self.state is State.ABORTABLE_ERROR:
             return _caused(f"cannot {what}: the transaction failed ({self.error}); abort it", self.error)
         if self.state in _ENDING and event in (Event.COMMIT, Event.ABORT):
-            msg = f"cannot {what}: the outcome of the other end is not known yet; repeat that call"
+            msg = f"cannot {what}: the outcome of the other call is unknown; repeat that call"
             return InvalidTxnStateError(msg)
         if self.state in _ENDING:
-            why = "its outcome is not known yet, repeat that call" if self.end_unknown else "wait for it to end"
+            why = "its outcome is unknown, repeat that call" if self.end_unknown else "wait for that call to return"
             return InvalidTxnStateError(f"cannot {what}: the transaction is being committed or aborted; {why}")
         if self._preparing and event in _ADDING:
             return InvalidTxnStateError(f"cannot {what}: the transaction is being prepared; wait for it to end")
@@ -114,60 +128,60 @@ class TransactionManager:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that made the producer."""
+        """Whether this process was forked from the one that made the producer."""
         return self.pid != os.getpid()
 
     @property
     def pending_end(self) -> Pending | None:
-        """The commit or abort that was submitted and has no answer yet."""
+        """The submitted commit or abort whose answer is outstanding."""
         pending = self.pending
         return pending if pending is not None and isinstance(pending.command, EndTxn) else None
 
     @property
     def end_unknown(self) -> bool:
-        """Whether a commit or abort was submitted and its outcome is unknown: only the same call may follow."""
+        """Whether the outcome of a commit or abort is unknown, so that only the same call may be repeated."""
         pending = self.pending_end
         return pending is not None and pending.unknown
 
     def refusal_of_flush(self) -> Exception:
-        """Why nothing can be written in this state."""
+        """The error that tells why records cannot be written in this state."""
         error = self._refusal(Event.FLUSH)
         return error if isinstance(error, Exception) else _caused("the call was interrupted", error)
 
     def check_process(self) -> None:
         """Raise :class:`ProducerClosedError` in a forked child."""
         if self.forked:
-            msg = "this producer belongs to the process that this one was forked from"
+            msg = "this producer was made in the parent process: make a new one after a fork"
             raise ProducerClosedError(msg)
 
     def check_usable(self) -> None:
-        """Raise if the producer is closed, failed for good, or of another process."""
+        """Raise if the producer is closed, has failed with a fatal error, or belongs to another process."""
         self.check_process()
         if self.state in (State.CLOSED, State.FATAL_ERROR):
             raise self._refusal(Event.FLUSH)
 
     def check_send(self, event: Event = Event.SEND) -> None:
-        """Raise unless records, or offsets, may be sent now. Reports an error of the background once."""
+        """Raise unless records (or offsets) may be sent now. Also raises an unreported failure, once."""
         self.check_process()
         if not self.allows(event):
             raise self._refusal(event)
         self._report()
 
     def check_flush(self) -> None:
-        """After a flush: raise what keeps records from being written."""
+        """After a flush: raise the error that prevents records from being written, if there is one."""
         if self.state is State.ABORTABLE_ERROR:
             raise self._refusal(Event.FLUSH)
         if self.end_unknown:
-            msg = "the outcome of the commit or abort is not known yet: repeat that call"
+            msg = "the outcome of the commit or abort is unknown: repeat that call"
             raise UnknownOutcomeError(msg)
         self.report()
 
-    # What failed in the background ------------------------------------------------------------------------------------
+    # Failures in the background ---------------------------------------------------------------------------------------
 
     def remember(self, error: Exception) -> None:
-        """Batches failed while no call of the application was there to raise it: the next one does.
+        """Keep the error of batches that failed outside of a call of the application, for the next call to raise.
 
-        A failed transaction needs no reminder: its state refuses the next call.
+        Only without transactions: a failed transaction has a state that refuses the next call.
         """
         with self.lock:
             if not self.transactional and self.state is not State.CLOSED and self._unreported is None:
@@ -175,7 +189,7 @@ class TransactionManager:
                 self._note()
 
     def report(self) -> None:
-        """Raise what failed in the background since the last call. Each failure is raised once."""
+        """Raise the failure in the background since the last call, if there is one. It is raised once."""
         with self.lock:
             self._report()
 
@@ -189,21 +203,21 @@ class TransactionManager:
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A transaction begins; nothing is written before its first record (API-02)."""
+        """Begin a transaction. Nothing is written before its first record (API-02)."""
         self.check_usable()
         with self.lock:
             self._move(Event.BEGIN)
             self._unheard = None
 
     def add_offsets(self, offsets: TxnOffsets) -> None:
-        """Offsets that are committed with the transaction."""
+        """Add offsets that the transaction commits."""
         with self.lock:
             self.check_send(Event.SEND_OFFSETS)
             if offsets.offsets:
                 self._offsets.append(offsets)
 
     def begin_prepare(self) -> None:
-        """A prepare begins: from here on nothing is taken in, so all that was sent is written before it is held."""
+        """Begin to prepare: no record is accepted from now on, so the prepare covers all that was sent."""
         self.check_usable()
         with self.lock:
             if not self.allows(Event.PREPARE):
@@ -212,28 +226,29 @@ class TransactionManager:
             self._note()
 
     def end_prepare(self) -> None:
-        """A prepare has ended, or failed."""
+        """The prepare has ended or failed."""
         with self.lock:
             self._preparing = False
             self._note()
 
     def prepare(self) -> PreparedTxn:
-        """Everything is written and held: an outside coordinator decides."""
+        """All is registered, and the transaction is prepared: an external coordinator decides."""
         with self.lock:
             self._move(Event.PREPARE)
             self.prepared = PreparedTxn(self.identity.producer_id, self.identity.epoch)
             return self.prepared
 
     def take_over(self, prepared: PreparedTxn) -> None:
-        """Go on with the transaction that a predecessor has prepared."""
+        """Continue the transaction that an earlier instance has prepared."""
         with self.lock:
             self._move(Event.TAKE_OVER)
             self.prepared, self.started = prepared, True
 
     def begin_end(self, outcome: Outcome) -> bool:
-        """A commit or abort begins; whether it repeats one whose outcome is unknown.
+        """Begin a commit or abort. Records are refused from here on, so each belongs to one transaction (API-19).
 
-        From here on no record is taken in, so each belongs to this transaction or to the next (API-19).
+        Returns:
+            Whether it repeats a call that has not ended the transaction.
         """
         self.check_usable()
         with self.lock:
@@ -242,7 +257,7 @@ class TransactionManager:
             return repeats
 
     def ended(self, outcome: Outcome, identity: ProducerIdentity) -> None:
-        """The transaction has ended; the next one has this identity, and sequences from 0 (SEQ-01)."""
+        """The transaction has ended. The next one has this identity, and sequences from 0 (SEQ-01)."""
         with self.lock:
             self._unheard = outcome
             self.identity = identity
@@ -251,32 +266,33 @@ class TransactionManager:
             self._move(Event.ENDED)
 
     def was_ended(self, outcome: Outcome) -> bool:
-        """Whether the call that ended the transaction so was interrupted before it returned, and is repeated now."""
+        """Whether an interrupted call has ended the transaction with this outcome, and is repeated now."""
         return self._unheard is outcome and self.state is State.READY
 
     def heard(self) -> None:
-        """The application knows that the transaction has ended."""
+        """The call that ended the transaction returns to the application."""
         self._unheard = None
 
     def not_ended(self, outcome: Outcome, error: BaseException) -> None:
-        """A commit or abort raised ``error``: back to where it was called, unless its outcome is unknown."""
+        """A commit or abort raised ``error``. Unless its outcome is unknown, return to the state before the call."""
         with self.lock:
             pending = self.pending_end
             if pending is not None:
-                pending.unknown = True  # The same call repeats it, and gets the same answer.
+                pending.unknown = True  # The same call repeats the command, and gets the same answer.
             elif self.state not in _ENDING:
                 return
             elif outcome is Outcome.ABORT:
-                # Its unsent records are dropped, so this transaction must never be committed.
+                # Unsent records are dropped, so this transaction must never be committed.
                 self.error = self.error or error
                 self._move(Event.ABORTABLE)
             else:
                 self._move(Event.RESUME if self.prepared is None else Event.RESUME_PREPARED)
 
     def fail(self, error: BaseException) -> bool:
-        """An error ends the producer if it is fatal, else the transaction (API-09, ERR-05).
+        """A command or an upload failed: a fatal error ends the producer, another one the transaction (API-09, ERR-05).
 
-        Returns whether what is not written yet is lost with it.
+        Returns:
+            Whether the records that are not registered have to be dropped.
         """
         with self.lock:
             fatal = isinstance(error, TxnStoreError) and error.fatal
@@ -289,9 +305,10 @@ class TransactionManager:
             return self.state is not State.READY
 
     def refuse(self, error: BaseException) -> bool:
-        """A record of the open transaction was refused; whether the transaction has to be aborted for that.
+        """A record was refused: an open transaction becomes abortable (API-05).
 
-        What is refused for the state of the producer changes nothing.
+        Returns:
+            Whether a transaction was open; else the state is unchanged.
         """
         with self.lock:
             if self.forked or self._preparing or self.state is not State.IN_TRANSACTION:
@@ -301,7 +318,7 @@ class TransactionManager:
             return True
 
     def close(self) -> None:
-        """No call is taken any more."""
+        """Refuse all further calls."""
         with self.lock:
             self._move(Event.CLOSE)
 
@@ -309,12 +326,12 @@ class TransactionManager:
 
     @property
     def has_offsets(self) -> bool:
-        """Whether offsets wait to be registered."""
+        """Whether there are offsets that are not registered."""
         return bool(self._offsets)
 
     @property
     def groups(self) -> list[str]:
-        """The groups whose offsets wait to be registered."""
+        """The groups with offsets that are not registered."""
         return [offsets.group for offsets in self._offsets]
 
     def numbered(self, uploads: Sequence[Upload]) -> tuple[NewBatch, ...]:
@@ -327,11 +344,11 @@ class TransactionManager:
         return tuple(batches)
 
     def append(self, uploads: list[Upload]) -> Pending:
-        """The command that registers the batches, with the offsets that are not registered yet."""
+        """The command that registers these batches, and the offsets that are not registered."""
         return Pending(Append(self.identity, self.numbered(uploads), tuple(self._offsets)), uploads)
 
     def end(self, outcome: Outcome, uploads: list[Upload]) -> Pending | None:
-        """The command that ends the transaction with all that is not registered; None if there is nothing (API-07)."""
+        """The command that ends the transaction with these batches and all offsets; None if nothing to end (API-07)."""
         if outcome is Outcome.ABORT:
             return Pending(EndTxn(self.identity, outcome), []) if self.started else None
         if not (self.started or uploads or self._offsets):
@@ -339,7 +356,7 @@ class TransactionManager:
         return Pending(EndTxn(self.identity, outcome, self.numbered(uploads), tuple(self._offsets)), uploads)
 
     def advance(self, command: Append | EndTxn) -> None:
-        """The command is in the chain. It may be reported again after an interrupt."""
+        """The command is in the chain. May be repeated after an interrupt."""
         self.started = True
         sent = {id(offsets) for offsets in command.offsets}
         with self.lock:
@@ -348,7 +365,7 @@ class TransactionManager:
             self._sequences[batch.tp] = next_sequence(batch.base_sequence, batch.records)
 
     def drop_unsent(self) -> None:
-        """The transaction is aborted: what is not registered, and the command without an answer, are given up."""
+        """Drop the offsets that are not registered, and the command without an answer: the transaction is aborted."""
         with self.lock:
             self.started = self.started or self.pending is not None
             self._offsets = []
