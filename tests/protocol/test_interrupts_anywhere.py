@@ -35,8 +35,8 @@ ENDING = places(
     Session.begin_end, Session.end, Session.ended, Session._move,
 )  # fmt: skip
 COMMITTING = SUBMITTING - places(Session.advance, Session.append) | ENDING | places(
-    Sender._uploaded, Uploader.wait_for, Uploader._upload, Uploader.start, Batch.table, RecordAccumulator.seal_all,
-    RecordAccumulator._seal, RecordAccumulator.released,
+    Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, Batch.table,
+    RecordAccumulator.seal_all, RecordAccumulator._seal, RecordAccumulator.released,
 )  # fmt: skip
 ABORTING = ENDING - places(Producer.commit_transaction) | places(
     Producer.abort_transaction, Sender._drop, Outcomes.fail_and_forget, Outcomes.fail, Session.drop_unsent,
@@ -45,7 +45,7 @@ ABORTING = ENDING - places(Producer.commit_transaction) | places(
 SENDING = SUBMITTING | places(
     Producer.send, RecordAccumulator.send, RecordAccumulator._find, RecordAccumulator._batch, RecordAccumulator._seal,
     RecordAccumulator.seal_all, RecordAccumulator.released, Batch.add_record, Batch._new_rows, Batch.table,
-    Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded, Uploader.wait_for,
+    Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded, Uploader.collect, Uploader.wait_for,
     Sender._register, Outcomes.tell,
 )  # fmt: skip
 

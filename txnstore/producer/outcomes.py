@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from txnstore.errors import TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch, Upload
 from txnstore.producer.transaction_manager import TransactionManager
@@ -61,3 +62,10 @@ class Outcomes:
             except BaseException:
                 self._told.appendleft(batch)
                 raise
+
+
+def failure_of(error: BaseException) -> Exception:
+    """The error of records that ``error`` keeps from being written; an interrupt is replaced by an exception."""
+    if isinstance(error, Exception):
+        return error
+    return TransactionAbortedError("the call that sent this record was interrupted before the record was written")

@@ -29,7 +29,7 @@ from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch, Upload, Waiter, rounds
 from txnstore.producer.fencing import refusal
 from txnstore.producer.linger import Linger
-from txnstore.producer.outcomes import Outcomes
+from txnstore.producer.outcomes import Outcomes, failure_of
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import Pending, TransactionManager
 from txnstore.producer.transaction_state import State
@@ -37,16 +37,7 @@ from txnstore.producer.upload import Uploader
 
 
 class Sender:
-    """Writes the batches of the accumulator.
-
-    Args:
-        connection: The connection to the store.
-        manager: The state of the producer.
-        batch_bytes: The size at which a batch is sealed, in bytes.
-        buffer_bytes: The size of the buffer, in bytes.
-        linger: Seconds after which records are flushed; None: no flush by time.
-        delivery_timeout: Seconds for which a failing upload is repeated.
-    """
+    """Writes the batches of the accumulator. The arguments are those of a producer; durations in seconds."""
 
     def __init__(
         self,
@@ -72,16 +63,7 @@ class Sender:
 
         A failed upload fails its batch and the transaction; without a transaction the other batches are registered.
         """
-        accumulator = self.accumulator
-        good: list[Upload] = []
-        bad: list[Upload] = []
-        if not crowd_only:
-            self.uploader.upload_rest()  # While the others are on their way.
-        for upload in list(accumulator.sealed):
-            if crowd_only and not upload.ended and accumulator.buffered * 2 < accumulator.buffer_bytes:
-                break
-            self.uploader.wait_for(upload)
-            (good if upload.new_batch is not None and not upload.batch.settled else bad).append(upload)
+        good, bad = self.uploader.collect(crowd_only=crowd_only)
         errors = [upload.error for upload in bad if upload.error is not None and not upload.batch.settled]
         for upload in bad:
             self.outcomes.fail_and_forget([upload], upload.error or TransactionAbortedError("the transaction failed"))
@@ -331,7 +313,7 @@ class Sender:
     def fail(self, error: BaseException) -> None:
         """End the producer if the error is fatal, else the transaction (API-09, ERR-05)."""
         if self._manager.fail(error):
-            self._drop(error if isinstance(error, Exception) else _interrupted())
+            self._drop(failure_of(error))
 
     def refuse(self, error: BaseException) -> None:
         """Make the open transaction abortable after a refused record: without it a commit would be partial (API-05).
@@ -339,10 +321,10 @@ class Sender:
         Does not wait. Kafka: ``KafkaProducer.doSend`` calls ``maybeTransitionToErrorState``.
         """
         if self._manager.refuse(error):
-            failure = error if isinstance(error, Exception) else _interrupted()
             pending = self._manager.pending
             kept = set(pending.uploads) if pending is not None else set()
-            self.outcomes.fail([upload for upload in self.accumulator.abandon() if upload not in kept], failure)
+            dropped = [upload for upload in self.accumulator.abandon() if upload not in kept]
+            self.outcomes.fail(dropped, failure_of(error))
             self.outcomes.tell()
 
     def _drop(self, error: Exception) -> None:
@@ -378,10 +360,6 @@ class Sender:
         finally:
             if not manager.forked:
                 self.outcomes.tell()
-        if manager.state in (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION):
-            return UnknownOutcomeError("the outcome of the commit or abort is unknown: repeat that call")
-        if manager.state in (State.READY, State.IN_TRANSACTION):
-            return None
         return manager.refusal_of_flush()
 
     @property
@@ -427,7 +405,3 @@ class Sender:
             self._manager.pending = None
         self._drop(ProducerClosedError("the producer was closed before this record was written"))
         self.outcomes.failed.clear()
-
-
-def _interrupted() -> Exception:
-    return TransactionAbortedError("the call that sent this record was interrupted before the record was written")

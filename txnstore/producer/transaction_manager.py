@@ -143,8 +143,12 @@ class TransactionManager:
         pending = self.pending_end
         return pending is not None and pending.unknown
 
-    def refusal_of_flush(self) -> Exception:
-        """The error that tells why records cannot be written in this state."""
+    def refusal_of_flush(self) -> Exception | None:
+        """The error that tells why records cannot be written in this state, or None if they can."""
+        if self.state in (State.READY, State.IN_TRANSACTION):
+            return None
+        if self.state in _ENDING:
+            return UnknownOutcomeError("the outcome of the commit or abort is unknown: repeat that call")
         error = self._refusal(Event.FLUSH)
         return error if isinstance(error, Exception) else _caused("the call was interrupted", error)
 

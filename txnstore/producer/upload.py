@@ -149,14 +149,30 @@ class Uploader:
             pool = pool or self._connection.pool
             upload.task = pool.submit(self._upload, upload)
 
-    def upload_rest(self) -> None:
-        """Upload in this thread the batches whose upload has not begun."""
-        while True:
+    def collect(self, *, crowd_only: bool = False) -> tuple[list[Upload], list[Upload]]:
+        """Wait for the uploads of all sealed batches, or, with ``crowd_only``, of the oldest until there is room.
+
+        Uploads that have not begun run in the calling thread.
+
+        Returns:
+            The uploads whose batches can be registered, and the others: failed, abandoned, or settled already. Both in
+            the order of the seals.
+        """
+        accumulator = self._accumulator
+        good: list[Upload] = []
+        bad: list[Upload] = []
+        while not crowd_only:
             try:
-                upload = self._accumulator.unstarted[0]
-            except IndexError:  # Another thread has begun the last one.
-                return
+                upload = accumulator.unstarted[0]
+            except IndexError:  # None is left, or another thread has begun the last one.
+                break
             self.wait_for(upload)
+        for upload in list(accumulator.sealed):
+            if crowd_only and not upload.ended and accumulator.buffered * 2 < accumulator.buffer_bytes:
+                break
+            self.wait_for(upload)
+            (good if upload.new_batch is not None and not upload.batch.settled else bad).append(upload)
+        return good, bad
 
     def _upload(self, upload: Upload) -> None:
         """Upload one batch, in whichever thread. An interrupt leaves it as it was, to be done again."""
