@@ -140,7 +140,7 @@ def compact(
     concurrent compaction has no effect; its upload is left for the vacuum.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         topic: The topic; None for all.
         target_bytes: The maximum size of a merged segment; by default the topic's ``segment.bytes``. At most 128 MiB.
         min_segments: The minimum number of segments of a merge.

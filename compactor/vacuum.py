@@ -68,7 +68,7 @@ def vacuum(
     segments are unreferenced only then.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         older_than: The grace period in seconds; 24 hours by default. 0 is safe if there are no other clients.
         dry_run: Delete nothing; return the expected result.
         expire: Also expire unused state; see :meth:`txnstore.Store.expire`.

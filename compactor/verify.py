@@ -63,7 +63,7 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
     Damage of a chain does not affect the verification of the others.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         deep: Read and decode every segment.
 
     Returns:

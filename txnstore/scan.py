@@ -36,7 +36,7 @@ class Scan:
     parallel ahead of the reader, within a bounded window.
 
     Args:
-        connection: The store.
+        connection: The connection to the store.
         topic: The topic.
         isolation: ``"read_committed"`` or ``"read_uncommitted"`` (``isolation.level``).
         partitions: The numbers of the partitions to read; None: all.

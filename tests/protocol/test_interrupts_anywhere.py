@@ -45,8 +45,8 @@ ABORTING = ENDING - places(Producer.commit_transaction) | places(
 SENDING = SUBMITTING | places(
     Producer.send, RecordAccumulator.send, RecordAccumulator._find, RecordAccumulator._batch, RecordAccumulator._seal,
     RecordAccumulator.seal_all, RecordAccumulator.released, Batch.add_record, Batch._new_rows, Batch.table,
-    Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded, Uploader.collect, Uploader.wait_for,
-    Sender._register, Outcomes.tell,
+    Uploader.start, Uploader._upload, Sender.flush, Sender._flush, Sender._uploaded, Uploader.collect,
+    Uploader.wait_for, Sender._register, Outcomes.tell,
 )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def reset_offsets(
     """Set the committed offsets of a group that has no live member.
 
     Args:
-        connection: The store.
+        connection: The connection to the store.
         name: The group; it may be new.
         to: ``"earliest"``, ``"latest"`` (the last stable offset, so that no open record is skipped), a time (the first
             record at or after it; milliseconds, or a datetime with a zone), or an offset for each partition.

@@ -125,7 +125,7 @@ def find_hanging(connection: Connection, topic: str | None = None, late: float =
     """What is open in partitions, then in groups, and nobody is about to end.
 
     Args:
-        connection: The store.
+        connection: The connection to the store.
         topic: Only its partitions, and groups with pending offsets in it.
         late: Seconds past its timeout after which an open transaction is late.
 
@@ -187,7 +187,7 @@ def transaction_history(
     """The steps of an id. One GET for each entry.
 
     Args:
-        connection: The store.
+        connection: The connection to the store.
         transactional_id: The id.
         limit: How many of the newest entries, in all chains together, are read.
         since: Only entries from this time on, in milliseconds since the epoch.

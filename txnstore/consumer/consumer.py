@@ -39,7 +39,7 @@ class Consumer:
     were (CON-09): compare ``position`` with ``end_offsets`` to see whether all is read, never count.
 
     Args:
-        connection: The store.
+        connection: The connection to the store.
         topics: All partitions of these topics, also those that they get later; None: none until :meth:`assign`.
         group: Begin at its committed offsets, and commit to it. With ``topics`` (or :meth:`subscribe`) the first poll
             joins the group, whose members share the partitions; with :meth:`assign`, or a store that was opened

@@ -57,29 +57,29 @@ class Job:
 
 
 def begin(
-    store: Connection,
+    connection: Connection,
     transactional_id: str | None,
     versions: tuple[tuple[str, int], ...],
     topic_ids: dict[str, str],
 ) -> Job:
     """Begin a job: a named one fences its predecessor, unless its version is committed already."""
-    state = store.view(refresh=False)
+    view = connection.view(refresh=False)
     if transactional_id is None:
-        return Job(f"spark-{store.runtime.new_id()}", None, (("job", 0),), topic_ids, begun_at=state.timestamp)
-    job = Job(transactional_id, None, versions, topic_ids, begun_at=state.timestamp)
-    if is_committed(state, job):
+        return Job(f"spark-{connection.runtime.new_id()}", None, (("job", 0),), topic_ids, begun_at=view.timestamp)
+    job = Job(transactional_id, None, versions, topic_ids, begun_at=view.timestamp)
+    if is_committed(view, job):
         _LOG.info("this version of the job is already committed; nothing to do", extra=_log_fields(job))
         return replace(job, repeated=True)
-    return replace(job, identity=_submit(store, InitProducer(transactional_id)))
+    return replace(job, identity=_submit(connection, InitProducer(transactional_id)))
 
 
-def is_committed(state: View, job: Job) -> bool:
+def is_committed(view: View, job: Job) -> bool:
     """Whether one of the job's versions, or a later one, is already committed under its transactional id."""
-    txn = state.transactions.get(job.transactional_id)
+    txn = view.transactions.get(job.transactional_id)
     return txn is not None and knows_version(txn, job.versions)
 
 
-def commit(store: Connection, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
+def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> Ended | None:
     """Commit the batches, in their order, as one transaction; None if there was nothing to do.
 
     Returns:
@@ -90,14 +90,14 @@ def commit(store: Connection, job: Job, batches: Iterable[NewBatch]) -> Ended | 
         UnknownTopicOrPartitionError: A topic was deleted while the job ran.
     """
     numbered = number(replace(batch, uploaded_at=max(batch.uploaded_at or 0, job.begun_at)) for batch in batches)
-    if job.repeated or is_committed(store.view(refresh=False), job):
+    if job.repeated or is_committed(connection.view(refresh=False), job):
         _LOG.info("this job is committed; its batches are left to the vacuum", extra=_log_fields(job))
         return None
     if not numbered and (job.identity is None or not job.versions):
         return None
-    _check_topics(store.view(refresh=False), job, numbered)
-    identity = job.identity or _submit(store, InitProducer(job.transactional_id))
-    ended: Ended = _submit(store, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
+    _check_topics(connection.view(refresh=False), job, numbered)
+    identity = job.identity or _submit(connection, InitProducer(job.transactional_id))
+    ended: Ended = _submit(connection, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
     _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
     return ended
 
@@ -113,25 +113,25 @@ def number(batches: Iterable[NewBatch]) -> tuple[NewBatch, ...]:
     return tuple(result)
 
 
-def _check_topics(state: View, job: Job, batches: Sequence[NewBatch]) -> None:
+def _check_topics(view: View, job: Job, batches: Sequence[NewBatch]) -> None:
     for name in sorted({batch.topic for batch in batches}):
-        topic = state.topics.get(name)
+        topic = view.topics.get(name)
         if topic is None or topic.topic_id != job.topic_ids.get(name):
             msg = f"topic {name!r} was deleted while the job ran; nothing was written"
             raise UnknownTopicOrPartitionError(msg)
 
 
-def _submit(store: Connection, command: Command) -> Any:
+def _submit(connection: Connection, command: Command) -> Any:
     """Commit a command; where the storage refuses or cannot tell, again: the chain finds out what became of it."""
     for attempt in range(_ATTEMPTS - 1):
         try:
-            return store.submit(command)
+            return connection.submit(command)
         except StorageError as error:
             if not error.retriable:
                 raise
             _LOG.warning("commit failed, retrying", extra={"error": str(error)})
-            store.runtime.sleep(_PAUSE_S * 2**attempt)
-    return store.submit(command)
+            connection.runtime.sleep(_PAUSE_S * 2**attempt)
+    return connection.submit(command)
 
 
 def _log_fields(job: Job) -> dict[str, object]:

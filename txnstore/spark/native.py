@@ -79,10 +79,10 @@ def read_native(
 ) -> DataFrame:
     """Implements :func:`txnstore.spark.read`."""
     location = Location(url, dict(storage_options or {}))
-    with open_location(location, read_only=True) as store:
-        scan = Scan(store, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
+    with open_location(location, read_only=True) as connection:
+        scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
         slices = scan.plan()
-        location = replace(location, url=store.url)
+        location = replace(location, url=connection.url)
     projection = Projection(scan.topic, columns)
     schema = types.spark_schema(projection.schema)
     if not slices:

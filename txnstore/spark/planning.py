@@ -38,9 +38,9 @@ class SliceGroup:
     slices: tuple[Slice, ...]
 
 
-def projection_schema(state: View, options: ReadOptions) -> pa.Schema:
+def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
     """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
-    first, *others = [state.find_topic(name) for name in options.topics]
+    first, *others = [view.find_topic(name) for name in options.topics]
     schema = Projection(first, options.columns).schema
     for topic in others:
         if not Projection(topic, options.columns).schema.equals(schema):
@@ -49,9 +49,9 @@ def projection_schema(state: View, options: ReadOptions) -> pa.Schema:
     return schema
 
 
-def plan(store: Connection, state: View, options: ReadOptions) -> list[SliceGroup]:
+def plan(connection: Connection, view: View, options: ReadOptions) -> list[SliceGroup]:
     """The groups of slices to read, one per task."""
-    found = [(state.find_topic(name), list(_slices(store, state, name, options))) for name in options.topics]
+    found = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
     total = sum(_cost(part) for _, slices in found for part in slices)
     target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
     return [SliceGroup(topic, run) for topic, slices in found for run in group(slices, target)]
@@ -75,22 +75,22 @@ def _cost(part: Slice) -> int:
     return part.batch.segment.size + _OPEN_COST
 
 
-def _slices(store: Connection, state: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
-    tps = find_partitions(state, topic, options.partitions)
+def _slices(connection: Connection, view: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
+    tps = find_partitions(view, topic, options.partitions)
     for offsets in (options.start, options.end):
-        _check_partitions(state, offsets)
+        _check_partitions(view, offsets)
     # A bound by time reads a segment, usually one per partition; so all partitions are planned concurrently.
-    found = store.pool.map(lambda tp: _partition(store, state, tp, options), tps)
+    found = connection.pool.map(lambda tp: _partition(connection, view, tp, options), tps)
     yield from (part for slices in found for part in slices)
 
 
-def _partition(store: Connection, state: View, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
-    partition = state.find_partition(tp)
+def _partition(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
+    partition = view.find_partition(tp)
     earliest, latest = partition.log_start, partition.high_watermark
 
     def bound(offsets: Offsets, moment: int | None, default: int) -> int:
         if moment is not None:
-            found = offset_for_time(store.objects, state, tp, options.isolation, moment)
+            found = offset_for_time(connection.objects, view, tp, options.isolation, moment)
             return found.offset if found is not None else latest
         offset = _resolve(offsets, tp, earliest, latest, default)
         check_offset(tp, partition, options.isolation, offset)
@@ -111,8 +111,8 @@ def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, d
     return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
 
 
-def _check_partitions(state: View, offsets: Offsets) -> None:
+def _check_partitions(view: View, offsets: Offsets) -> None:
     """Raise for offsets of a partition that does not exist."""
     if not isinstance(offsets, str):
         for tp in sorted(offsets):
-            state.find_partition(tp)
+            view.find_partition(tp)

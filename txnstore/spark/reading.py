@@ -41,15 +41,15 @@ class TxnStoreReader(DataSourceReader):
     """Reads the slices of one snapshot; the plan is fixed when Spark plans the DataFrame."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        with open_location(options.location, read_only=True) as store:
-            state = store.view(refresh=False)
-            wanted = projection_schema(state, options)
+        with open_location(options.location, read_only=True) as connection:
+            view = connection.view(refresh=False)
+            wanted = projection_schema(view, options)
             self._schema = _target(types.spark_schema(wanted), schema, options)
             # Decode only the columns that Spark requests.
             options = replace(options, columns=tuple(self._schema.names))
-            self._groups = plan(store, state, options)
+            self._groups = plan(connection, view, options)
             # Tasks may have another working directory, so they need the store's absolute URL.
-            self._location = replace(options.location, url=store.url)
+            self._location = replace(options.location, url=connection.url)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the plan: Spark passes each task its group."""

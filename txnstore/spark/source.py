@@ -34,8 +34,8 @@ class TxnStoreSource(DataSource):
     def schema(self) -> str:
         """The columns of the read, as DDL."""
         options = read_options(self.options)
-        with open_location(options.location, read_only=True) as store:
-            schema = projection_schema(store.view(refresh=False), options)
+        with open_location(options.location, read_only=True) as connection:
+            schema = projection_schema(connection.view(refresh=False), options)
         return types.ddl(types.spark_schema(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -51,13 +51,13 @@ class TxnStoreWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        with open_location(options.location) as store:
-            state = store.view(refresh=False)
+        with open_location(options.location) as connection:
+            view = connection.view(refresh=False)
             self._only = options.topic
-            self._topics = _topics(state, options, schema)
+            self._topics = _topics(view, options, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
-            self._job = jobs.begin(store, options.transactional_id, options.versions, ids)
-            self._location = replace(options.location, url=store.url)
+            self._job = jobs.begin(connection, options.transactional_id, options.versions, ids)
+            self._location = replace(options.location, url=connection.url)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Uploaded:
         """Upload the rows of a task; does nothing if the job is already committed."""
@@ -82,15 +82,15 @@ class TxnStoreWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all uploads of the tasks in one transaction."""
         uploaded = [message for message in messages if isinstance(message, Uploaded)]
-        with open_location(self._location) as store:
-            jobs.commit(store, self._job, [batch for message in uploaded for batch in message.batches])
+        with open_location(self._location) as connection:
+            jobs.commit(connection, self._job, [batch for message in uploaded for batch in message.batches])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: the outcome of a failed commit may be unknown, so the uploads must not be deleted here."""
         _LOG.warning("the job failed; a later vacuum deletes its uploads", extra={"tasks": len(messages)})
 
 
-def _topics(state: View, options: WriteOptions, schema: StructType) -> Mapping[str, Topic]:
+def _topics(view: View, options: WriteOptions, schema: StructType) -> Mapping[str, Topic]:
     """The topics that the job may write; checks the columns on the driver, before any task runs."""
     names = schema.names
     for name in names:
@@ -98,13 +98,13 @@ def _topics(state: View, options: WriteOptions, schema: StructType) -> Mapping[s
             msg = f"column {name!r} is given by the store when rows are appended; drop it from the DataFrame"
             raise SchemaMismatchError(msg)
     if options.topic is not None:
-        topic = state.find_topic(options.topic)
+        topic = view.find_topic(options.topic)
         _check_columns(topic_writer(topic), schema)
         return {topic.name: topic}
     if TOPIC not in names:
         msg = f"which topic is to be written? Give the option topic, or a column {TOPIC} with a name in each row"
         raise SchemaMismatchError(msg)
-    return dict(state.topics.items())
+    return dict(view.topics.items())
 
 
 def _check_columns(writer: TopicWriter, schema: StructType) -> None:

@@ -35,14 +35,14 @@ __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
 
 
 def connect(
-    store: Connection,
+    connection: Connection,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Opens a DuckDB connection whose views show a snapshot. It never accesses the internet.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state (one GET per chain if nothing is new).
 
@@ -55,11 +55,11 @@ def connect(
     from txnstore.sql.session import open_session
 
     level = parse_isolation(isolation)
-    return open_session(store, level, _snapshot(store, snapshot))
+    return open_session(connection, level, _snapshot(connection, snapshot))
 
 
 def query(
-    store: Connection,
+    connection: Connection,
     sql: str,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
@@ -71,7 +71,7 @@ def query(
     views of all topics. In either case no call sees what another one created or set.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         sql: One or more statements.
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state (one GET per chain if nothing is new).
@@ -88,22 +88,22 @@ def query(
     """
     from txnstore.sql.kept import run_kept
 
-    level, shown = parse_isolation(isolation), _snapshot(store, snapshot)
-    done, relation = run_kept(store, sql, level, shown.view)
-    return relation if done else _query_alone(store, sql, level, shown)
+    level, shown = parse_isolation(isolation), _snapshot(connection, snapshot)
+    done, relation = run_kept(connection, sql, level, shown.view)
+    return relation if done else _query_alone(connection, sql, level, shown)
 
 
-def _query_alone(store: Connection, sql: str, isolation: Isolation, snapshot: Snapshot) -> Any:
+def _query_alone(connection: Connection, sql: str, isolation: Isolation, snapshot: Snapshot) -> Any:
     """Runs a query in a database of its own."""
     from txnstore.sql.session import errors_of, open_session
 
-    connection = open_session(store, isolation, snapshot)
-    with errors_of(connection):
-        return connection.sql(sql)
+    database = open_session(connection, isolation, snapshot)
+    with errors_of(database):
+        return database.sql(sql)
 
 
 def read_table(
-    store: Connection,
+    connection: Connection,
     sql: str,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
@@ -111,7 +111,7 @@ def read_table(
     """The result of a query as an Arrow table; empty for a statement without a result.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         sql: One or more statements.
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state.
@@ -127,14 +127,14 @@ def read_table(
     from txnstore.sql.kept import run_kept
     from txnstore.sql.session import errors_of, open_session
 
-    level, shown = parse_isolation(isolation), _snapshot(store, snapshot)
-    done, relation = run_kept(store, sql, level, shown.view)
+    level, shown = parse_isolation(isolation), _snapshot(connection, snapshot)
+    done, relation = run_kept(connection, sql, level, shown.view)
     if done:
         # An error is found again, and named, in a database of its own.
         with suppress(duckdb.Error):
             return _table(relation)
-    with open_session(store, level, shown) as connection, errors_of(connection):
-        return _table(connection.sql(sql))
+    with open_session(connection, level, shown) as database, errors_of(database):
+        return _table(database.sql(sql))
 
 
 def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
@@ -143,12 +143,12 @@ def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
     return pa.table({}) if relation is None else relation.to_arrow_table()
 
 
-def refresh(store: Connection, connection: duckdb.DuckDBPyConnection) -> Snapshot:
+def refresh(connection: Connection, database: duckdb.DuckDBPyConnection) -> Snapshot:
     """Moves all views of a connection to the current state, in one transaction.
 
     Args:
-        store: The store.
-        connection: One of :func:`connect`, or a cursor of it. Queries that run finish on the snapshot that they began
+        connection: The connection to the store.
+        database: One of :func:`connect`, or a cursor of it. Queries that run finish on the snapshot that they began
             with.
 
     Returns:
@@ -159,16 +159,16 @@ def refresh(store: Connection, connection: duckdb.DuckDBPyConnection) -> Snapsho
     """
     from txnstore.sql.session import session_of
 
-    session = session_of(connection)
-    if session.store is not store:
+    session = session_of(database)
+    if session.connection is not connection:
         msg = "this DuckDB connection shows another store"
         raise InvalidConfigError(msg)
-    snapshot = Snapshot(store.view())
-    session.show(connection, snapshot)
+    snapshot = Snapshot(connection.view())
+    session.show(database, snapshot)
     return snapshot
 
 
-def emit_views(store: Connection, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> str:
+def emit_views(connection: Connection, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> str:
     """The SQL that creates the views of a snapshot in a DuckDB without txnstore.
 
     It is plain ``CREATE VIEW … read_parquet([…])`` over absolute paths or ``s3://`` URLs (for which DuckDB needs its
@@ -176,7 +176,7 @@ def emit_views(store: Connection, isolation: str = "read_committed", snapshot: S
     deletes what a compaction replaced. A topic with segments that DuckDB cannot read is left out, with a comment.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state.
 
@@ -186,12 +186,12 @@ def emit_views(store: Connection, isolation: str = "read_committed", snapshot: S
     from txnstore.sql.emit import emit
 
     level = parse_isolation(isolation)
-    return emit(store.objects, _snapshot(store, snapshot), level)
+    return emit(connection.objects, _snapshot(connection, snapshot), level)
 
 
-def _snapshot(store: Connection, snapshot: object) -> Snapshot:
+def _snapshot(connection: Connection, snapshot: object) -> Snapshot:
     if snapshot is None:
-        return Snapshot(store.view())
+        return Snapshot(connection.view())
     if not isinstance(snapshot, Snapshot):
         msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
         raise InvalidConfigError(msg)

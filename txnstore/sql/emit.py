@@ -19,13 +19,13 @@ _LOCAL = "file://"
 def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
     """One ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
     root = _root(objects.url)
-    state = snapshot.view
-    names = view_names(state)
-    heads = [chain.sequence for chain in state.states]
+    view = snapshot.view
+    names = view_names(view)
+    heads = [chain.sequence for chain in view.states]
     moment = f"entry {heads[0]}" if len(heads) == 1 else f"the entries {', '.join(map(str, heads))} of its chains"
     parts = [f"-- The topics of {root} as of {moment}, {isolation}."]
-    for topic in state.sorted_topics():
-        slices = visible_slices(topic, state, isolation)
+    for topic in view.sorted_topics():
+        slices = visible_slices(topic, view, isolation)
         unreadable = _unreadable(slices)
         if unreadable is not None:
             parts.append(

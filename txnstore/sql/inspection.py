@@ -151,9 +151,9 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 
-def table(name: str, state: View) -> pa.Table:
+def table(name: str, view: View) -> pa.Table:
     """One of the tables of :data:`SCHEMAS`."""
-    return from_rows(SCHEMAS[name], _ROWS[name](state))
+    return from_rows(SCHEMAS[name], _ROWS[name](view))
 
 
 def from_rows(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
@@ -178,18 +178,18 @@ def batch_status(partition: Partition) -> Callable[[Batch], str]:
     return status
 
 
-def _partitions(state: View) -> Iterator[tuple[TopicPartition, Partition]]:
-    for tp in sorted(state.partitions):
-        yield tp, state.partitions[tp]
+def _partitions(view: View) -> Iterator[tuple[TopicPartition, Partition]]:
+    for tp in sorted(view.partitions):
+        yield tp, view.partitions[tp]
 
 
 def _known(value: int) -> int | None:
     return None if value == NO_PRODUCER else value
 
 
-def _topic_rows(state: View) -> Iterator[Row]:
-    views = view_names(state)
-    for topic in state.sorted_topics():
+def _topic_rows(view: View) -> Iterator[Row]:
+    views = view_names(view)
+    for topic in view.sorted_topics():
         schema = None if topic.schema is None else schema_from_text(topic.schema).to_string()
         config = sorted(topic.config.items())
         yield (
@@ -198,8 +198,8 @@ def _topic_rows(state: View) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _partition_rows(state: View) -> Iterator[Row]:
-    for tp, partition in _partitions(state):
+def _partition_rows(view: View) -> Iterator[Row]:
+    for tp, partition in _partitions(view):
         sizes = {batch.segment.key: batch.segment.size for batch in partition.batches}
         records = sum(batch.records for batch in partition.batches)
         yield (
@@ -208,8 +208,8 @@ def _partition_rows(state: View) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _segment_rows(state: View) -> Iterator[Row]:
-    for tp, partition in _partitions(state):
+def _segment_rows(view: View) -> Iterator[Row]:
+    for tp, partition in _partitions(view):
         batches: dict[str, list[Batch]] = {}
         for batch in partition.batches:
             batches.setdefault(batch.segment.key, []).append(batch)
@@ -221,42 +221,42 @@ def _segment_rows(state: View) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _batch_rows(state: View) -> Iterator[Row]:
-    for tp, partition in _partitions(state):
+def _batch_rows(view: View) -> Iterator[Row]:
+    for tp, partition in _partitions(view):
         status = batch_status(partition)
         for batch in partition.batches:
             sequence = _known(batch.base_sequence)
             last = None if sequence is None else next_sequence(sequence, batch.segment.rows - 1)
             yield (
                 *tp, batch.base_offset, batch.limit, batch.records, status(batch), batch.transactional,
-                state.transactional_ids.get(batch.producer_id), _known(batch.producer_id), _known(batch.epoch),
+                view.transactional_ids.get(batch.producer_id), _known(batch.producer_id), _known(batch.epoch),
                 sequence, last, batch.min_timestamp, batch.max_timestamp, batch.appended_at, batch.segment.key,
                 batch.first_row,
             )  # fmt: skip
 
 
-def _transaction_rows(state: View) -> Iterator[Row]:
-    for _, txn in sorted(state.transactions.items()):
+def _transaction_rows(view: View) -> Iterator[Row]:
+    for _, txn in sorted(view.transactions.items()):
         partitions = [{"topic": tp.topic, "partition": tp.partition} for tp in sorted(txn.partitions)]
         yield (
             txn.transactional_id, txn.state.name, txn.producer_id, txn.epoch, txn.timeout_ms, txn.started_at,
             txn.updated_at, partitions, sorted(txn.groups), _known(txn.last_epoch), _known(txn.previous_producer_id),
-            txn.held != NO_PRODUCER, chain_of_transactional_id(txn.transactional_id, state.chains),
+            txn.held != NO_PRODUCER, chain_of_transactional_id(txn.transactional_id, view.chains),
         )  # fmt: skip
 
 
-def _producer_rows(state: View) -> Iterator[Row]:
+def _producer_rows(view: View) -> Iterator[Row]:
     """What KIP-664's DescribeProducers tells of each partition; a transaction that is decided is not open any more."""
-    for tp, partition in _partitions(state):
+    for tp, partition in _partitions(view):
         for producer_id, producer in sorted(partition.producers.items()):
             yield (
-                *tp, producer_id, state.transactional_ids.get(producer_id), producer.epoch,
+                *tp, producer_id, view.transactional_ids.get(producer_id), producer.epoch,
                 _known(producer.last_sequence), producer.last_timestamp, partition.open_txns.get(producer_id),
             )  # fmt: skip
 
 
-def _group_rows(state: View) -> Iterator[Row]:
-    for group_id, group in sorted(state.groups.items()):
+def _group_rows(view: View) -> Iterator[Row]:
+    for group_id, group in sorted(view.groups.items()):
         generations = [(None, group.offsets), *sorted(group.pending.items())]
         for producer_id, offsets in generations:
             for tp, committed in sorted(offsets.items()):
@@ -267,8 +267,8 @@ def _group_rows(state: View) -> Iterator[Row]:
                 )  # fmt: skip
 
 
-def _member_rows(state: View) -> Iterator[Row]:
-    for group_id, group in sorted(state.groups.items()):
+def _member_rows(view: View) -> Iterator[Row]:
+    for group_id, group in sorted(view.groups.items()):
         for member_id, member in sorted(group.members.items()):
             assigned, target = ([tp._asdict() for tp in tps] for tps in (member.assigned, member.target))
             yield (
@@ -277,8 +277,8 @@ def _member_rows(state: View) -> Iterator[Row]:
             )  # fmt: skip
 
 
-def _aborted_rows(state: View) -> Iterator[Row]:
-    for tp, partition in _partitions(state):
+def _aborted_rows(view: View) -> Iterator[Row]:
+    for tp, partition in _partitions(view):
         for txn in partition.aborted:
             yield (*tp, txn.producer_id, txn.first_offset, txn.last_offset, txn.last_stable_offset)
 

@@ -108,15 +108,15 @@ class Kept:
         _all.add(self)
 
     def cursor(
-        self, connection: Connection, query: str, isolation: Isolation, state: View
+        self, connection: Connection, query: str, isolation: Isolation, view: View
     ) -> duckdb.DuckDBPyConnection | None:
         """A cursor in which the topics that a query names are views of a state.
 
         Args:
-            connection: The store.
+            connection: The connection to the store.
             query: The query that is going to run.
             isolation: Which records are visible.
-            state: The state to show.
+            view: The view to show.
 
         Returns:
             The cursor; None if the query needs a database of its own, also to report that it is no SQL, or that a
@@ -132,7 +132,7 @@ class Kept:
             try:
                 if not is_plain(cursor, query):
                     return None
-                database.prepare(cursor, connection, names_in(query), isolation, state)
+                database.prepare(cursor, connection, names_in(query), isolation, view)
             except duckdb.Error:
                 return None
             return cursor
@@ -178,7 +178,7 @@ class _Database:
         self._files.add({f"state/0/{name}.parquet": _empty(schema) for name, schema in inspection_schemas().items()})
         self.main.execute(_inspection_views())
         #: The state of the last call, its topics by the lower-case names of their views, and what is known to show it.
-        self._state: View | None = None
+        self._view: View | None = None
         self._topics: dict[str, tuple[str, Topic]] = {}
         self._current: dict[tuple[str, Isolation], str] = {}
         self._newest: dict[tuple[str, Isolation], _Shown] = {}
@@ -199,72 +199,73 @@ class _Database:
         connection: Connection,
         names: set[str],
         isolation: Isolation,
-        state: View,
+        view: View,
     ) -> None:
         """Makes a cursor show a state under the given names."""
-        self._move(state)
+        self._move(view)
         found = [self._topics[name] for name in sorted(self._topics.keys() & names)]
-        schemas = [self._schema(connection, view, topic, isolation) for view, topic in found]
+        schemas = [self._schema(connection, view_name, topic, isolation) for view_name, topic in found]
         # What a method of the relation creates goes to the first schema of the path: this call's own.
         own = f'"txn call {self._calls}"'
         self._calls += 1
         cursor.execute(f"CREATE SCHEMA {own}; SET search_path = '{','.join([own, *schemas])}'")
         if "txn" in names:
-            self._show_inspection(cursor, connection, isolation, state)
+            self._show_inspection(cursor, connection, isolation, view)
 
-    def _move(self, state: View) -> None:
-        if self._state is state:
+    def _move(self, view: View) -> None:
+        if self._view is view:
             return
-        if self._state is None or self._state.topics is not state.topics:
-            names = view_names(state)
-            self._topics = {view.lower(): (view, state.topics[name]) for name, view in names.items()}
+        if self._view is None or self._view.topics is not view.topics:
+            names = view_names(view)
+            self._topics = {view_name.lower(): (view_name, view.topics[name]) for name, view_name in names.items()}
             for key in [key for key in self._newest if key[0].lower() not in self._topics]:
                 self._live -= self._newest.pop(key).size
-        self._state = state
+        self._view = view
         self._current.clear()
 
-    def _schema(self, connection: Connection, view: str, topic: Topic, isolation: Isolation) -> str:
+    def _schema(self, connection: Connection, view_name: str, topic: Topic, isolation: Isolation) -> str:
         """The quoted name of the schema in which the view of a topic shows the state."""
-        key = (view, isolation)
+        key = (view_name, isolation)
         if key not in self._current:
-            assert self._state is not None
-            seen = (topic, *(partition for _, partition in self._state.partitions_of(topic.name)))
+            assert self._view is not None
+            seen = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest = self._newest.get(key)
             if newest is None or not _same(newest.seen, seen):
-                found = self._plan(connection, view, topic, isolation, seen)
+                found = self._plan(connection, view_name, topic, isolation, seen)
                 self._live += found.size - (0 if newest is None else newest.size)
                 newest = self._newest[key] = found
             self._current[key] = newest.schema
         return self._current[key]
 
     def _plan(
-        self, connection: Connection, view: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]
+        self, connection: Connection, view_name: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]
     ) -> _Shown:
-        assert self._state is not None
+        assert self._view is not None
         objects = connection.objects
         self._work.planned += 1
-        plan = plan_topic(objects, topic, self._state, isolation, local_root(objects))
-        schema = self._schemas.get((view, plan.select))
+        plan = plan_topic(objects, topic, self._view, isolation, local_root(objects))
+        schema = self._schemas.get((view_name, plan.select))
         if schema is None:
             schema = quote(f"txn view {len(self._schemas)}")
             self._files.add(plan.files)
             self.main.execute(
-                f"CREATE SCHEMA IF NOT EXISTS {schema}; CREATE OR REPLACE VIEW {schema}.{quote(view)} AS {plan.select}",
+                f"CREATE SCHEMA IF NOT EXISTS {schema}; "
+                f"CREATE OR REPLACE VIEW {schema}.{quote(view_name)} AS {plan.select}",
             )
             self._work.created += 1
             self._written += len(plan.select)
-            self._schemas[view, plan.select] = schema
+            self._schemas[view_name, plan.select] = schema
         return _Shown(schema, len(plan.select), seen)
 
     def _show_inspection(
-        self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, state: View
+        self, cursor: duckdb.DuckDBPyConnection, connection: Connection, isolation: Isolation, view: View
     ) -> None:
-        if self._inspected is not state:
+        if self._inspected is not view:
             self._states += 1
-            self._inspected = state
-            files = inspection_files(connection.objects, _pool(connection), state)
+            self._inspected = view
+            files = inspection_files(connection.objects, _pool(connection), view)
             self._files.add({f"state/{self._states}/{name}.parquet": file for name, file in files.items()})
-        cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_shown(self._states, state, isolation)}")
+        cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_shown(self._states, view, isolation)}")
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
@@ -272,11 +273,11 @@ def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def _shown(number: int, state: View, isolation: Isolation) -> str:
+def _shown(number: int, view: View, isolation: Isolation) -> str:
     """The value of the variable that says what ``txn`` shows."""
-    heads = [chain.sequence for chain in state.states]
+    heads = [chain.sequence for chain in view.states]
     return (
-        f"{{'path': 'state/{number}', 'sequence': {state.sequence}::BIGINT, 'timestamp': {state.timestamp}::BIGINT, "
+        f"{{'path': 'state/{number}', 'sequence': {view.sequence}::BIGINT, 'timestamp': {view.timestamp}::BIGINT, "
         f"'isolation': {literal(isolation)}, 'heads': {heads}::BIGINT[]}}"
     )
 
@@ -322,7 +323,7 @@ def kept_of(connection: Connection) -> Kept:
     return connection.kept("sql", Kept)
 
 
-def run_kept(connection: Connection, query: str, isolation: Isolation, state: View) -> tuple[bool, Any]:
+def run_kept(connection: Connection, query: str, isolation: Isolation, view: View) -> tuple[bool, Any]:
     """Runs a query in the kept database.
 
     Returns:
@@ -331,7 +332,7 @@ def run_kept(connection: Connection, query: str, isolation: Isolation, state: Vi
     """
     import duckdb
 
-    cursor = kept_of(connection).cursor(connection, query, isolation, state)
+    cursor = kept_of(connection).cursor(connection, query, isolation, view)
     if cursor is None:
         return False, None
     try:

@@ -34,13 +34,13 @@ class Plan:
     in_place: list[SegmentObject] = field(default_factory=list)
 
 
-def plan_topic(objects: ObjectStore, topic: Topic, state: View, isolation: Isolation, root: str | None) -> Plan:
+def plan_topic(objects: ObjectStore, topic: Topic, view: View, isolation: Isolation, root: str | None) -> Plan:
     """Lists the segments that a reader of the topic sees, and writes the SELECT over them. Reads no object.
 
     Args:
         objects: Where the segments are.
-        topic: The topic, as it is in ``state``.
-        state: The state to show.
+        topic: The topic, as it is in ``view``.
+        view: The view to show.
         isolation: Which records are visible.
         root: The local folder of the store if DuckDB may read Parquet segments there itself, or None.
 
@@ -57,7 +57,7 @@ def plan_topic(objects: ObjectStore, topic: Topic, state: View, isolation: Isola
         plan.files[segment.key] = file
         return f"{PROTOCOL}://{segment.key}"
 
-    plan.select = topic_select(topic, visible_slices(topic, state, isolation), locate)
+    plan.select = topic_select(topic, visible_slices(topic, view, isolation), locate)
     return plan
 
 
@@ -66,21 +66,21 @@ def inspection_schemas() -> dict[str, pa.Schema]:
     return inspection.SCHEMAS | history.SCHEMAS
 
 
-def inspection_files(objects: ObjectStore, pool: Callable[[], Executor], state: View) -> dict[str, VirtualFile]:
+def inspection_files(objects: ObjectStore, pool: Callable[[], Executor], view: View) -> dict[str, VirtualFile]:
     """The tables of the schema ``txn`` for a state, by name; each is made when it is first read.
 
     Args:
         objects: Where the entries of the chains are.
         pool: Gives the threads that read the entries.
-        state: The state to show.
+        view: The view to show.
     """
-    past = History(objects, pool, [chain.sequence for chain in state.states])
-    files: dict[str, VirtualFile] = {name: _state_table(name, state) for name in inspection.SCHEMAS}
+    past = History(objects, pool, [chain.sequence for chain in view.states])
+    files: dict[str, VirtualFile] = {name: _state_table(name, view) for name in inspection.SCHEMAS}
     return files | {name: _past_table(name, past) for name in history.SCHEMAS}
 
 
-def _state_table(name: str, state: View) -> TableFile:
-    return TableFile(lambda: inspection.table(name, state))
+def _state_table(name: str, view: View) -> TableFile:
+    return TableFile(lambda: inspection.table(name, view))
 
 
 def _past_table(name: str, past: History) -> TableFile:

@@ -50,8 +50,8 @@ class Session:
     last DuckDB connection releases everything.
     """
 
-    def __init__(self, store: Connection, isolation: Isolation, files: SegmentFileSystem) -> None:
-        self.store = store
+    def __init__(self, connection: Connection, isolation: Isolation, files: SegmentFileSystem) -> None:
+        self.connection = connection
         self.isolation = isolation
         self.number = next(_numbers)
         self._files = ref(files)
@@ -61,19 +61,19 @@ class Session:
         files.owner = self
         _sessions[self.number] = self
 
-    def show(self, connection: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
+    def show(self, database: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
         """Moves all views to the snapshot in one transaction: no query sees views of two snapshots."""
         import duckdb
 
         with self._lock:
             try:
-                self._show(connection, self._plan(snapshot, local_root(self.store.objects)))
+                self._show(database, self._plan(snapshot, local_root(self.connection.objects)))
             except duckdb.IOException:
                 # A segment is missing from the folder, which DuckDB checks for all views. The store's own file system
                 # reports it when it is read, by name, and other topics are not affected.
-                self._show(connection, self._plan(snapshot, None))
+                self._show(database, self._plan(snapshot, None))
 
-    def _show(self, connection: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
+    def _show(self, database: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
         self.files.replace(plan.files)
         statements = [f"DROP VIEW {name}" for name in sorted(self._views.keys() - plan.views.keys())]
         statements += [
@@ -82,7 +82,7 @@ class Session:
             if self._views.get(name) != select
         ]
         # A cursor, because the connection itself may be in the middle of a result. Closed early, it rolls back.
-        cursor = connection.cursor()
+        cursor = database.cursor()
         try:
             cursor.execute("BEGIN")
             for statement in statements:
@@ -122,32 +122,32 @@ class Session:
 
     def _plan(self, snapshot: Snapshot, root: str | None) -> _Plan:
         """The views and files of a snapshot; Parquet segments below the folder ``root`` are read in place."""
-        state, objects = snapshot.view, self.store.objects
+        view, objects = snapshot.view, self.connection.objects
         plan = _Plan()
-        names = view_names(state)
-        for topic in state.sorted_topics():
-            found = plan_topic(objects, topic, state, self.isolation, root)
+        names = view_names(view)
+        for topic in view.sorted_topics():
+            found = plan_topic(objects, topic, view, self.isolation, root)
             plan.views[quote(names[topic.name])] = found.select
             plan.files.update(found.files)
             plan.in_place.extend(found.in_place)
-        files = inspection_files(objects, lambda: self.store.pool, state)
+        files = inspection_files(objects, lambda: self.connection.pool, view)
         for name, schema in inspection_schemas().items():
-            path = f"state/{state.sequence}/{name}.parquet"
+            path = f"state/{view.sequence}/{name}.parquet"
             plan.files[path] = files[name]
             plan.views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
         plan.views["txn.snapshot"] = (
-            f"SELECT {state.sequence}::BIGINT AS sequence, make_timestamptz({state.timestamp * 1000}) AS timestamp, "
+            f"SELECT {view.sequence}::BIGINT AS sequence, make_timestamptz({view.timestamp * 1000}) AS timestamp, "
             f"{literal(self.isolation)} AS isolation, {self.number}::BIGINT AS session, "
-            f"{[chain.sequence for chain in state.states]}::BIGINT[] AS heads"
+            f"{[chain.sequence for chain in view.states]}::BIGINT[] AS heads"
         )
         return plan
 
 
-def open_session(store: Connection, isolation: Isolation, snapshot: Snapshot) -> duckdb.DuckDBPyConnection:
+def open_session(connection: Connection, isolation: Isolation, snapshot: Snapshot) -> duckdb.DuckDBPyConnection:
     """Opens a new in-memory database whose views show the snapshot.
 
     Args:
-        store: The store to show.
+        connection: The connection to the store to show.
         isolation: Which records are visible.
         snapshot: What to show.
 
@@ -157,21 +157,21 @@ def open_session(store: Connection, isolation: Isolation, snapshot: Snapshot) ->
     import duckdb
 
     files = SegmentFileSystem()
-    session = Session(store, isolation, files)
-    connection = duckdb.connect(":memory:", config=SETTINGS)
+    session = Session(connection, isolation, files)
+    database = duckdb.connect(":memory:", config=SETTINGS)
     try:
         # The zone in which instants are shown; ICU is part of DuckDB's Python package.
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register_filesystem(files)
-        connection.execute("CREATE SCHEMA txn")
-        session.show(connection, snapshot)
+        database.execute("SET TimeZone = 'UTC'")
+        database.register_filesystem(files)
+        database.execute("CREATE SCHEMA txn")
+        session.show(database, snapshot)
     except BaseException:
-        connection.close()
+        database.close()
         raise
-    return connection
+    return database
 
 
-def session_of(connection: duckdb.DuckDBPyConnection) -> Session:
+def session_of(database: duckdb.DuckDBPyConnection) -> Session:
     """The session of a connection, or of a cursor of it.
 
     Raises:
@@ -179,7 +179,7 @@ def session_of(connection: duckdb.DuckDBPyConnection) -> Session:
     """
     import duckdb
 
-    cursor = connection.cursor()
+    cursor = database.cursor()
     try:
         row = cursor.execute("SELECT session FROM txn.snapshot").fetchone()
         session = _sessions.get(row[0]) if row else None
@@ -194,7 +194,7 @@ def session_of(connection: duckdb.DuckDBPyConnection) -> Session:
 
 
 @contextmanager
-def errors_of(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+def errors_of(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Wraps the evaluation of a query: failures of the store are raised as the :class:`TxnStoreError` that they are.
 
     DuckDB reports an exception of a file system as an error of its own class that contains the text. Errors of the
@@ -202,7 +202,7 @@ def errors_of(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """
     import duckdb
 
-    session = session_of(connection)
+    session = session_of(database)
     session.files.damage = None
     try:
         yield

@@ -45,14 +45,14 @@ _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})
 _FILE = f"{PARTITION_FIELD.name} file"
 
 
-def view_names(state: View) -> dict[str, str]:
+def view_names(view: View) -> dict[str, str]:
     """The name of the view of each topic: the topic's name.
 
     DuckDB ignores case in names, so topics whose names differ in case only get the suffixes ``#1``, ``#2``, in the
     order of their creation; the bare name then exists for none of them.
     """
     alike: dict[str, list[Topic]] = {}
-    for topic in sorted(state.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
+    for topic in sorted(view.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
         alike.setdefault(topic.name.lower(), []).append(topic)
     return {
         topic.name: topic.name if len(topics) == 1 else f"{topic.name}#{number}"
@@ -61,9 +61,9 @@ def view_names(state: View) -> dict[str, str]:
     }
 
 
-def visible_slices(topic: Topic, state: View, isolation: Isolation) -> list[Slice]:
+def visible_slices(topic: Topic, view: View, isolation: Isolation) -> list[Slice]:
     """The slices that a reader of the topic sees, by partition, then offset."""
-    return [part for tp, partition in state.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
+    return [part for tp, partition in view.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
 
 
 def topic_select(topic: Topic, slices: Iterable[Slice], locate: Locate) -> str:
