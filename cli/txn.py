@@ -11,6 +11,7 @@ from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
 from txnstore.core.routing import chain_of_producer
+from txnstore.validation import check_milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,7 +95,7 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
     from txnstore.runtime import wall_clock_ms
 
     with app.open(read_only=True) as store:
-        start = None if since is None else wall_clock_ms() - int(since * 1000)
+        start = None if since is None else wall_clock_ms() - check_milliseconds("--since", since)
         found = store.transaction_history(transactional_id, limit, start)
     app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No steps in these entries")
     if not found.complete and since is None:

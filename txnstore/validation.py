@@ -57,43 +57,51 @@ def check_number(
     most: float | None = None,
     unit: str = "",
 ) -> float:
-    """The value, if it is a number ``above`` one bound, or of at ``least`` one, and of at ``most`` another.
+    """The value as a plain number, if it is one within its bounds.
 
-    ``unit``: of what, for the message. Raises :class:`InvalidConfigError` if it is no ``int`` or ``float`` (a bool is
-    none), out of range, or NaN where there is a range.
+    Args:
+        name: The name of the argument, for the message.
+        value: An integer of any kind (those of numpy, too) or a ``float``; a bool is neither.
+        above: The number must be larger.
+        least: The number must not be smaller.
+        most: The number must not be larger.
+        unit: The unit of the number, for the message.
+
+    Raises:
+        InvalidConfigError: It is no number, out of range, or NaN where there is a range.
     """
+    number = value if isinstance(value, float) else as_integer(value)
     if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or (above is not None and not value > above)
-        or (least is not None and not value >= least)
-        or (most is not None and not value <= most)
+        number is None
+        or (above is not None and not number > above)
+        or (least is not None and not number >= least)
+        or (most is not None and not number <= most)
     ):
         wanted = f" above {above}{'' if most is None else f' and up to {most}'}"
         what = f"a number of {unit}" if unit else "a number"
         msg = f"{name} must be {what}{_range(least, most) if above is None else wanted}, not {value!r}"
         raise InvalidConfigError(msg)
-    return value
+    return number
 
 
 def check_seconds(
-    name: str, value: object, *, above: float | None = None, least: float = 0, most: float | None = None
+    name: str, value: object, *, above: float | None = None, least: float | None = 0, most: float | None = None
 ) -> float:
-    """A duration in seconds: of at ``least`` a bound, or ``above`` one, and of at ``most`` another."""
+    """A duration in seconds; the bounds are those of :func:`check_number`."""
     return check_number(name, value, above=above, least=least, most=most, unit="seconds")
 
 
-def check_milliseconds(name: str, seconds: object) -> int:
-    """A duration in seconds, 0 or more, as milliseconds, rounded up.
+def check_milliseconds(name: str, seconds: object, *, least: float | None = 0) -> int:
+    """A finite duration in seconds, of at ``least`` a bound, as milliseconds, rounded up.
 
     Raises:
-        InvalidConfigError: It is no finite number, or below 0.
+        InvalidConfigError: It is no finite number, or below the bound.
     """
-    number = check_seconds(name, seconds)
+    number = check_seconds(name, seconds, least=least)
     if not math.isfinite(number):
         msg = f"{name} must be a finite number of seconds, not {seconds!r}"
         raise InvalidConfigError(msg)
-    return math.ceil(number * 1000)
+    return math.ceil(round(number * 1000, 6))  # 0.07 s are 70 ms, although 0.07 * 1000 is a little more.
 
 
 def _range(least: float | None, most: float | None) -> str:
@@ -126,12 +134,12 @@ def check_expression(pattern: str | None) -> re.Pattern[str] | None:
     """A regular expression for strings; None for None.
 
     Raises:
-        InvalidConfigError: It is none.
+        InvalidConfigError: It is not a regular expression for strings.
     """
     try:
         found = re.compile(pattern) if pattern is not None else None
         if found is not None:
-            found.match("")  # One of bytes matches no string.
+            found.match("")  # A pattern of bytes cannot match a string.
     except (re.error, TypeError) as error:
         msg = f"{pattern!r} is not a regular expression: {error}"
         raise InvalidConfigError(msg) from None

@@ -34,7 +34,7 @@ from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.segment.convert import normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
-from txnstore.validation import check_topic_name
+from txnstore.validation import as_integer, check_topic_name
 
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
 
@@ -231,7 +231,8 @@ class RecordAccumulator:
                 return buffer
         topic = check_topic_name(topic)
         known = state.topics.get(topic)
-        if known is None or (isinstance(partition, int) and partition >= known.partitions):
+        number = as_integer(partition)
+        if known is None or (number is not None and number >= known.partitions):
             known = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
             self._catalog = self._connection.chain
         buffer = self._topics.get(topic)
@@ -244,12 +245,13 @@ class RecordAccumulator:
         return buffer
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
-        if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+        number = as_integer(partition)
+        if number is None or number < 0:
             msg = f"partition must be an integer of at least 0, not {partition!r}"
             raise UnknownTopicOrPartitionError(msg)
-        if partition >= buffer.partitions:
+        if number >= buffer.partitions:
             name, count = buffer.topic.name, buffer.partitions
-            msg = f"topic {name!r} has {count} partitions, so there is no partition {partition}"
+            msg = f"topic {name!r} has {count} partitions, so there is no partition {number}"
             raise UnknownTopicOrPartitionError(msg)
 
     def _batch(self, buffer: TopicBuffer, key: bytes | None, partition: int | None, now: int) -> Batch:

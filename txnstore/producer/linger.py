@@ -9,8 +9,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from txnstore.errors import InvalidConfigError
 from txnstore.producer.batches import Batch, Waiter
+from txnstore.validation import check_seconds
 
 _LOG = logging.getLogger(__name__)
 
@@ -149,7 +149,4 @@ def linger_seconds(linger: float | str | None, transactional_id: str | None) -> 
         return 0.1 if transactional_id is None else None
     if linger is None:
         return None
-    if isinstance(linger, str) or not 0 <= linger < threading.TIMEOUT_MAX:
-        msg = f"linger must be a number of seconds of at least 0, or None, not {linger!r}"
-        raise InvalidConfigError(msg)
-    return float(linger)
+    return check_seconds("linger", linger, most=threading.TIMEOUT_MAX)

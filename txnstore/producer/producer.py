@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
 from os import getpid
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +21,7 @@ from txnstore.producer.scope import TransactionScope
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.producer.transaction_state import Event, State
-from txnstore.validation import check_id
+from txnstore.validation import check_id, check_integer, check_milliseconds
 
 
 class Producer:
@@ -70,9 +69,11 @@ class Producer:
             msg = "keep_prepared needs a transactional_id: nothing else can have been prepared"
             raise InvalidConfigError(msg)
         seconds = linger_seconds(linger, transactional_id)
-        batch_bytes, buffer_bytes = _bytes("batch_bytes", batch_bytes), _bytes("buffer_bytes", buffer_bytes)
-        delivery_timeout = _seconds("delivery_timeout", delivery_timeout)
-        timeout_ms = round(_seconds("transaction_timeout", transaction_timeout, limited=False) * 1000)
+        batch_bytes = check_integer("batch_bytes", batch_bytes, 1)
+        buffer_bytes = check_integer("buffer_bytes", buffer_bytes, 1)
+        delivery_timeout = check_milliseconds("delivery_timeout", delivery_timeout) / 1000
+        # The command checks the range, with an error of its own.
+        timeout_ms = check_milliseconds("transaction_timeout", transaction_timeout, least=None)
         command = InitProducer(transactional_id, timeout_ms, keep_held=keep_prepared)
         identity: ProducerIdentity = connection.submit(command)
         self._manager = TransactionManager(identity)
@@ -331,23 +332,3 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _bytes(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        msg = f"{name} must be a number of bytes of at least 1, not {value!r}"
-        raise InvalidConfigError(msg)
-    return value
-
-
-def _seconds(name: str, value: object, *, limited: bool = True) -> float:
-    """A number of seconds; with ``limited`` of at least 0 (the chain checks the other one)."""
-    try:
-        seconds = float("nan") if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
-        round(seconds * 1000)
-    except (TypeError, ValueError, OverflowError):
-        seconds = float("nan")
-    if isnan(seconds) or (limited and seconds < 0):
-        msg = f"{name} must be a number of seconds{' of at least 0' if limited else ''}, not {value!r}"
-        raise InvalidConfigError(msg)
-    return seconds

@@ -14,7 +14,7 @@ from typing import Any
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import InvalidConfigError
 from txnstore.read.plan import parse_isolation
-from txnstore.validation import check_id
+from txnstore.validation import as_integer, check_id
 
 _READ = (
     "path", "topic", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
@@ -238,7 +238,7 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
             msg = f"{option} must give offsets by partition for topic {topic!r}, not {offsets!r}"
             raise InvalidConfigError(msg)
         for partition, offset in offsets.items():
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
+            if as_integer(offset) is None or offset < EARLIEST:
                 msg = f"{option} of {topic}-{partition} must be an offset, -2 (earliest) or -1 (latest), not {offset!r}"
                 raise InvalidConfigError(msg)
             result[TopicPartition(topic, _integer(option, partition))] = offset
