@@ -1,4 +1,4 @@
-"""What a process holds of an open store: its objects, its chains, its coordinator, its threads.
+"""The connection of a process to a store: objects, chains, coordinator, threads.
 
 Every client (producer, consumer, scan, administration, maintenance, SQL, Spark) is given a :class:`Connection`; users
 hold a :class:`~txnstore.store.Store`, which has one.
@@ -52,8 +52,8 @@ class StoreMetrics:
         bytes_out: Bytes that were written.
         commits: Entries that this process added to the chains.
         commands: Commands that these entries carry; more than ``commits`` where callers shared an entry.
-        conflicts: Times that another process had the slot that this one offered an entry to.
-        unknown_outcomes: Writes of entries whose outcome the storage could not tell in time.
+        conflicts: How often another writer created the entry that this process tried to create.
+        unknown_outcomes: Writes of entries whose outcome was unknown.
         checkpoints: Checkpoints that this process wrote.
     """
 
@@ -72,7 +72,7 @@ class StoreMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What was read of a store, and what works on it."""
+    """The document, chains and coordinator of an open store."""
 
     document: StoreDocument
     chains: Chains
@@ -80,13 +80,13 @@ class _Opened:
 
 
 class Connection:
-    """What works on the objects of a store; made when it is first needed, and again after a fork or a close.
+    """Access to the objects of a store. Loaded on first use, and again after a fork or a close.
 
     Thread-safe, picklable, safe after ``fork``.
 
     Args:
         objects: The objects of the store; requests are counted.
-        read_only: Write nothing; commands are refused.
+        read_only: Refuse commands; nothing is written.
         runtime: Clock, randomness, pauses and workers.
     """
 
@@ -108,7 +108,7 @@ class Connection:
         self._kept: dict[str, Any] = {}
 
     def kept(self, name: str, make: Callable[[], T]) -> T:
-        """What an integration keeps under a name, made once; dropped by :meth:`close` and in a forked process."""
+        """An object that an integration keeps here by name, made once; dropped by :meth:`close` and after a fork."""
         self._own_process()
         with self._lock:
             if name not in self._kept:
@@ -138,7 +138,7 @@ class Connection:
 
     @property
     def coordinator(self) -> Coordinator:
-        """What takes commands to the chains."""
+        """The component that takes commands over the chains."""
         return self._open().coordinator
 
     def _open(self) -> _Opened:
@@ -162,7 +162,7 @@ class Connection:
             return self._pools[purpose]
 
     def _own_process(self) -> None:
-        """After a fork, forget what belongs to the parent: its threads and its locks do not exist here."""
+        """After a fork, drop the threads and locks of the parent process."""
         if self._pid != os.getpid():
             self._reset()
 
@@ -191,7 +191,7 @@ class Connection:
             raise StoreNotFoundError(msg)
         document = decode(StoreDocument, keys.STORE, data)
         count = document.chains
-        # Each chain has its own, so that callers who wait for one that cannot be written block none of the others.
+        # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
         chains.load(hint)
@@ -235,7 +235,7 @@ class Connection:
     # Statistics and maintenance ---------------------------------------------------------------------------------------
 
     def metrics(self) -> StoreMetrics:
-        """What this connection has cost so far."""
+        """The counters since the store was opened."""
         counts, metrics = self.objects.snapshot(), [chain.metrics for chain in self.chains]
         return StoreMetrics(
             gets=counts.get + counts.stat,
@@ -261,10 +261,10 @@ class Connection:
         """Release threads and connections. Using it again connects again."""
         self._own_process()
         with self._lock:
-            # Forgotten first: who comes now connects again. Who is in the middle of something goes on by itself.
+            # Forget first: new calls connect again; running calls go on with what they have.
             pools = self._pools
             self._forget()
-        for purpose in sorted(pools):  # The background first: what it finishes needs the others.
+        for purpose in sorted(pools):  # The background first: its tasks need the other pools.
             pools[purpose].shutdown(wait=True)
         self.objects.close()
 
@@ -307,7 +307,7 @@ def create_connection(
     found = len(connection.chains)
     if chains is not None and found != chains:
         has = f"{found} chain{'s' if found > 1 else ''}"
-        msg = f"the store at {redact(objects.url)} has {has}, not {chains}; that cannot be changed"
+        msg = f"the store at {redact(objects.url)} has {has}, not {chains}; the number of chains cannot be changed"
         raise InvalidConfigError(msg)
     return connection
 

@@ -1,4 +1,4 @@
-"""What operators ask of a store: its transactions, its groups, its maintenance."""
+"""The calls of :class:`txnstore.Store` for operators: transactions, groups, maintenance."""
 
 from __future__ import annotations
 
@@ -73,11 +73,15 @@ class Operations:
         return admin.transaction_history(self._connection, transactional_id, limit, since)
 
     def producers(self, topic: str, partition: int) -> list[ProducerDescription]:
-        """What a partition knows of producers: epoch, last sequence, open transaction (ADM-03)."""
+        """The producers of a partition: epoch, last sequence, open transaction (ADM-03).
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
         return admin.describe_producers(self._connection.view(), TopicPartition(topic, partition))
 
     def find_hanging(self, topic: str | None = None, late: float = admin.LATE) -> list[HangingTransaction]:
-        """Open data and pending offsets whose transaction its coordinator does not know, or that is late (ADM-04).
+        """Hanging transactions: unknown to their coordinator, or long past their timeout (ADM-04).
 
         Args:
             topic: Only in its partitions, and pending offsets of these.
@@ -97,10 +101,10 @@ class Operations:
         return admin.abort_transaction(self._connection, transactional_id)
 
     def abort_hanging(self, topic: str, partition: int, producer_id: int) -> bool:
-        """End the open transaction of a producer in a partition, also if no coordinator knows it (ADM-05).
+        """Abort the open transaction of a producer in a partition, also if no coordinator knows it (ADM-05).
 
         Returns:
-            Whether there was one.
+            Whether there was an open transaction.
         """
         return admin.abort_open_data(self._connection, TopicPartition(topic, partition), producer_id)
 
@@ -149,7 +153,12 @@ class Operations:
         return reset_offsets(self._connection, group, to, topics, dry_run=dry_run)
 
     def delete_group(self, name: str) -> None:
-        """Delete a group without live members, and its offsets (OFF-17)."""
+        """Delete a group without live members, and its offsets (OFF-17).
+
+        Raises:
+            GroupNotFoundError: There is no such group.
+            GroupNotEmptyError: The group has live members.
+        """
         from txnstore.admin.groups import delete_group
 
         delete_group(self._connection, name)
@@ -195,7 +204,7 @@ class Operations:
         return vacuum(self._connection, older_than, dry_run=dry_run, expire=expire)
 
     def recover(self) -> RecoveryReport:
-        """Carry out decided transactions, abort those past their timeout, in all chains (REC-01, TMO-01).
+        """Complete decided transactions and abort those past their timeout, in all chains (REC-01, TMO-01).
 
         Safe at any time, by any number of processes concurrently.
         """
@@ -205,7 +214,7 @@ class Operations:
     def expire(
         self, producer_ids: float = 86_400.0, transactional_ids: float = 604_800.0, offsets: float = 604_800.0
     ) -> ExpiryReport:
-        """Forget what was unused for longer than its limit. :meth:`compact` and :meth:`vacuum` do this with Kafka's.
+        """Remove state that was unused for longer than its limit; :meth:`compact` and :meth:`vacuum` use the defaults.
 
         Args:
             producer_ids: Seconds for producers (``producer.id.expiration.ms``).

@@ -1,4 +1,4 @@
-"""Scans: the records of a topic, or a part of them, as one Arrow stream of one snapshot."""
+"""Scans: read a topic, or a part of it, in one snapshot as Arrow data."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-#: An offset for all partitions, or one for each of some.
+#: An offset for all partitions, or one per partition for some of them.
 Bound = int | Mapping[int, int] | None
 
 
 class Scan:
-    """A part of a topic in one snapshot, ordered by partition, then offset. Making it reads no data.
+    """A part of a topic in one snapshot, ordered by partition, then offset. Creating it reads no data.
 
     It can be read as often as needed, with the same result. It speaks the Arrow C stream protocol, so
-    ``pa.table(scan)``, ``polars.from_arrow(scan)`` and DuckDB take it as it is. Segments are fetched and decoded in
+    ``pa.table(scan)``, ``polars.from_arrow(scan)`` and DuckDB accept it. Segments are fetched and decoded in
     parallel ahead of the reader, within a bounded window.
 
     Args:
@@ -45,11 +45,11 @@ class Scan:
         columns: Exactly these columns, in this order; None: ``_topic, _partition, _offset, _timestamp``, then all
             columns of the topic.
         filter: A ``pyarrow.compute`` expression over any columns of a read; only rows that match are returned.
-        snapshot: What to read; None: the store as it is now, one GET for each chain.
+        snapshot: The snapshot to read; None: a new one, which takes one GET per chain.
 
     Raises:
         UnknownTopicOrPartitionError: There is no such topic or partition.
-        OffsetOutOfRangeError: A bound is below 0, or a start is behind its end.
+        OffsetOutOfRangeError: A bound is below 0, or a start is above its end.
         SchemaMismatchError: A column does not exist, or the filter does not fit the columns.
     """
 
@@ -90,7 +90,7 @@ class Scan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of all results, rows or not."""
+        """The Arrow schema of the results, also without rows."""
         return self._projection.schema
 
     def plan(self) -> list[Slice]:
@@ -105,7 +105,7 @@ class Scan:
         return visible(tp, view.find_partition(tp), self._isolation, self._start.get(tp), self._end.get(tp))
 
     def to_tables(self) -> Generator[pa.Table]:
-        """The result piece by piece: at most one row group of one segment each. Memory stays bounded."""
+        """The result in tables of at most one row group of one segment each, with bounded memory."""
         for table in read_ahead(self._connection.objects, self._connection.pool, self.plan(), self._reading):
             if self._filter is None:
                 yield table
@@ -141,14 +141,19 @@ class Scan:
         return _engine("polars").from_arrow(self.to_table())
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection, name: str | None = None) -> duckdb.DuckDBPyRelation:
-        """A relation of ``con`` that streams the scan whenever it is evaluated; with a ``name``, a view, too."""
+        """A DuckDB relation that reads the scan whenever it is evaluated.
+
+        Args:
+            con: The DuckDB connection.
+            name: Also register the scan as a view of this name.
+        """
         if name is None:
             return con.from_arrow(self)
         con.register(name, self)
         return con.table(name)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The result for anything that speaks the Arrow C stream protocol; each call begins a new stream."""
+        """The result as an Arrow C stream; each call begins a new stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
@@ -174,7 +179,7 @@ def _offsets(view: View, topic: str, which: str, bound: Bound) -> dict[TopicPart
 def _with_filtered(schema: pa.Schema, columns: Sequence[str], expression: Any) -> list[str]:
     """The columns of the result, then those that only the filter needs. Checks the filter against the schema.
 
-    Arrow does not tell which columns an expression names, but it refuses to bind one to a schema that lacks them.
+    Arrow has no call for the columns of an expression, but it refuses to bind one to a schema without them.
     """
     try:
         schema.empty_table().filter(expression)
@@ -194,9 +199,9 @@ def _names(expression: Any, column: str, schema: pa.Schema) -> bool:
 
 
 def _prune(slices: list[Slice], expression: Any, projection: Projection) -> list[Slice]:
-    """The slices in which the filter may hold, by what the chain knows of their offsets and timestamps.
+    """The slices that the filter may match, by the ranges of offsets and timestamps in the chain.
 
-    Arrow itself simplifies the filter with these guarantees; no file is touched.
+    Arrow simplifies the filter with these ranges as guarantees; no file is opened.
     """
     import pyarrow.dataset as ds
     from pyarrow import fs

@@ -1,4 +1,4 @@
-"""A view of the whole store at one moment."""
+"""Snapshots: pinned views of the whole store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from txnstore.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All topics, offsets and transactions as they were at one moment; made by :meth:`txnstore.Store.snapshot`.
+    """All topics, offsets and transactions at one moment; made by :meth:`txnstore.Store.snapshot`.
 
-    That is after one entry of the chain; in a store of several chains it is a consistent cut over all of them. Reads
-    that share a snapshot agree with each other, whatever is committed in between. It costs nothing to keep, but the
-    segments that it names exist only as long as ``vacuum`` keeps them (its grace period).
+    It is the state after one entry of the chain, or a closed cut of several chains. Reads that share a snapshot see the
+    same records, whatever is committed in between. The segments that it names exist until a vacuum deletes them, not
+    before its grace period is over.
 
     Attributes:
-        view: What the chains hold at that moment.
+        view: The states of the chains, combined.
     """
 
     view: View = field(repr=False)

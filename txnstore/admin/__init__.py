@@ -1,1 +1,1 @@
-"""What an operator asks for: transactions, producers, groups."""
+"""Administration of transactions, producers and groups."""

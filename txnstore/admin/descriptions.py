@@ -1,4 +1,4 @@
-"""What an operator is shown of transactions and producers (KIP-664). Times in milliseconds since the epoch."""
+"""Descriptions of transactions and producers (KIP-664). Times are in milliseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OpenData:
     Attributes:
         tp: The partition.
         first_offset: Where the open data begins.
-        last_stable: Where readers of committed data stop.
+        last_stable: The LSO, where ``read_committed`` readers stop.
         high_watermark: The offset of the next record that is appended.
     """
 
@@ -36,10 +36,10 @@ class TransactionDescription:
         state: Kafka's state of the transaction.
         producer_id: The producer id.
         epoch: The epoch of the current or next transaction.
-        timeout_ms: The time after which anybody may abort it (``transaction.timeout.ms``).
+        timeout_ms: Milliseconds after which any process may abort it (``transaction.timeout.ms``).
         started_at: When it began; None if none is open.
         updated_at: When its state last changed.
-        prepared: An outside coordinator decides it, so it has no timeout (KIP-939).
+        prepared: Whether an external coordinator decides it, so that it has no timeout (KIP-939).
         partitions: The partitions that take part; once the outcome is decided, those that still lack the marker.
         groups: The groups that take part; once the outcome is decided, those that still lack the marker.
         versions: The last version that was committed for each scope of a job.
@@ -63,7 +63,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescription:
-    """What a partition knows of a producer (ADM-03, PST-16).
+    """The state of a producer in a partition (ADM-03, PST-16).
 
     Attributes:
         producer_id: The producer id.
@@ -71,7 +71,7 @@ class ProducerDescription:
         last_sequence: The sequence of its last record; -1 if there is none in this epoch.
         last_timestamp: When it last appended.
         first_offset: Where its open transaction begins, or None.
-        transactional_id: None for an idempotent producer, and for one whose id was forgotten.
+        transactional_id: None for a producer without transactions, and for one whose id has expired.
     """
 
     producer_id: int
@@ -84,7 +84,7 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """Open data of a partition, or pending offsets of a group, that nobody is about to end (ADM-04).
+    """A hanging transaction: open data of a partition, or pending offsets of a group (ADM-04).
 
     Attributes:
         tp: The partition; None for pending offsets.

@@ -1,4 +1,4 @@
-"""Groups as an operator sees them: what they have read, who their members are; resetting and deleting them."""
+"""Describes consumer groups, resets their offsets and deletes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfi
 from txnstore.read.plan import offset_for_time
 from txnstore.validation import as_integer, check_id, check_names
 
-#: Where to: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each partition.
+#: The target of a reset: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each
+#: partition.
 Target = str | int | datetime | Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
@@ -31,7 +32,7 @@ class GroupMember:
         instance_id: The name of a static member (KIP-345), or None.
         topics: The topics that it subscribed to.
         assigned: The partitions that it reads.
-        waits_for: The partitions that are meant for it and that others have to give back first (KIP-848).
+        waits_for: The partitions of its target that other members still hold (KIP-848).
         expires_at: When its lease ends unless it is renewed, in milliseconds since the epoch.
     """
 
@@ -45,7 +46,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """What a group has committed in a partition.
+    """The committed offset of a group in a partition.
 
     Attributes:
         tp: The partition.
@@ -76,7 +77,7 @@ class GroupDescription:
         group: Its name.
         state: ``Empty`` (no live member), ``Reconciling`` (partitions change hands) or ``Stable``.
         generation: Grows with each change of its members; -1: it never had members.
-        last_transactional_id: Whose transaction was the last one that moved its offsets (OFF-23).
+        last_transactional_id: The id of the transaction that last committed its offsets (OFF-23).
         members: Its live members.
         positions: Where it has committed, or has members.
     """
@@ -217,7 +218,7 @@ def _member(member: Member) -> GroupMember:
 
 
 def _positions(view: View, name: str, group: Group, members: list[Member]) -> list[GroupPosition]:
-    """Where the group has committed or has members, as far as there is such a partition (still)."""
+    """The existing partitions in which the group has committed or pending offsets, or members."""
     owners = {tp: member.member_id for member in members for tp in member.assigned}
     pending = {tp for offsets in group.pending.values() for tp in offsets}
     found = []

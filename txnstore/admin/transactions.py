@@ -1,7 +1,7 @@
-"""Transactions and producers as an operator sees them, and what an operator may do about them (KIP-664).
+"""Describes transactions and producers, aborts hanging transactions and fences producers (KIP-664).
 
-Looking takes one consistent view. Each change is a command like any other one: it is decided at the head of a chain, by
-what is true there, so two operators who do the same concurrently do it once (ADM-07).
+Descriptions are read from one consistent view. Each change is a command, decided at the head of a chain, so two
+operators who make the same change concurrently make it once (ADM-07).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from txnstore.validation import (
     check_topic_name,
 )
 
-#: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: past its timeout by this, nobody is about to end a transaction.
+#: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: a transaction that is past its timeout by more is hanging.
 LATE = 300.0
-#: How many entries back a history looks, in all chains together.
+#: The number of newest entries that a history reads, in all chains together.
 HISTORY_ENTRIES = 10_000
 
 
-# Looking --------------------------------------------------------------------------------------------------------------
+# Describing -----------------------------------------------------------------------------------------------------------
 
 
 def list_transactions(
@@ -122,7 +122,7 @@ def describe_producers(view: View, tp: TopicPartition) -> list[ProducerDescripti
 
 
 def find_hanging(connection: Connection, topic: str | None = None, late: float = LATE) -> list[HangingTransaction]:
-    """What is open in partitions, then in groups, and nobody is about to end.
+    """The hanging transactions, first by partition, then by group.
 
     Args:
         connection: The connection to the store.
@@ -225,8 +225,7 @@ def transaction_history(
 def abort_transaction(connection: Connection, transactional_id: str) -> bool:
     """Abort the open transaction of an id and fence its owner.
 
-    One that is decided already is carried out as decided (END-01); one that an outside coordinator is to decide is
-    aborted, too.
+    A decided transaction is completed as decided (END-01); a prepared one is aborted, too.
 
     Returns:
         Whether there was a transaction to end.
@@ -238,10 +237,10 @@ def abort_transaction(connection: Connection, transactional_id: str) -> bool:
 
 
 def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int) -> bool:
-    """End the open transaction of a producer in a partition; whether there was one (ADM-05).
+    """Abort the open transaction of a producer in a partition; returns whether there was one (ADM-05).
 
-    If its coordinator knows the transaction, all of it is ended. Else an abort marker is written here alone. If its
-    epoch is the current one of its transactional id, the owner of that is fenced first.
+    If its coordinator knows the transaction, the whole transaction is ended. Else an abort marker is written to this
+    partition only; if its epoch is the current one of its transactional id, that producer is fenced first.
     """
     view, chains, coordinator = connection.view(), connection.chains, connection.coordinator
     log = _log(view, tp)
@@ -252,7 +251,7 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
         return _abort(coordinator, txn)
     name, epoch = view.transactional_ids.get(producer_id, ""), log.producers[producer_id].epoch
     if txn is not None and txn.epoch <= epoch and not _abort(coordinator, txn):
-        # The marker takes the next epoch: no transaction of this one may come to the partition any more.
+        # The marker takes the next epoch: this epoch must not append to the partition any more.
         coordinator.submit(InitProducer(name, txn.timeout_ms))
     orphan = Unfinished(name, producer_id, epoch, Outcome.ABORT, (tp,), ())
     number, home = chain_of_partition(tp, len(chains)), chain_of_producer(producer_id)
@@ -262,9 +261,9 @@ def abort_open_data(connection: Connection, tp: TopicPartition, producer_id: int
 
 
 def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, ProducerIdentity]:
-    """Fence the owners of these ids, and abort their open transactions (INIT-17); the identities that follow.
+    """Fence the owners of these ids and abort their open transactions (INIT-17); returns the new identities.
 
-    As Kafka's ``fenceProducers`` does, by an init in their place; an id that nobody had is granted, too.
+    Like Kafka's ``fenceProducers``, it initializes a new instance of each id, also of ids that are unknown.
     """
     names = [check_id("transactional.id", name) for name in check_names("transactional_ids", ids)]
     view = connection.view()
@@ -277,7 +276,7 @@ def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, Pro
 
 
 def _abort(coordinator: Coordinator, txn: Transaction) -> bool:
-    """One that is decided is carried out by the same command."""
+    """Abort the transaction, or complete it if it is decided; the command is the same."""
     if txn.state is not TxnState.ONGOING and txn.outcome is None:
         return False
     coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch)))

@@ -1,1 +1,1 @@
-"""Inside scans and consumers: plans, fetching and decoding segments, records, positions."""
+"""Reading for scans and consumers: plans, fetching and decoding of segments, records."""

@@ -1,4 +1,4 @@
-"""What a reader looks up before it reads: the bounds of logs, partitions of a topic, offsets by time."""
+"""Lookups before a read: bounds of partitions, partitions of a topic, offsets by time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnstore.read.reader import Projection, read_slice
 from txnstore.storage.base import ObjectStore
 from txnstore.validation import check_choice
 
-#: Which records a reader sees (Kafka's ``isolation.level``, CON-01): those of committed transactions, or all.
+#: The isolation of a reader (Kafka's ``isolation.level``, CON-01): committed records only, or all records.
 IsolationLevel = Isolation | Literal["read_committed", "read_uncommitted"]
 
 
