@@ -119,7 +119,7 @@ def test_where_to_begin(store: Store) -> None:
     for policy, isolation, position in cases:
         consumer = store.consumer(["t"], isolation=isolation, auto_offset_reset=policy)
         assert consumer.position(T0) == position, (policy, isolation)
-    with pytest.raises(OffsetOutOfRangeError, match="seek first"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"call seek\(\) first"):
         store.consumer(["t"], group="g", auto_offset_reset="none").poll()
 
 
@@ -127,7 +127,7 @@ def test_partitions_can_be_assigned_one_by_one(store: Store) -> None:
     append(store, "a")
     append(store, "b", tp=T1)
     consumer = store.consumer()
-    with pytest.raises(InvalidConfigError, match="reads nothing"):
+    with pytest.raises(InvalidConfigError, match="has no partitions to read"):
         consumer.poll()
     consumer.assign([("t", 1)])
     assert texts(read_all(consumer)) == ["b"]

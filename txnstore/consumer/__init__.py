@@ -1,4 +1,4 @@
-"""Consumers: positions in partitions, records from there on, and the positions of a group."""
+"""Consumers: read partitions from a position on, alone or as members of a group."""
 
 from __future__ import annotations
 

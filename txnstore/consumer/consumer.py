@@ -1,7 +1,7 @@
-"""Consumers: positions in partitions, records from there on, and the positions of a group.
+"""The consumer of applications: reads partitions from a position on, alone or as a member of a group.
 
-A consumer reads the chain only when it has nothing left to return: one GET tells whether there is something new. What
-it returns was decided before it was fetched: aborted records are never downloaded, open ones never buffered (CON-12).
+A consumer reads the chain only when it has no fetched or planned records left; one GET shows whether there are new
+ones. Aborted records are never downloaded, records of open transactions never buffered (CON-12).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from txnstore.validation import check_choice, check_id, check_integer, check_sec
 
 _ALL_ROWS = 2**63 - 1
 
-#: One partition or several; a plain pair of topic and number does as well.
+#: One partition or several, each a :class:`TopicPartition` or a pair of topic and number.
 Pair = tuple[str, int]
 Partitions = Pair | Iterable[Pair]
 
 
 class Consumer:
-    """Reads partitions from a position on, in offset order, each record once. For one thread at a time.
+    """Reads partitions from a position on, in offset order. Not thread-safe: use it in one thread at a time.
 
-    A transaction may come in several polls (CON-10), and offsets have gaps where markers, aborted and compacted records
-    were (CON-09): compare ``position`` with ``end_offsets`` to see whether all is read, never count.
+    Several polls may return the records of one transaction (CON-10), and offsets have gaps for markers, aborted and
+    compacted records (CON-09): compare ``position`` with ``end_offsets`` to see whether all is read; do not count.
 
     Args:
         connection: The connection to the store.
-        topics: All partitions of these topics, also those that they get later; None: none until :meth:`assign`.
+        topics: Read all partitions of these topics, also those added later; None: none until :meth:`assign`.
         group: Begin at its committed offsets, and commit to it. With ``topics`` (or :meth:`subscribe`) the first poll
             joins the group, whose members share the partitions; with :meth:`assign`, or a store that was opened
             read_only, the consumer is no member.
@@ -49,15 +49,15 @@ class Consumer:
             ``"latest"``, or ``"none"``, which raises (CON-13).
         enable_auto_commit: Commit what earlier polls returned, at a poll and on close. Leave it off where offsets go
             into transactions: :meth:`group_metadata` raises then (OFF-19).
-        auto_commit_interval: Seconds between two such commits.
+        auto_commit_interval: Seconds between two such commits (``auto.commit.interval.ms``).
         max_poll_records: How many records :meth:`poll` returns at most.
-        poll_interval: The longest pause between two looks at an idle chain, in seconds; each look is one GET.
+        poll_interval: The longest pause between two reads of an idle chain, in seconds; each read is one GET.
         assignor: ``"cooperative-sticky"`` or ``"range"``; the group uses that of most members (KIP-848).
         group_instance_id: The name of a static member (KIP-345): it gets its partitions back if it returns within its
             session timeout, and :meth:`close` does not leave the group.
         session_timeout: Seconds without a poll or commit after which a member may lose its partitions.
         on_assigned: Called in a poll with the partitions that this consumer was given.
-        on_revoked: Called in a poll with those that are about to be taken; their offsets can still be committed.
+        on_revoked: Called in a poll with the partitions that it is about to lose; their offsets can still be committed.
 
     Raises:
         InvalidConfigError: An option is of a wrong type, out of range, or needs a group.
@@ -127,7 +127,7 @@ class Consumer:
     def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions. Those that were assigned before keep their positions.
 
-        A consumer that was a member of a group leaves it: nobody shares what is assigned by hand.
+        A consumer that was a member of a group leaves it: partitions assigned by hand are not shared.
 
         Raises:
             UnknownTopicOrPartitionError: There is no such partition.
@@ -148,21 +148,21 @@ class Consumer:
     # Records ----------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
-        """The next records; after an error the positions are where they were, so no record is skipped.
+        """The next records. An error leaves the positions unchanged, so no record is skipped.
 
-        What was fetched, or can be planned from what is known, is returned without a look at the chain. Otherwise each
-        look is one GET, repeated until ``timeout`` is over.
+        Records that are fetched, or can be planned from the known state, are returned without a read of the chain. Else
+        the chain is read until there are records or ``timeout`` is over, with one GET each time.
 
         Args:
-            timeout: How many seconds to wait for new records, counted from the first look at the chain. Fetching
+            timeout: Seconds to wait for new records, counted from the first read of the chain. Fetching
                 records that exist, joining the group and repeating failed requests are not part of it.
-            max_records: How many records at most; None: ``max_poll_records``.
+            max_records: The largest number of records; None: ``max_poll_records``.
 
         Returns:
-            Records in offset order in each partition; none if there were none within ``timeout``.
+            Records in offset order in each partition; an empty list if there were none within ``timeout``.
 
         Raises:
-            UnstableOffsetCommitError: An open transaction holds an offset of the group at which to begin (OFF-09).
+            UnstableOffsetCommitError: A committed offset to begin at is pending in an open transaction (OFF-09).
             OffsetOutOfRangeError: A position is outside the log and ``auto_offset_reset`` is ``"none"`` (CON-13).
             FencedInstanceError: Another consumer has taken over the ``group_instance_id`` (KIP-345).
             ConsumerClosedError: The consumer is closed.
@@ -173,9 +173,11 @@ class Consumer:
             return [record for part in self._poll(timeout, rows) for record in part.records()]
 
     def poll_table(self, timeout: float = 0.0, max_records: int | None = None) -> pa.Table:
-        """The same as a table with the columns of a scan. Topics of different columns come in different polls.
+        """The same as a table with the columns of a scan; topics with different columns come in different calls.
 
-        ``timeout``: see :meth:`poll`. ``max_records`` None: as many as there are, up to 64 MB.
+        Args:
+            timeout: Seconds to wait for new records, as for :meth:`poll`.
+            max_records: The largest number of rows; None: all, up to 64 MB.
         """
         rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
@@ -189,7 +191,7 @@ class Consumer:
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         if not self._positions.assigned and not self._positions.topics:
-            msg = "this consumer reads nothing: give it topics, or call assign() or subscribe()"
+            msg = "this consumer has no partitions to read: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)
         check_seconds("timeout", timeout)
         if self._shared is not None:
@@ -199,11 +201,11 @@ class Consumer:
     # Positions --------------------------------------------------------------------------------------------------------
 
     def position(self, partition: Pair) -> int:
-        """The offset of the next record that a poll returns, or a higher one if that was compacted away."""
+        """The next offset to read; the next record has this offset, or a higher one after a gap."""
         part = self._assigned(partition)
         if part.flow is None:
             self._positions.locate(self._poller.caught_up(self._head()), part)
-        assert part.flow is not None  # locate has found it
+        assert part.flow is not None  # set by locate
         return part.flow.position
 
     def seek(self, partition: Pair, offset: int) -> None:
@@ -214,34 +216,34 @@ class Consumer:
         part.origin, part.sought = offset, True
 
     def seek_to_beginning(self, *partitions: Partitions) -> None:
-        """Go to the first record of these partitions (all by default) at the next poll."""
+        """Continue at the first record of these partitions (all by default) from the next poll on."""
         for part in self._these(partitions):
             part.move(Reset.EARLIEST)
             part.sought = True
 
     def seek_to_end(self, *partitions: Partitions) -> None:
-        """Go to the end of these partitions (all by default) at the next poll: to the LSO if committed (CON-14)."""
+        """Continue at the end of these partitions (all by default): for ``read_committed`` the LSO (CON-14)."""
         for part in self._these(partitions):
             part.move(Reset.LATEST)
             part.sought = True
 
     def rewind_to_committed(self) -> None:
-        """Go back to the group's committed offset in every partition, after a transaction was aborted (OFF-20).
+        """Continue at the group's committed offset in every partition, after an aborted transaction (OFF-20).
 
-        A partition without one goes back to where this consumer began in it, or was last sought to. Fetched records
-        are dropped; the offsets are looked up at the next poll, which waits for the stable ones.
+        A partition without one continues where this consumer began in it, or at its last ``seek``. Fetched records are
+        dropped. The next poll looks the offsets up, and waits for pending ones.
         """
         self._group("rewind")
         for part in self._these(()):
             part.move(None)
 
     def pause(self, *partitions: Partitions) -> None:
-        """Return nothing from these partitions (all by default) until they are resumed. Positions stay."""
+        """Return no records of these partitions (all by default) until they are resumed. Positions are kept."""
         for part in self._these(partitions):
             part.paused = True
 
     def resume(self, *partitions: Partitions) -> None:
-        """Go on with partitions (all by default) that were paused."""
+        """Resume paused partitions (all by default)."""
         for part in self._these(partitions):
             part.paused = False
 
@@ -255,12 +257,12 @@ class Consumer:
         return {tp: view.find_partition(tp).log_start for tp in self._named(partitions)}
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset at which reading ends now: the LSO for read_committed, else the high watermark (LSO-11)."""
+        """The offset at which reads end now: the LSO for ``read_committed``, else the high watermark (LSO-11)."""
         view = self._head()
         return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._named(partitions)}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (milliseconds), or None if no record that is visible is that late."""
+        """The first visible record at or after each time (milliseconds since the epoch); None if there is none."""
         view = self._head()
         return {
             tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
@@ -321,12 +323,10 @@ class Consumer:
         return value if metadata or value is None else value.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """What ``send_offsets`` of a producer needs to commit this consumer's offsets in a transaction (KIP-447).
-
-        Generation and member id are those of the last poll: if the members have changed since, the offsets are refused.
+        """The argument of ``send_offsets`` for this consumer (KIP-447), with the generation and member id of the last poll.
 
         Raises:
-            InvalidConfigError: The consumer has no group, or commits by itself (OFF-19).
+            InvalidConfigError: The consumer has no group, or has auto-commit on (OFF-19).
         """
         return self._group("take part in a transaction").metadata()
 

@@ -1,4 +1,4 @@
-"""What a poll does: hand out what was fetched, look at the chain when nothing was, pause, look again.
+"""Polls: returns fetched records; without any, reads the chain, with pauses, until there are new ones.
 
 Segments are fetched ahead of the application in a bounded window, a slice of each partition in turn (CON-12).
 """
@@ -25,16 +25,20 @@ from txnstore.read.reader import Projection, is_missing
 from txnstore.read.records import Headers, Record
 from txnstore.storage.base import ObjectStore
 
-#: The first pause between two looks at an idle chain, in seconds; it doubles up to the longest one.
+#: The first pause between two reads of an idle chain, in seconds; it doubles up to the longest one.
 _FIRST_PAUSE = 0.01
-#: What one poll hands out at most, beyond the first piece.
+#: Bytes that one poll returns at most, in addition to the first piece.
 _MAX_POLL_BYTES = 64 << 20
 
 
 class Poller:
-    """Gets rows for positions. ``longest_pause``: between two looks at an idle chain, in seconds.
+    """Fetches rows for positions.
 
-    ``follow``: brings the positions to what a group says in a view, and returns the view after that.
+    Args:
+        connection: The connection to the store.
+        positions: The partitions and positions of the consumer.
+        longest_pause: The longest pause between two reads of an idle chain, in seconds.
+        follow: Applies the group's assignment in a view to the positions, and returns the view after that.
     """
 
     def __init__(
@@ -52,10 +56,10 @@ class Poller:
         self._turns: list[TopicPartition] = []
 
     def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
-        """Up to so many rows; none if there are none within ``timeout`` seconds.
+        """Up to ``rows`` rows; none if there are none within ``timeout`` seconds.
 
-        Rows that are known come without a look at the chain, unless a position has to be found that only its head can
-        tell. ``timeout`` counts from the first look at the chain on; 0: one look at most.
+        Known rows are returned without a read of the chain, unless a position has to be looked up at its head.
+        ``timeout`` counts from the first read of the chain; 0: at most one read.
         """
         runtime = self._connection.runtime
         deadline: float | None = None
@@ -69,7 +73,7 @@ class Poller:
             try:
                 taken = self._take(rows, one_schema=one_schema)
             except CorruptionError as error:
-                # A compaction has replaced, and a vacuum removed, a segment of an old plan: the head names another.
+                # A compaction has replaced a segment of an old plan, and a vacuum deleted it: plan again.
                 if planned_again or not is_missing(error):
                     raise
                 view, fresh, planned_again = self._look(view), True, True
@@ -78,10 +82,10 @@ class Poller:
                 self._pause = min(_FIRST_PAUSE, self._longest_pause)
                 return taken
             if fresh and self._connection.unblock(self._positions.blocked_by(view)):
-                view = self._look(view)  # What was left open by others is ended now.
+                view = self._look(view)  # Abandoned transactions of other producers are ended now.
                 continue
             if fresh:
-                # The clock may be set back while this waits, so what was slept counts as well.
+                # The clock may be set back during the wait, so the sum of the pauses counts as well.
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
                 left = min((deadline - runtime.clock()) / 1000, timeout - waited)
                 if left <= 0:
@@ -95,9 +99,9 @@ class Poller:
             view, fresh = self._look(view), True
 
     def caught_up(self, view: View) -> View:
-        """A view that knows the logs as far as the group's offsets, unless one is past the end indeed.
+        """A view in which each log reaches the group's committed offset, unless that is past the end at the head too.
 
-        Else a consumer that takes over would find that offset outside the log, and begin where the policy says.
+        Else a consumer that takes a partition over would find the offset out of range, and apply the reset policy.
         """
         before: dict[TopicPartition, int] = {}
         while (outrun := self._positions.outrun(view)) and outrun != before:
@@ -106,14 +110,14 @@ class Poller:
         return view
 
     def _look(self, view: View) -> View:
-        """The heads of the chains that matter to these positions: one GET each if there is nothing new."""
+        """A view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
         return self._followed(self._connection.view(refresh=self._positions.chains(view)))
 
     def _followed(self, view: View) -> View:
         return self._follow(view) if self._follow is not None else view
 
     def _take(self, rows: int, *, one_schema: bool) -> list[Taken]:
-        """Rows of the partitions that are not paused; who waited longest has the first turn."""
+        """Rows of the partitions that are not paused, beginning with the one that has waited longest."""
         assigned = self._positions.assigned
         turns = dict.fromkeys([tp for tp in self._turns if tp in assigned] + list(assigned))
         parts = (assigned[tp] for tp in turns)
@@ -126,7 +130,7 @@ class Poller:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Put the positions back if what was polled cannot be handed out after all: no record is skipped."""
+        """Restore the positions if the block raises, so that no record is skipped."""
         before = [
             (part, part.want, part.flow, part.flow.position if part.flow is not None else 0)
             for part in self._positions.assigned.values()
@@ -143,7 +147,7 @@ class Poller:
 
 
 def ask_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> None:
-    """Keep a bounded window of segments on their way, a slice of each partition in turn (CON-12)."""
+    """Start fetches up to a bounded window, a slice of each partition in turn (CON-12)."""
     everyone = list(flows)
     count = sum(flow.asked for flow in everyone)
     size = sum(flow.asked_bytes for flow in everyone)
@@ -159,7 +163,7 @@ def ask_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> No
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Rows of one partition, with all columns of a read, on their way to the application."""
+    """Rows of one partition that a poll returns, with all columns of a read."""
 
     tp: TopicPartition
     projection: Projection

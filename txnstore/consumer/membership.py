@@ -1,10 +1,10 @@
-"""A consumer and its group: it commits offsets there, looks them up, and may be a member.
+"""The group of a consumer: its membership, and its committed offsets.
 
-A member joins at its first poll, renews its lease at polls, and reads what it is given. Nothing runs in the background,
-so a consumer that does not poll for longer than its session timeout may lose its partitions, as one does in Kafka that
-exceeds ``max.poll.interval.ms``. What a member is to read stands in the group's chain, which an idle poll reads anyway;
-a heartbeat is one PUT, made when a third of the timeout is over, or to give partitions back. An offset commit is a sign
-of life, too, so who commits often sends none.
+A member joins at its first poll, renews its lease in polls, and reads its assigned partitions. Nothing runs in the
+background, so a consumer that does not poll for longer than its session timeout may lose its partitions, like one in
+Kafka that exceeds ``max.poll.interval.ms``. The assignment is in the group's chain, which an idle poll reads anyway. A
+heartbeat is one PUT, sent when a third of the session timeout is over, or to give partitions back. An offset commit
+renews the lease too, so a consumer that commits often sends no heartbeats.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from txnstore.validation import check_choice, check_id, check_seconds
 
 _LOG = logging.getLogger(__name__)
 
-#: What an application may be told of: the partitions that it has got, or is about to lose.
+#: Called with the partitions that a consumer was assigned, or is about to lose.
 Callback = Callable[[list[TopicPartition]], None]
 #: How a group shares its partitions (Kafka: ``partition.assignment.strategy``).
 AssignorName = Literal["cooperative-sticky", "range"]
-#: Heartbeats in a session timeout (Kafka's advice for ``heartbeat.interval.ms``).
+#: Heartbeats per session timeout (Kafka's recommendation for ``heartbeat.interval.ms``).
 _BEATS = 3
-#: How often a commit is tried again because the members have changed, though this one's partitions have not.
+#: Attempts of a commit whose generation is outdated although the partitions of this member are unchanged.
 _ATTEMPTS = 8
-#: How often a poll follows the group before it hands out what it has; others may change the group all the time.
+#: How often one poll follows the group; a bound, since other members may change the group all the time.
 _ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """What a consumer may choose about its membership; the session timeout in seconds."""
+    """Options of a membership; ``session_timeout`` in seconds."""
 
     assignor: AssignorName = "cooperative-sticky"
     instance_id: str | None = None
@@ -66,7 +66,7 @@ class MemberOptions:
 
 
 class GroupMembership:
-    """The membership of one consumer. ``before_revoked`` commits what was read, if the consumer does that by itself."""
+    """The membership of one consumer. ``before_revoked`` is called before it gives partitions back: the auto-commit."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class GroupMembership:
         self.forget()
 
     def forget(self) -> None:
-        """Be no member: another one has this id, such as the process that this one was forked from."""
+        """Drop the membership, which belongs to another consumer, such as that of the parent after a fork."""
         self.member_id = self._connection.runtime.new_id()
         self.generation = -1
         self._joined: tuple[str, ...] | None = None  # the topics that it joined with
@@ -99,19 +99,23 @@ class GroupMembership:
 
     @property
     def joined(self) -> bool:
-        """Whether it is a member, as far as it knows."""
+        """Whether it has joined the group, as far as it knows."""
         return self._joined is not None
 
     # Following the group ----------------------------------------------------------------------------------------------
 
     def follow(self, view: View) -> View:
-        """Join, renew the lease if it is time, take and give back partitions as the group says; the view after that.
+        """Join, renew the lease if it is due, and apply the group's assignment.
 
-        Raises :class:`FencedInstanceError` if another consumer has taken over this one's static name.
+        Returns:
+            The view after the commands of this call.
+
+        Raises:
+            FencedInstanceError: Another consumer has taken over the ``group_instance_id``.
         """
         topics = self._positions.topics
         if topics is None or self._connection.read_only:
-            return view  # assigned by hand, or only looking on
+            return view  # assigned by hand, or read-only
         for _ in range(_ROUNDS):
             if self._joined != topics:
                 view = self._join(view, topics)
@@ -130,7 +134,7 @@ class GroupMembership:
         return view
 
     def learn(self) -> bool:
-        """Take the newest generation that is known; whether that is another one, and this is still a member."""
+        """Adopt the newest known generation; returns whether it is a new one and this is still a member."""
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         if self.member_id not in group.members or group.generation == self.generation:
             return False
@@ -138,7 +142,7 @@ class GroupMembership:
         return True
 
     def _join(self, view: View, topics: tuple[str, ...]) -> View:
-        """Become a member, or tell which other topics it reads now. The same id again if the outcome was unknown."""
+        """Join, or change the topics. After an unknown outcome the repeated command has the same member id."""
         command = JoinGroup(
             self._group,
             self.member_id,
@@ -156,7 +160,7 @@ class GroupMembership:
     def _beat(self, view: View, member: Member) -> View:
         owned = tuple(sorted(self._positions.assigned))
         counts = self._counts(view, member.topics)
-        with suppress(UnknownMemberError, FencedInstanceError):  # The view says so, too.
+        with suppress(UnknownMemberError, FencedInstanceError):  # The view shows it, too.
             self._submit(Heartbeat(self._group, self.member_id, owned, counts, self._options.instance_id))
         return self._connection.view(refresh=False)
 
@@ -170,7 +174,7 @@ class GroupMembership:
         return tuple((name, view.topics[name].partitions if name in view.topics else 0) for name in sorted(topics))
 
     def _give_up(self, view: View, member: Member) -> bool:
-        """Stop reading what is meant for others; whether the group has still to be told."""
+        """Stop reading partitions that are not in the target; returns whether they are still to be given back."""
         left = set(self._readable(view, member)).intersection(self._positions.assigned)
         gone = sorted(tp for tp in self._positions.assigned if tp not in left)
         if gone:
@@ -180,7 +184,7 @@ class GroupMembership:
         return any(tp not in member.target for tp in member.held)
 
     def _take(self, view: View, member: Member) -> None:
-        """Read what was given to it."""
+        """Start reading newly assigned partitions."""
         readable = self._readable(view, member)
         new = sorted(tp for tp in readable if tp not in self._positions.assigned)
         if new:
@@ -188,14 +192,14 @@ class GroupMembership:
             self._tell(self._options.on_assigned, new)
 
     def _readable(self, view: View, member: Member) -> list[TopicPartition]:
-        """What it may read, as far as there is such a partition: others may have seen an older or a newer topic."""
+        """Its assigned partitions that exist in the view; other members may have seen another version of a topic."""
         topics = view.topics
         return [tp for tp in member.assigned if tp.topic in topics and tp.partition < topics[tp.topic].partitions]
 
     def _lost(self, group: Group) -> None:
-        """Others have taken over, and nothing can be committed any more; the next round joins as somebody new.
+        """The group has removed this member: drop its partitions; the next round joins with a new member id.
 
-        But for a static name that another consumer has now: to join again would put that one out in turn.
+        If another consumer has its static name, it does not join again, because that would fence the other one.
         """
         instance_id = self._options.instance_id
         fenced = any(member.instance_id == instance_id is not None for member in group.members.values())
@@ -216,7 +220,7 @@ class GroupMembership:
     # The lease --------------------------------------------------------------------------------------------------------
 
     def _note_lease(self, member: Member) -> None:
-        """A commit in a transaction renews the lease as well: at some time since the last look, so count from that."""
+        """A commit in a transaction renews the lease, too: some time after the last check, from which it counts."""
         if self._seen_at == -1:
             self._seen_at = member.seen_at
         elif member.seen_at != self._seen_at:
@@ -224,9 +228,9 @@ class GroupMembership:
         self._looked_at = self._connection.runtime.clock()
 
     def _due(self, view: View, group: Group, member: Member) -> bool:
-        """Whether it is time for a sign of life, another one has given none for too long, or there are new partitions.
+        """Whether a heartbeat is due, the lease of another member has expired, or topics have new partitions.
 
-        The clock may have been set back, so that no time seems to have passed for long: that counts as well.
+        A heartbeat is also due if the clock was set back.
         """
         now = self._connection.runtime.clock()
         passed = now - self._renewed_at
@@ -239,9 +243,9 @@ class GroupMembership:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def leave(self, *, static: bool = False) -> None:
-        """Give everything back. A static member does not (KIP-345), unless it is to stop being one.
+        """Leave the group. A static member stays in it (KIP-345), unless ``static`` is set.
 
-        If the storage fails, the lease runs out instead.
+        If the storage fails, the member stays until its lease expires.
         """
         if self._joined is None or (self._options.instance_id is not None and not static):
             return
@@ -254,7 +258,7 @@ class GroupMembership:
 
 
 class ConsumerGroup:
-    """The group of one consumer. ``auto_commit_interval``: in seconds; None: it never commits by itself."""
+    """The group of one consumer. ``auto_commit_interval``: seconds between auto-commits; None: no auto-commit."""
 
     def __init__(
         self,
@@ -272,15 +276,15 @@ class ConsumerGroup:
         self.membership = GroupMembership(connection, name, positions, options, self._commit_before_revoked)
 
     def follow(self, view: View) -> View:
-        """Be a member, if topics are subscribed to; see :meth:`GroupMembership.follow`."""
+        """Follow the group, if topics are subscribed; see :meth:`GroupMembership.follow`."""
         return self.membership.follow(view)
 
     def metadata(self) -> GroupMetadata:
-        """What a producer needs to commit offsets of this consumer. Refused if it commits by itself (OFF-19)."""
+        """What a producer needs to commit offsets of this consumer. Refused with auto-commit (OFF-19)."""
         if self._auto_commit_interval is not None:
             msg = (
-                f"offsets of group {self.name!r} cannot go into transactions while enable_auto_commit is on: what an "
-                "aborted transaction had read would be committed"
+                f"offsets of group {self.name!r} cannot go into transactions while enable_auto_commit is on: the "
+                "offsets of aborted transactions would be committed"
             )
             raise InvalidConfigError(msg)
         member, ids = self.membership, self._positions.topic_ids
@@ -293,8 +297,8 @@ class ConsumerGroup:
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit these offsets, or the positions. One PUT.
 
-        If only the generation has changed since the last poll, it is tried again with the new one: what this member
-        holds, nobody else has read.
+        If only the generation has changed since the last poll, the commit is repeated with the new one: no other member
+        has read the partitions that this one holds.
         """
         if offsets is None:
             offsets = {part.tp: part.flow.position for part in self._positions.assigned.values() if part.flow}
@@ -328,7 +332,7 @@ class ConsumerGroup:
         return committed(view, self.name, tp, require_stable=require_stable, strict=strict)
 
     def commit_by_itself(self) -> None:
-        """At a poll: commit what earlier ones returned, if it is time."""
+        """Called by each poll: commit the records of earlier polls, if the auto-commit is due."""
         interval = self._auto_commit_interval
         if interval is not None and self._connection.runtime.clock() - self._committed_at >= interval * 1000:
             self._commit_if_member()
@@ -338,7 +342,7 @@ class ConsumerGroup:
             self._commit_if_member()
 
     def _commit_if_member(self) -> None:
-        """Who was put out of the group cannot commit any more; the next poll joins again and begins at what was."""
+        """Commit, unless the group has removed this member; then the next poll joins again at the committed offsets."""
         try:
             self.commit()
         except (UnknownMemberError, FencedInstanceError, IllegalGenerationError) as error:
@@ -347,7 +351,7 @@ class ConsumerGroup:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit if it commits by itself, then leave."""
+        """Commit, with auto-commit, then leave the group."""
         try:
             if self._auto_commit_interval is not None:
                 self._commit_if_member()

@@ -70,39 +70,39 @@ class Flow:
 
     @property
     def arriving(self) -> bool:
-        """Whether there is something to take, now or when it has arrived."""
+        """Whether rows are fetched, or being fetched."""
         return self._part is not None or bool(self._asked)
 
     @property
     def between(self) -> bool:
-        """Whether the next record is the first of a slice: a good moment to let another partition have its turn."""
+        """Whether the next record is the first of a slice, so that another partition may take its turn."""
         return self._part is None
 
     @property
     def asked(self) -> int:
-        """How many segments were asked for and not handed out yet."""
+        """The number of segments being fetched or waiting to be read."""
         return len(self._asked)
 
     @property
     def asked_bytes(self) -> int:
-        """Their size."""
+        """Their size in bytes."""
         return sum(part.batch.segment.size for part, _ in self._asked)
 
     @property
     def wants_more(self) -> bool:
-        """Whether there are slices that were not asked for."""
+        """Whether there are planned slices that are not being fetched."""
         return bool(self._slices)
 
     def ask(self, objects: ObjectStore, pool: Executor) -> None:
-        """Begin to fetch the next slice."""
+        """Start to fetch the next slice."""
         part = self._slices.popleft()
         self._asked.append((part, pool.submit(fetch_slice, objects, part, self.projection)))
 
     def take(self, rows: int) -> pa.Table | None:
-        """Up to so many of the next rows, of one piece; None if what was asked for is handed out.
+        """Up to ``rows`` of the next rows, from one piece, and move the position after them.
 
-        Moves the position behind them. Waits for a segment that is on its way and raises what went wrong with it;
-        then the flow is as if nothing had been planned.
+        Waits for a segment that is being fetched; if that failed, raises its error and drops the plan. Returns None if
+        no fetched rows are left.
         """
         try:
             table = self._next_rows()
@@ -121,7 +121,7 @@ class Flow:
         return taken
 
     def _next_rows(self) -> pa.Table | None:
-        """What is left of the piece, or the next piece that has rows."""
+        """The rest of the piece, or the next piece with rows."""
         if self._rest is not None:
             return self._rest
         while True:
@@ -145,14 +145,14 @@ class Flow:
         self._pass_gap()
 
     def _pass_gap(self) -> None:
-        """Move over markers, aborted records and compacted ones, up to the next slice."""
+        """Move the position over markers, aborted and compacted records to the next slice."""
         if self._part is not None:
             return
         following = self._asked[0][0] if self._asked else self._slices[0] if self._slices else None
         self.position = max(self.position, following.start if following is not None else self.planned)
 
     def drop(self) -> None:
-        """Forget everything behind the position."""
+        """Drop all fetched and planned rows."""
         for _, arriving in self._asked:
             arriving.cancel()
         self._asked.clear()
@@ -161,7 +161,7 @@ class Flow:
         self.planned = self.position
 
     def seek(self, position: int) -> None:
-        """Go on at this offset; what was fetched is dropped (OFF-20)."""
+        """Continue at this offset; fetched rows are dropped (OFF-20)."""
         self.position = position
         self.drop()
 
@@ -170,10 +170,10 @@ class Flow:
 class Assignment:
     """One partition of a consumer.
 
-    ``flow`` is None until the position is known. ``want`` says where to go then: an offset, an end of the log, or
-    None for the group's offset, else the policy. ``origin`` is where it went first or was sought last: a rewind
-    without a committed offset leads there. ``late``: the partition is younger than the assignment, so none of its
-    records may be skipped. ``sought``: the application chose the position.
+    ``flow`` is None until the position is known. ``want``: where to begin then: an offset, an end of the log, or None
+    for the group's committed offset, else the reset policy. ``origin``: where it began, or was last sought to: the
+    target of a rewind without a committed offset. ``late``: the partition is newer than the subscription, so none of
+    its records may be skipped. ``sought``: the application chose the position.
     """
 
     tp: TopicPartition
@@ -186,7 +186,7 @@ class Assignment:
     sought: bool = False
 
     def move(self, want: int | Reset | None) -> None:
-        """Go there when the next view comes; what was fetched is dropped."""
+        """Drop fetched rows; the next update looks the position up."""
         if self.flow is not None:
             self.flow.drop()
         self.flow, self.want = None, want
@@ -209,7 +209,7 @@ class Positions:
     # Which partitions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, view: View, topics: Sequence[str]) -> None:
-        """All partitions of these topics, also those that come later; of a member of a group, what it is given."""
+        """Read all partitions of these topics, also later ones; as a member of a group, the assigned ones."""
         found = [tp for name in dict.fromkeys(topics) for tp in find_partitions(view, name, None)]
         self.topics = tuple(dict.fromkeys(topics))
         self._counts = {name: view.topics[name].partitions for name in self.topics}
@@ -217,7 +217,7 @@ class Positions:
             self._replace(view, found)
 
     def assign(self, view: View, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these partitions. Those that stay keep their positions."""
+        """Read exactly these partitions. Those that were read before keep their positions."""
         found = list(dict.fromkeys(partitions))
         for tp in found:
             view.find_partition(tp)
@@ -225,10 +225,10 @@ class Positions:
         self.topics, self.shared, self._prepared = None, False, {}
 
     def begin_sharing(self) -> None:
-        """From now on the group says what to read, and nothing until then.
+        """From now on read the partitions that the group assigns; none until then.
 
-        Positions that were sought stay for when their partition comes; others are found again, because who had the
-        partition may have committed meanwhile.
+        Positions that were sought are kept until their partition is assigned; others are looked up again, because the
+        member that had the partition may have committed in between.
         """
         for part in self.assigned.values():
             if not part.sought:
@@ -236,20 +236,20 @@ class Positions:
         self._prepared, self.assigned, self.shared = self.assigned, {}, True
 
     def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
-        """Exactly these partitions of the group. Those that stay keep their positions."""
+        """Read exactly these partitions, as the group assigns. Those that were read before keep their positions."""
         self._replace(view, sorted(partitions))
         for tp, part in self.assigned.items():
             part.late = part.late or tp.partition >= self._counts.get(tp.topic, 0)
 
     def share_nothing(self) -> None:
-        """Read nothing until the group gives something."""
+        """Read no partitions until the group assigns some."""
         for part in self.assigned.values():
             part.move(None)
         self.assigned, self._prepared = {}, {}
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The topics that are read, by name."""
+        """The ids of the topics that are read, by name."""
         return {tp.topic: part.topic_id for tp, part in self.assigned.items()}
 
     def _replace(self, view: View, tps: list[TopicPartition]) -> None:
@@ -261,7 +261,7 @@ class Positions:
             gone.move(None)
 
     def _follow_topics(self, view: View) -> None:
-        """Take in partitions that the topics have got since, unless a group says what to read."""
+        """Add new partitions of the topics, unless a group assigns partitions."""
         for name in self.topics or ():
             topic = view.find_topic(name)
             for number in range(topic.partitions if not self.shared else 0):
@@ -272,7 +272,7 @@ class Positions:
     # Where in them ----------------------------------------------------------------------------------------------------
 
     def chains(self, view: View) -> set[int]:
-        """The chains that a poll has to look at: those of its partitions, and who decides about what is open there."""
+        """The chains that a poll has to read: of its partitions, its group, and of open transactions in them."""
         found = {CATALOG} if self.topics is not None else set[int]()
         if self.group is not None and (self.shared or self._unknown()):
             found.add(chain_of_group(self.group, view.chains))
@@ -283,11 +283,11 @@ class Positions:
         return found | {chain_of_producer(producer_id) for producer_id in self._pending(view)}
 
     def _unknown(self) -> list[TopicPartition]:
-        """The partitions in which a position is to be found."""
+        """The partitions whose position has to be looked up."""
         return [tp for tp, part in self.assigned.items() if part.flow is None]
 
     def _pending(self, view: View) -> set[int]:
-        """The producers whose open transactions hold the group's offsets at which to begin (OFF-10)."""
+        """The producers with pending offsets of the group at which to begin (OFF-10)."""
         group = view.groups.get(self.group) if self.group is not None else None
         if group is None or not group.pending:
             return set()
@@ -295,7 +295,7 @@ class Positions:
         return {producer_id for producer_id in group.pending if any(tp in group.pending[producer_id] for tp in unknown)}
 
     def blocked_by(self, view: View) -> set[int]:
-        """The producers whose open transactions hold back what is to be read, or where to begin."""
+        """The producers whose open transactions block records to read, or offsets at which to begin."""
         found = self._pending(view)
         if self.isolation is Isolation.READ_COMMITTED:
             for tp in self.assigned:
@@ -304,9 +304,9 @@ class Positions:
         return found
 
     def needs_head(self, view: View) -> bool:
-        """Whether a position is to be found that only the head of the chain can tell.
+        """Whether a position has to be looked up at the head of the chain.
 
-        The group's offsets and the ends of a log move; a known offset of the log stays one.
+        Committed offsets and the ends of a log move; an offset within the known log stays valid.
         """
         return any(
             part.flow is None
@@ -315,10 +315,10 @@ class Positions:
         )
 
     def outrun(self, view: View) -> dict[TopicPartition, int]:
-        """The group's offsets at which to begin that are past the end of their log, as far as this view tells.
+        """The group's committed offsets at which to begin that are past the end of their log in this view.
 
-        No chain rests on another for what was read in it: the group's was looked at after an offset had been committed,
-        the partition's before its records were appended.
+        A closed cut does not exclude this: the group's chain may be read after the commit of the offset, and the
+        partition's chain before the append of its records.
         """
         found: dict[TopicPartition, int] = {}
         if self.group is None or view.chains == 1:
@@ -331,11 +331,14 @@ class Positions:
         return found
 
     def update(self, view: View) -> UnstableOffsetCommitError | None:
-        """Find the positions that are not known, plan what can be read now in all partitions.
+        """Look up unknown positions, and plan the records that can be read now in all partitions.
 
-        Returns the error of a partition whose group offset an open transaction holds: it has to wait (OFF-09, OFF-10).
-        Raises :class:`OffsetOutOfRangeError` where the policy is ``none``, and
-        :class:`~txnstore.errors.UnknownTopicOrPartitionError` for a topic that was deleted.
+        Returns:
+            The error of a partition whose committed offset is pending in an open transaction (OFF-09, OFF-10).
+
+        Raises:
+            OffsetOutOfRangeError: A position is out of range, and the reset policy is ``none``.
+            UnknownTopicOrPartitionError: A topic was deleted.
         """
         self._follow_topics(view)
         unstable: UnstableOffsetCommitError | None = None
@@ -350,7 +353,7 @@ class Positions:
         """The flow of a partition, at a position inside the log."""
         topic, partition = view.find_topic(part.tp.topic), view.find_partition(part.tp)
         if topic.topic_id != part.topic_id:
-            # The topic was deleted and made anew: all of its records are new.
+            # The topic was deleted and created again: all of its records are new.
             part.move(None)
             part.topic_id, part.origin, part.late = topic.topic_id, None, True
         if part.flow is None:
@@ -382,7 +385,7 @@ class Positions:
             return part.origin
         if self.reset is Reset.NONE and not part.late:
             who = f"group {self.group!r} has no committed offset" if self.group is not None else "there is no group"
-            msg = f"{who} in {part.tp}, and auto_offset_reset is 'none', so nothing says where to begin: seek first"
+            msg = f"{who} in {part.tp}, and auto_offset_reset is 'none', so no position is known: call seek() first"
             raise OffsetOutOfRangeError(msg)
         return self._end(part, partition, Reset.EARLIEST if part.late else self.reset)
 
