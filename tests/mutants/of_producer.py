@@ -25,7 +25,7 @@ PRODUCER = (
         TransactionManager.refuse,
         "self._move(Event.ABORTABLE)",
         "pass",
-        test=_FAILURES + "test_a_refused_record_cannot_be_left_out_of_a_commit",
+        test=_FAILURES + "test_refused_record_makes_the_transaction_abortable",
     ),
     Mutant(
         "a commit that certainly did not happen is not resumed",

@@ -89,7 +89,7 @@ def test_adm_02_what_is_decided_lists_what_lacks_its_marker(clock: ManualClock) 
     assert store.transaction(name).state is TxnState.COMPLETE_COMMIT
 
 
-def test_adm_02_an_id_that_nobody_has_is_not_found(store: Store) -> None:
+def test_adm_02_unknown_id_is_not_found(store: Store) -> None:
     """ADM-02: and an empty one is refused."""
     for call in (store.transaction, store.abort_transaction, store.transaction_history):
         with pytest.raises(TransactionalIdNotFoundError):
@@ -141,7 +141,7 @@ def test_adm_05_an_open_transaction_is_aborted_and_its_owner_fenced(store: Store
         producer.commit_transaction()
 
 
-def test_adm_05_what_is_prepared_for_an_outside_coordinator_is_aborted(store: Store, clock: ManualClock) -> None:
+def test_adm_05_prepared_transaction_is_aborted(store: Store, clock: ManualClock) -> None:
     """ADM-05, TPC-02: nothing else ends it but that coordinator, which then finds nothing to complete."""
     producer = open_everywhere(store, name_of(store))
     name = producer.prepare_transaction()

@@ -119,7 +119,7 @@ def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *,
     assert seen(store) == {b"next": PARTITIONS}
 
 
-def test_adm_04_a_transaction_long_past_its_time_out_is_found(store: Store, clock: ManualClock) -> None:
+def test_adm_04_transaction_long_past_its_timeout_is_found(store: Store, clock: ManualClock) -> None:
     """ADM-04, TMO-12: past the time-out by the margin, in each of its partitions; ``recover`` ends it."""
     producer = open_everywhere(store, name_of(store), transaction_timeout=60.0)
     clock.advance(60_000 + 300_000)

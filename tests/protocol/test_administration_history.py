@@ -28,7 +28,7 @@ def told(store: Store, name: str) -> list[str]:
     return [step.step for step in store.transaction_history(name).steps]
 
 
-def test_history_tells_the_steps_in_their_names(store: Store, clock: ManualClock) -> None:
+def test_history_names_the_steps(store: Store, clock: ManualClock) -> None:
     """The seeds' steps: a commit with offsets, then an abort by a successor, which fences."""
     name, group = name_of(store), groups_of(store, 0)
     started = clock()
@@ -56,7 +56,7 @@ def test_history_tells_the_steps_in_their_names(store: Store, clock: ManualClock
     assert (fenced.producer_id, fenced.epoch) == (producer.producer_id, 1)
 
 
-def test_history_tells_the_entries_of_each_step(store: Store) -> None:
+def test_history_shows_the_entries_of_each_step(store: Store) -> None:
     """Each step is in the entry that it names."""
     name = name_of(store)
     open_everywhere(store, name).commit_transaction()
@@ -67,7 +67,7 @@ def test_history_tells_the_entries_of_each_step(store: Store) -> None:
         assert step.writer_id.encode() in data
 
 
-def test_history_tells_of_a_prepared_transaction_that_was_taken_over(store: Store) -> None:
+def test_history_shows_a_prepared_transaction_that_was_taken_over(store: Store) -> None:
     """TPC-04, TPC-05: the old epoch is fenced, in other chains by an entry of their own, and the end is the new one's.
 
     ``BEGIN`` and ``PREPARED`` have the old epoch, the decision the new one.
@@ -89,7 +89,7 @@ def test_history_tells_of_a_prepared_transaction_that_was_taken_over(store: Stor
     ]
 
 
-def test_history_of_others_is_not_told(store: Store) -> None:
+def test_history_leaves_out_other_ids(store: Store) -> None:
     """Two ids in the same chains, and a producer without an id: each has its own steps."""
     name = name_of(store)
     plain, other = store.producer(), open_everywhere(store, "other")

@@ -120,7 +120,7 @@ def test_a_wait_ends_when_its_time_is_up_though_the_storage_hangs(by: str) -> No
     producer.close()
 
 
-def test_a_future_never_tells_of_an_interrupt_of_another_thread() -> None:
+def test_future_does_not_raise_an_interrupt_of_another_thread() -> None:
     """It is not an error of the record."""
     bench = Bench()
     producer = bench.store.producer("id")
@@ -168,7 +168,7 @@ REFUSED: dict[str, tuple[type[TxnStoreError], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_refused_record_cannot_be_left_out_of_a_commit(why: str) -> None:
+def test_refused_record_makes_the_transaction_abortable(why: str) -> None:
     """Code that swallows the error must not commit a part: as in Kafka's ``doSend``, it has to be aborted."""
     bench = Bench()
     kind, record = REFUSED[why]
@@ -267,7 +267,7 @@ def test_a_wrong_row_fails_alone(row: Any) -> None:
 # Threads that end -----------------------------------------------------------------------------------------------------
 
 
-def test_a_producer_that_nobody_refers_to_writes_what_lingers_and_ends_its_thread() -> None:
+def test_unreferenced_producer_flushes_lingering_records_and_ends_its_thread() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
     thread, done = producer._linger.thread, threading.Event()

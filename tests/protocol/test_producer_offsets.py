@@ -137,7 +137,7 @@ def test_offsets_of_a_zombie_are_refused(bench: Bench) -> None:
     assert position(bench) is None
 
 
-def test_a_member_that_is_gone_is_refused_and_its_transaction_can_be_aborted(bench: Bench) -> None:
+def test_offsets_of_a_removed_member_are_refused_and_its_transaction_can_be_aborted(bench: Bench) -> None:
     """OFF-06: abortable; nothing of the transaction is visible, and the producer goes on."""
     plain(bench, 3)
     producer = begun(bench)
@@ -214,7 +214,7 @@ def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
     ],
     ids=str,
 )
-def test_a_position_that_can_never_be_committed_is_refused_at_once(
+def test_invalid_offset_is_refused_by_send_offsets(
     bench: Bench, offsets: Any, error: type[Exception], says: str
 ) -> None:
     """It must never reach an entry: nobody could read the store any more. The transaction goes on."""
@@ -227,7 +227,7 @@ def test_a_position_that_can_never_be_committed_is_refused_at_once(
     assert "g" not in sound(bench.store).groups
 
 
-def test_a_position_of_a_topic_that_is_gone_by_the_commit_fails_it(bench: Bench) -> None:
+def test_commit_fails_for_offsets_of_a_deleted_topic(bench: Bench) -> None:
     """OFF-18: nothing of the transaction is committed, and it can be aborted."""
     bench.store.create_topic("u")
     producer = begun(bench)

@@ -70,7 +70,7 @@ def test_each_partition_of_a_transaction_gets_a_marker_of_its_own(bench: Bench) 
     assert [bounds(bench, partition) for partition in range(3)] == [(2, 2), (3, 3), (0, 0)]
 
 
-def test_an_offset_that_was_told_inside_the_transaction_is_final(bench: Bench) -> None:
+def test_offset_returned_inside_the_transaction_is_final(bench: Bench) -> None:
     """API-13, with another producer in between."""
     producer = begin(bench, "id")
     first = producer.send("t", b"a", partition=0).result().offset
@@ -179,7 +179,7 @@ def test_a_zombie_is_fenced_in_every_call_that_reaches_the_chain(bench: Bench, c
     sound(bench.store)
 
 
-def test_api_11_a_zombie_closes_in_silence(bench: Bench) -> None:
+def test_api_11_fenced_producer_closes_without_an_error(bench: Bench) -> None:
     """API-11, FEN-09: who fenced it has aborted what was open, and its records have failed."""
     zombie = begin(bench, "id", b"zombie")
     future = zombie.send("t", b"zombie again", partition=0)
@@ -191,7 +191,7 @@ def test_api_11_a_zombie_closes_in_silence(bench: Bench) -> None:
     sound(bench.store)
 
 
-def test_a_successor_aborts_what_its_predecessor_left_before_it_starts(bench: Bench) -> None:
+def test_init_aborts_the_open_transaction_of_the_earlier_instance(bench: Bench) -> None:
     """INIT-04: when the producer is there, the LSO is free."""
     begin(bench, "id", b"left")
     assert bounds(bench) == (0, 1)
@@ -333,7 +333,7 @@ def test_records_of_a_deleted_topic_never_get_into_a_new_one_of_its_name(bench: 
     assert another_process(bench.store).scan("same").to_table()["b"].to_pylist() == ["fits"]
 
 
-def test_a_clock_that_is_far_ahead_stops_nobody_else(bench: Bench) -> None:
+def test_clock_far_ahead_does_not_block_other_producers(bench: Bench) -> None:
     """OBJ-05: the time of the chain went ahead with one writer's clock, and never goes back."""
     with another_process(bench.store, bench.inner) as wrong:
         connection_of(wrong).runtime.clock.advance(30 * 86_400_000)  # type: ignore[attr-defined]
@@ -347,7 +347,7 @@ def test_a_clock_that_is_far_ahead_stops_nobody_else(bench: Bench) -> None:
 # Identity -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_time_out_is_kept_in_the_chain(bench: Bench) -> None:
+def test_timeout_is_stored_in_the_chain(bench: Bench) -> None:
     bench.store.producer("id", transaction_timeout=12.5)
     assert sound(bench.store).transactions["id"].timeout_ms == 12_500
 
@@ -357,7 +357,7 @@ def test_a_time_out_is_kept_in_the_chain(bench: Bench) -> None:
     [(0, InvalidTxnTimeoutError), (-1, InvalidTxnTimeoutError), (900.001, InvalidTxnTimeoutError)]
     + [(value, InvalidConfigError) for value in ("1", None, float("nan"), float("inf"))],
 )
-def test_a_time_out_out_of_range_grants_nothing(bench: Bench, timeout: float, error: type[Exception]) -> None:
+def test_timeout_out_of_range_is_refused(bench: Bench, timeout: float, error: type[Exception]) -> None:
     before = entries(bench.inner)
     with pytest.raises(error, match=r"time-?out"):
         bench.store.producer("id", transaction_timeout=timeout)

@@ -236,7 +236,7 @@ def test_a_close_after_an_unknown_commit_leaves_it_as_it_is(bench: Bench) -> Non
     assert values(bench.store) == [b"a", b"b"]
 
 
-def test_a_close_whose_abort_fails_says_so_and_is_closed_all_the_same(bench: Bench) -> None:
+def test_close_raises_a_failed_abort_and_closes_the_producer(bench: Bench) -> None:
     producer = begun(bench, b"a")
     with bench.away(), pytest.raises(StorageRefusedError):
         producer.close()

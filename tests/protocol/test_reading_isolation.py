@@ -188,7 +188,7 @@ def test_an_abort_without_data_hides_nothing(store: Store) -> None:
     assert texts(read_all(store.consumer(["t"], isolation=RU))) == ["a", "b"]
 
 
-def test_a_hundred_thousand_aborted_records_are_passed_at_once(store: Store) -> None:
+def test_100_000_aborted_records_are_skipped_in_one_poll(store: Store) -> None:
     """CON-06, CON-12: nothing of them is fetched, and the position ends where the log does."""
     with begin(store, "p") as producer:
         value = b"x" * 10
@@ -230,7 +230,7 @@ def test_a_batch_is_recorded_with_its_producer(store: Store) -> None:
     assert min(one.producer_id, two.producer_id) >= 0
 
 
-def test_random_histories_are_read_as_a_model_says(clock: ManualClock) -> None:
+def test_random_histories_are_read_as_by_the_model(clock: ManualClock) -> None:
     """CON-02, CON-15: at every step both levels show what the model of the log shows, and consumers never go back."""
     for seed in range(4):
         _History(seed, clock).run(40)

@@ -155,7 +155,7 @@ def test_a_crashed_owner_is_recovered_by_its_successor(store: Store, clock: Manu
     assert sorted(scanned(store)) == _everything()
 
 
-def test_a_commit_is_visible_to_another_process_at_once(store: Store, clock: ManualClock) -> None:
+def test_commit_is_visible_to_another_process_immediately(store: Store, clock: ManualClock) -> None:
     """OFF-21: stronger than Kafka: no window after the commit."""
     reader = another_process(store, clock).consumer(["t"])
     assert reader.poll() == []

@@ -52,7 +52,7 @@ def offset(store: Store) -> int | None:
     return found.offset if found is not None else None
 
 
-def test_tmo_01_it_is_open_at_its_time_out_and_aborted_after(store: Store, clock: ManualClock) -> None:
+def test_tmo_01_transaction_is_open_at_its_timeout_and_aborted_after_it(store: Store, clock: ManualClock) -> None:
     """TMO-01: strictly later than the time-out, and without its producer."""
     opened(store)
     clock.advance(TIMEOUT_MS)
@@ -63,7 +63,7 @@ def test_tmo_01_it_is_open_at_its_time_out_and_aborted_after(store: Store, clock
     assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT
 
 
-def test_tmo_01_the_chain_is_later_than_who_looks(store: Store, clock: ManualClock) -> None:
+def test_tmo_01_time_of_the_chain_is_ahead_of_the_process(store: Store, clock: ManualClock) -> None:
     """TMO-01: by the time of its chain; a process whose clock is slow aborts it, too."""
     opened(store)
     clock.advance(TIMEOUT_MS + 1)
@@ -186,7 +186,7 @@ def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnSt
         return error, swept.result(60)
 
 
-def test_tmo_04_a_sweep_that_wins_is_told_to_the_commit(store: Store, clock: ManualClock) -> None:
+def test_tmo_04_commit_raises_after_a_recovery_has_aborted(store: Store, clock: ManualClock) -> None:
     """TMO-04: the commit had not reached the chain; it is refused for good, and nothing of it is seen."""
     error, aborted = race(store, clock, commit_first=True)
     assert type(error) is InvalidProducerEpochError
@@ -219,7 +219,7 @@ def test_tmo_05_what_is_decided_is_completed_at_any_time(
     assert (seen(store), offset(store)) == (({b"value": PARTITIONS}, 5) if committing else ({}, None))
 
 
-def test_tmo_06_many_sweep_at_once_and_it_is_aborted_once(store: Store, clock: ManualClock) -> None:
+def test_tmo_06_concurrent_recoveries_abort_once(store: Store, clock: ManualClock) -> None:
     """TMO-03, TMO-06: one bump, one marker in each partition."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
@@ -230,7 +230,7 @@ def test_tmo_06_many_sweep_at_once_and_it_is_aborted_once(store: Store, clock: M
     assert [store.offsets("t", number).high_watermark for number in range(PARTITIONS)] == [2] * PARTITIONS
 
 
-def test_tmo_09_a_producer_that_closes_aborts_at_once(store: Store) -> None:
+def test_tmo_09_close_aborts_the_open_transaction(store: Store) -> None:
     """TMO-09: nobody has to wait for its time-out."""
     opened(store).close()
     assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT

@@ -206,7 +206,7 @@ def test_a_clock_that_stands_still_does_not_hang_a_poll(store: Store) -> None:
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_consumer_says_so(store: Store) -> None:
+def test_closed_consumer_raises(store: Store) -> None:
     with store.consumer(["t"], group="g") as consumer:
         consumer.poll()
     for call in (consumer.poll, consumer.poll_table, consumer.commit, consumer.lag, consumer.end_offsets):

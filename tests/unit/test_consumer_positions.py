@@ -64,7 +64,7 @@ def test_seek_drops_what_was_fetched(store: Store) -> None:
     assert (consumer.position(T0), consumer.position(T1)) == (4, 0)
 
 
-def test_seeking_inside_the_known_log_asks_nobody(store: Store) -> None:
+def test_seek_within_the_known_log_makes_no_request(store: Store) -> None:
     append(store, *"abcd")
     consumer = store.consumer(["t"])
     consumer.poll()
@@ -88,7 +88,7 @@ def test_an_offset_is_a_number(store: Store, offset: int) -> None:
         store.consumer(["t"]).seek(T0, offset)
 
 
-def test_out_of_range_goes_where_the_policy_says(store: Store) -> None:
+def test_position_out_of_range_follows_the_reset_policy(store: Store) -> None:
     """CON-13, LSO-12."""
     append(store, "a", "b")
     policies: list[tuple[ResetPolicy, list[str]]] = [("earliest", ["a", "b"]), ("latest", [])]
@@ -160,7 +160,7 @@ def test_new_partitions_are_read_from_their_beginning(store: Store) -> None:
     assert texts(consumer.poll()) == ["a"]
 
 
-def test_a_topic_that_is_made_anew_is_read_from_its_beginning(store: Store) -> None:
+def test_recreated_topic_is_read_from_its_beginning(store: Store) -> None:
     append(store, "a", "b", "c")
     consumer = store.consumer(["t"], auto_offset_reset="latest")
     consumer.poll()

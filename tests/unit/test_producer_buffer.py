@@ -151,7 +151,7 @@ def test_one_record_larger_than_the_buffer_passes() -> None:
         assert [future.result().offset for future in futures] == [0, 1, 2]
 
 
-def test_an_error_while_the_sender_waits_for_room_leaves_nothing_half_done() -> None:
+def test_error_while_send_waits_for_buffer_space_leaves_no_partial_record() -> None:
     """API-09: the send that waited raises, its record was never taken in, and the transaction has to be aborted."""
     bench = Bench()
     producer = bench.store.producer("id", batch_bytes=BATCH, buffer_bytes=BUFFER)
@@ -168,7 +168,7 @@ def test_an_error_while_the_sender_waits_for_room_leaves_nothing_half_done() -> 
     assert values(bench.store) == []
 
 
-def test_a_sender_that_waits_for_room_is_told_that_it_is_fenced() -> None:
+def test_send_that_waits_for_buffer_space_raises_when_fenced() -> None:
     bench = Bench()
     producer = bench.store.producer("id", batch_bytes=BATCH, buffer_bytes=BUFFER)
     producer.begin_transaction()

@@ -123,7 +123,7 @@ def test_a_table_of_which_a_later_batch_is_refused_ends_the_transaction(bench: B
     assert values(bench.store, "small") == []
 
 
-def test_a_table_without_rows_is_sent_at_once(bench: Bench, producer: Producer) -> None:
+def test_empty_table_is_settled_immediately(bench: Bench, producer: Producer) -> None:
     future = producer.send_table("t", RECORDS.slice(0, 0))
     assert future.done()
     assert future.result() == []

@@ -265,7 +265,7 @@ def test_close_is_repeatable_and_the_state_stays_closed() -> None:
     assert repr(producer).endswith("CLOSED>")
 
 
-def test_the_representation_tells_who_and_where() -> None:
+def test_repr_shows_identity_and_state() -> None:
     bench = Bench()
     assert repr(ready(bench)) == "<txnstore.Producer producer 'id', id 0, epoch 0, READY>"
     assert repr(bench.store.producer(linger=None)) == "<txnstore.Producer producer id 1, epoch 0, READY>"

@@ -376,7 +376,7 @@ def test_merged_segments_keep_offsets_and_times(store: Store, clock: ManualClock
     assert scanned(another_process(store, clock)) == ["a", "b", "c", "d"]
 
 
-def test_store_offsets_tells_the_bounds(store: Store) -> None:
+def test_store_offsets_returns_the_bounds(store: Store) -> None:
     append(store, "a", "b")
     begin(store, "open", "c")
     bounds = store.offsets(*T0)

@@ -55,7 +55,7 @@ def test_a_store_that_is_there_is_not_created_again() -> None:
     assert [(item.key, objects.get(item.key)) for item in objects.list("")] == before
 
 
-def test_of_many_threads_one_creates_and_all_others_are_told_so() -> None:
+def test_one_of_many_threads_creates_the_store_and_the_others_raise() -> None:
     objects = MemoryStore()
     answers = in_threads(12, lambda _: create_on(objects, runtime=runtime()))
     created = [answer for answer in answers if isinstance(answer, Store)]
@@ -78,7 +78,7 @@ def test_a_create_without_an_answer_finds_out(fault: Fault) -> None:
     assert open_on(faults.inner, runtime=runtime()).store_id == store.store_id
 
 
-def test_a_create_that_nobody_answers_is_unknown() -> None:
+def test_create_without_an_answer_has_an_unknown_outcome() -> None:
     faults = FaultStore(MemoryStore(), on(Fault.LATE, "put_if_absent", key_contains=keys.STORE, times=None))
     with pytest.raises(UnknownOutcomeError, match=r"store\.json on memory"):
         create_on(faults, runtime=runtime())
