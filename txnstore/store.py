@@ -46,7 +46,7 @@ def create(
             many as the store has that ``exist_ok`` opens.
         storage_options: Options for fsspec, passed on unchanged.
         exist_ok: Open the store if one exists.
-        runtime: Clock, randomness, pauses and workers, for tests.
+        runtime: Clock, randomness, pauses and workers; for tests.
 
     Raises:
         StoreExistsError: There is a store, and ``exist_ok`` is off.
@@ -95,7 +95,7 @@ class Store(Operations):
     """A store that is open: thread-safe, picklable, safe after ``fork``; a context manager.
 
     Made by :func:`txnstore.create` and :func:`txnstore.open`. :meth:`close` releases its threads and connections and
-    ends nothing else: a store that is used again connects again, and its producers and consumers go on.
+    nothing else: a store that is used again connects again, and its producers and consumers continue.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -113,7 +113,7 @@ class Store(Operations):
 
     @property
     def read_only(self) -> bool:
-        """Whether it was opened to be read only."""
+        """Whether the store was opened read-only."""
         return self._connection.read_only
 
     def snapshot(self) -> Snapshot:
@@ -149,7 +149,7 @@ class Store(Operations):
             exist_ok: Return the topic if it exists and was created the same way.
 
         Raises:
-            TopicExistsError: It exists, and ``exist_ok`` is off or it was created otherwise.
+            TopicExistsError: It exists, and ``exist_ok`` is off or it was created with other arguments.
             InvalidTopicError: Kafka refuses the name, too.
             InvalidConfigError: A setting is unknown or out of range.
             SchemaMismatchError: The schema, or the key in it, cannot be stored.
@@ -216,14 +216,15 @@ class Store(Operations):
         """A producer: idempotent, or transactional if it has an id; see :class:`~txnstore.producer.Producer`.
 
         Args:
-            transactional_id: Fences all earlier producers of this id, and ends what they left open.
+            transactional_id: Fences all earlier instances of this id, and aborts their open transaction.
             transaction_timeout: Seconds after which any process may abort an open transaction
                 (``transaction.timeout.ms``).
             batch_bytes: The size at which the batch of a partition is uploaded.
             buffer_bytes: How many bytes may wait for their upload; above it ``send`` blocks.
-            linger: Seconds after which a record is flushed; None: not by time. By default none in transactions.
+            linger: Seconds after which a record is flushed (``linger.ms``); None: no flush by time. ``"default"``:
+                0.1, and None with a ``transactional_id``.
             delivery_timeout: Seconds for which an upload that fails is repeated (``delivery.timeout.ms``).
-            keep_prepared: Take over a prepared transaction of a predecessor instead of aborting it (KIP-939).
+            keep_prepared: Take over a prepared transaction of an earlier instance instead of aborting it (KIP-939).
         """
         from txnstore.producer import Producer
 
@@ -255,7 +256,7 @@ class Store(Operations):
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
     ) -> Consumer:
-        """A consumer of topics; with a ``group`` it begins where the group committed.
+        """A consumer of topics; with a ``group`` it begins at the group's committed offsets.
 
         The arguments are those of :class:`~txnstore.consumer.Consumer`; durations in seconds.
         """
@@ -305,7 +306,16 @@ class Store(Operations):
     # SQL --------------------------------------------------------------------------------------------------------------
 
     def sql(self, query: str, isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None) -> Any:
-        """The DuckDB relation of a query over the topics as views."""
+        """Run a query in which each topic is a view of its name; see :func:`txnstore.sql.query`.
+
+        Args:
+            query: The SQL.
+            isolation: ``"read_committed"`` or ``"read_uncommitted"``.
+            snapshot: The snapshot to read; None: a new one.
+
+        Returns:
+            A DuckDB relation.
+        """
         from txnstore.sql import query as run
 
         return run(self._connection, query, isolation, snapshot)
@@ -319,7 +329,7 @@ class Store(Operations):
         return connect(self._connection, isolation, snapshot)
 
     def refresh(self, connection: DuckDBPyConnection) -> Snapshot:
-        """Move all views of a connection of :meth:`duckdb` to the newest snapshot."""
+        """Move all views of a connection of :meth:`duckdb` to a new snapshot, which is returned."""
         from txnstore.sql import refresh
 
         return refresh(self._connection, connection)

@@ -228,7 +228,7 @@ def test_offsets_outside_the_log_are_refused(spark: SparkSession, store: Store) 
         load(spark, store.url, "events", startingOffsets='{"0":99}').count()
 
 
-def test_streaming_says_that_it_comes_later(spark: SparkSession, store: Store, tmp_path: Any) -> None:
+def test_streaming_is_refused(spark: SparkSession, store: Store, tmp_path: Any) -> None:
     frame = spark.readStream.format("txnstore").option("topic", "events").load(store.url)
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
     with pytest.raises(Exception, match="no streaming source or sink"):

@@ -88,7 +88,7 @@ def test_only_connections_of_this_store_are_refreshed(store: Store, memory_store
         other.refresh(con)
 
 
-def test_many_cursors_query_at_once_while_the_views_move(store: Store) -> None:
+def test_cursors_query_concurrently_while_the_views_move(store: Store) -> None:
     store.create_topic("orders", partitions=2)
     fill(store, "orders", transactions=2)
     start = threading.Barrier(33)

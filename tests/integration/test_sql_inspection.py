@@ -49,7 +49,7 @@ def test_topics_tell_their_settings_and_schema(store: Store) -> None:
         }  # fmt: skip
 
 
-def test_partitions_tell_the_offsets_that_the_store_tells(store: Store) -> None:
+def test_txn_partitions_shows_the_offsets_of_the_store(store: Store) -> None:
     store.create_topic("orders", partitions=2)
     fill(store, "orders", transactions=2)
     abort(store, "orders")
