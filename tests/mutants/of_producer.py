@@ -74,14 +74,14 @@ PRODUCER = (
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if False:",
-        test="protocol/test_time_outs.py::test_fen_01_a_timeout_hides_no_newer_instance",
+        test="protocol/test_timeouts.py::test_fen_01_a_timeout_hides_no_newer_instance",
     ),
     Mutant(
         "a producer whose transaction timed out is over",
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if True:",
-        test="protocol/test_time_outs.py::test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on",
+        test="protocol/test_timeouts.py::test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on",
     ),
     Mutant(
         "an upload is not tried again",
