@@ -56,7 +56,7 @@ FENCES = (
         fences.with_fence,
         "return replace(state, fences=state.fences.insert(producer_id, fence))",
         "return state",
-        test=_FENCES + "test_fen_02_a_marker_fences_places_that_took_no_part",
+        test=_FENCES + "test_fen_02_marker_fences_whole_chain",
     ),
     Mutant(
         "a takeover fences no chain",

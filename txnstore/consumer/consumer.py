@@ -323,7 +323,7 @@ class Consumer:
         return value if metadata or value is None else value.offset
 
     def group_metadata(self) -> GroupMetadata:
-        """The argument of ``send_offsets`` for this consumer (KIP-447), with the generation and member id of the last poll.
+        """The argument of ``send_offsets`` for this consumer (KIP-447): generation and member id of its last poll.
 
         Raises:
             InvalidConfigError: The consumer has no group, or has auto-commit on (OFF-19).

@@ -243,7 +243,7 @@ class Producer:
         """A transaction as a ``with`` block.
 
         Returns:
-            A context manager: begins a transaction, commits it at the end of the block, and aborts it if the block
+            A context manager that begins a transaction, commits it at the end of the block, and aborts it if the block
             raises an exception.
         """
         return TransactionScope(self)

@@ -56,8 +56,6 @@ class Sender:
         self.uploader = Uploader(connection, self.accumulator, delivery_timeout)
         self.linger = Linger(self, linger)
 
-    # Uploads ----------------------------------------------------------------------------------------------------------
-
     def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
         """The uploaded batches in the order of their seals. Waits for all, or (``crowd_only``) until there is room.
 
@@ -73,8 +71,6 @@ class Sender:
                 self._register(good)
             raise errors[0]
         return good
-
-    # Registration -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Upload and register all records that were sent before. Raises the first error."""
@@ -109,7 +105,10 @@ class Sender:
             accumulator.seal_all()
         self.uploader.start(keep_last=not crowd_only)
         self._announce()
-        self._resolve_pending()
+        if manager.pending is not None:
+            self._submit(
+                manager.pending
+            )  # Its outcome is unknown; its sequences make a repetition idempotent (SEQ-14).
         self._register(self._uploaded(crowd_only=crowd_only))
         if not crowd_only and manager.state is State.IN_TRANSACTION and manager.has_offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
@@ -123,11 +122,6 @@ class Sender:
             partitions = self.accumulator.sealed_partitions
             if self._connection.coordinator.announce(manager.identity, partitions, manager.groups):
                 manager.started = True
-
-    def _resolve_pending(self) -> None:
-        """Repeat the command whose outcome is unknown; its sequences make that idempotent (SEQ-14)."""
-        if self._manager.pending is not None:
-            self._submit(self._manager.pending)
 
     def _register(self, uploads: list[Upload]) -> None:
         """Register batches, one entry per round, in the open transaction if there is one."""
@@ -252,7 +246,10 @@ class Sender:
         accumulator.seal_all()
         self.uploader.start(keep_last=True)
         self._announce()
-        self._resolve_pending()
+        if manager.pending is not None:
+            self._submit(
+                manager.pending
+            )  # Its outcome is unknown; its sequences make a repetition idempotent (SEQ-14).
         parts = rounds(self._uploaded())
         for uploads in parts[:-1]:
             self._register(uploads)
@@ -389,9 +386,9 @@ class Sender:
                         with suppress(ProducerFencedError):
                             self._end(Outcome.ABORT)
                 finally:
-                    self.outcomes.failed.clear()
                     manager.close()
                     self._give_up()
+                    self.outcomes.failed.clear()
         finally:
             self.outcomes.tell()
         manager.report()
@@ -404,4 +401,3 @@ class Sender:
             self.outcomes.fail_and_forget(pending.uploads, error)
             self._manager.pending = None
         self._drop(ProducerClosedError("the producer was closed before this record was written"))
-        self.outcomes.failed.clear()
