@@ -106,9 +106,7 @@ class Sender:
         self.uploader.start(keep_last=not crowd_only)
         self._announce()
         if manager.pending is not None:
-            self._submit(
-                manager.pending
-            )  # Its outcome is unknown; its sequences make a repetition idempotent (SEQ-14).
+            self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         self._register(self._uploaded(crowd_only=crowd_only))
         if not crowd_only and manager.state is State.IN_TRANSACTION and manager.has_offsets:
             # Offsets without records: after the flush, no reader of the group may begin before them (OFF-10).
@@ -247,9 +245,7 @@ class Sender:
         self.uploader.start(keep_last=True)
         self._announce()
         if manager.pending is not None:
-            self._submit(
-                manager.pending
-            )  # Its outcome is unknown; its sequences make a repetition idempotent (SEQ-14).
+            self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
         parts = rounds(self._uploaded())
         for uploads in parts[:-1]:
             self._register(uploads)
