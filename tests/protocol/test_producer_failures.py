@@ -304,3 +304,70 @@ def test_an_interrupt_while_the_linger_thread_starts_loses_nothing(monkeypatch: 
     assert future.result(60).offset == 0
     waiting.close()
     assert values(bench.store) == [b"a"]
+
+
+def test_times_before_1970_are_stored_alike_by_rows_and_tables() -> None:
+    moments = [
+        dt.datetime(1960, 1, 1, 0, 0, 0, 123_456, tzinfo=dt.UTC),
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC),
+        dt.datetime(1960, 1, 1, 0, 0, 0, 123_000, tzinfo=dt.UTC),
+        dt.datetime(1970, 1, 1, 0, 0, 0, 999, tzinfo=dt.UTC),
+    ]
+    schema = pa.schema([pa.field("at", pa.timestamp("ms", tz="UTC"))])
+    store = new_store()
+    for name in ("rows", "table"):
+        store.create_topic(name, schema=schema)
+    with store.producer(linger=None) as producer:
+        for moment in moments:
+            producer.send("rows", {"at": moment})
+        producer.send_table("table", pa.table({"at": pa.array(moments, pa.timestamp("us", tz="UTC"))}))
+    assert store.scan("rows").to_table()["at"].equals(store.scan("table").to_table()["at"])
+
+
+def test_waiters_that_give_up_are_forgotten() -> None:
+    gated = GatedStore(MemoryStore())
+    store = new_store(gated)
+    producer = store.producer(linger=None)
+    gate = gated.hold("put", "topics/")
+    future = producer.send("t", b"a", partition=0)
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            future.result(timeout=0.001)
+    assert future._batch._waiters == []
+    gate.open()
+    assert future.result(60).offset == 0
+    producer.close()
+
+
+def test_a_pool_without_threads_loses_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that cannot start must not refuse a record that is already in the buffer."""
+    bench = Bench()
+    producer = bench.store.producer(batch_bytes=1, linger=None)
+
+    def refused(*_: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store._connection.pool, "submit", refused)
+        futures = [producer.send("t", b"%d" % number, partition=0) for number in range(3)]
+        producer.flush()
+    assert [future.result().offset for future in futures] == [0, 1, 2]
+    producer.close()
+
+
+def test_linger_thread_survives_callback_that_exits() -> None:
+    bench = Bench()
+    producer = bench.store.producer(linger=0.001)
+    seen = threading.Event()
+
+    def leave(_: Any) -> None:
+        seen.set()
+        raise SystemExit
+
+    producer.send("t", b"a", partition=0).add_done_callback(leave)
+    assert seen.wait(60)
+    done = threading.Event()
+    producer.send("t", b"b", partition=0).add_done_callback(lambda _: done.set())
+    assert done.wait(60)
+    producer.close()
+    assert values(bench.store) == [b"a", b"b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -208,7 +209,7 @@ class Batch:
         self._wake()
 
     def _wake(self) -> None:
-        for waiter in self._waiters:
+        for waiter in tuple(self._waiters):  # One that gives up removes itself.
             waiter.wake()
 
     def call_back(self) -> None:
@@ -252,6 +253,8 @@ class Batch:
             try:
                 hindrance = waiter.wait(timeout)
             except Empty:
+                with suppress(ValueError):  # Else a caller that polls with short timeouts leaves one each time.
+                    self._waiters.remove(waiter)
                 if not self.settled:
                     msg = f"no outcome for a batch of {self.tp} within {timeout} s"
                     raise TimeoutError(msg) from None

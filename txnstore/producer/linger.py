@@ -107,7 +107,11 @@ class Linger:
         while True:
             if self._seconds is not None:
                 self.woken = False
-            error = sender.flush_for(None)
+            error = None
+            try:
+                error = sender.flush_for(None)
+            except BaseException:  # A done callback raised SystemExit, for example: later records need the thread.
+                _LOG.exception("a flush in the background was ended by an exception that is no error")
             for waiter in waiters:
                 waiter.wake(error)
             waiters.clear()

@@ -244,15 +244,23 @@ def _text(value: Any) -> tuple[Any, int] | None:
 
 
 def _moments(kind: pa.DataType) -> _Check:
-    """Times as integers of the column's unit, rounded down; one without a zone is UTC where the column has a zone."""
+    """Times as integers of the column's unit; one without a zone is UTC where the column has a zone.
+
+    Tables round towards zero, so a time before 1970 between two units is left to the conversion of tables.
+    """
     unit, zoned = _UNITS[kind.unit], kind.tz is not None
 
     def check(value: Any) -> tuple[Any, int] | None:
         if type(value) is not dt.datetime:
             return None
         if value.tzinfo is None:
-            return (value - _EPOCH) // unit, 8
-        return ((value - _EPOCH_UTC) // unit, 8) if zoned and value.tzinfo is dt.UTC else None
+            since = value - _EPOCH
+        elif zoned and value.tzinfo is dt.UTC:
+            since = value - _EPOCH_UTC
+        else:
+            return None
+        units = since // unit
+        return (units, 8) if units >= 0 or units * unit == since else None
 
     return check
 

@@ -147,7 +147,11 @@ class Uploader:
             except IndexError:  # pragma: no cover - another thread took the last one
                 return
             pool = pool or self._connection.pool
-            upload.task = pool.submit(self._upload, upload)
+            try:
+                upload.task = pool.submit(self._upload, upload)
+            except RuntimeError:  # No thread can start: the call that waits for the upload runs it.
+                unstarted.appendleft(upload)
+                return
 
     def collect(self, *, crowd_only: bool = False) -> tuple[list[Upload], list[Upload]]:
         """Wait for the uploads of all sealed batches, or, with ``crowd_only``, of the oldest until there is room.
