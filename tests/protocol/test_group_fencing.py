@@ -110,7 +110,7 @@ def test_a_commit_goes_on_if_only_the_generation_is_new(store: Store, clock: Man
 def test_a_commit_for_a_partition_of_another_member_is_refused(store: Store, clock: ManualClock) -> None:
     first, second = _member(store), _member(another_process(store, clock))
     _settle(first, second)
-    with pytest.raises(IllegalGenerationError, match="t-3 belongs to member"):
+    with pytest.raises(IllegalGenerationError, match="holds t-3"):
         first.commit({PARTS[3]: 0})
 
 

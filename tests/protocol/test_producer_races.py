@@ -45,7 +45,7 @@ def test_a_record_that_is_sent_while_its_transaction_ends_is_refused(end: str) -
             lambda: producer.send_table("t", [{"value": b"too late"}], partition=0),
             lambda: producer.send_offsets({T0: 1}, "group"),
         ):
-            with pytest.raises(InvalidTxnStateError, match="being committed or aborted; wait for it to end"):
+            with pytest.raises(InvalidTxnStateError, match="being committed or aborted; wait for that call to return"):
                 call()
         gate.open()
         ending.result(60)

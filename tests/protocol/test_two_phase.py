@@ -237,8 +237,8 @@ def test_a_crash_at_any_request_of_a_take_over(bucket: MemoryStore, clock: Manua
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:", "a:b", "1:2:3", "-1:2", None, 7])
-def test_a_name_that_is_none(text: object) -> None:
-    with pytest.raises(InvalidConfigError, match="producer id:epoch"):
+def test_malformed_prepared_name_is_refused(text: object) -> None:
+    with pytest.raises(InvalidConfigError, match="<producer id>:<epoch>"):
         PreparedTxn.parse(text)  # type: ignore[arg-type]
 
 

@@ -79,13 +79,13 @@ def test_a_deleted_partition_is_a_conflict(state: State) -> None:
 def test_a_gap_in_the_run_is_refused(state: State) -> None:
     """A segment between the removed ones would end up inside the merged one's offsets."""
     plain = replace(state, partitions=Map({TP: replace(state.partitions[TP], open_txns=Map())}))
-    _refused(plain, (FIRST, OPEN), (_batch(0, 30, "merged", 18),), "not neighbours")
+    _refused(plain, (FIRST, OPEN), (_batch(0, 30, "merged", 18),), "not contiguous")
     _refused(plain, (SECOND, FIRST), (), "not neighbours|was replaced")
 
 
 def test_an_empty_removal_is_refused(state: State) -> None:
-    _refused(state, (), (MERGED,), "must remove something")
-    _refused(state, (), (), "must remove something")
+    _refused(state, (), (MERGED,), "must replace at least one batch")
+    _refused(state, (), (), "must replace at least one batch")
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_an_empty_removal_is_refused(state: State) -> None:
         ((_batch(0, 12, "a"), _batch(11, 21, "overlap", 8)), "not removed"),
         ((_batch(5, 5, "empty"),), "not removed"),
         ((_batch(0, 21, "more", 21),), "cannot turn 20 records into 21"),
-        ((replace(MERGED, producer_id=4),), "belongs to no producer"),
-        ((replace(MERGED, transactional=True),), "belongs to no producer"),
+        ((replace(MERGED, producer_id=4),), "must have no producer"),
+        ((replace(MERGED, transactional=True),), "must have no producer"),
     ],
 )
 def test_replacement_must_match_removed_batches(state: State, added: tuple[Batch, ...], match: str) -> None:

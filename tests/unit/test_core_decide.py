@@ -119,18 +119,18 @@ def test_invalid_compactions_are_refused(world: World, log: tuple[Batch, ...]) -
     dropped = world.segment(2, explicit_offsets=True)
     world.do(DropObjects((dropped.key,)))
     bad: list[tuple[str, tuple[Batch, ...], tuple[Batch, ...]]] = [
-        ("must remove something", (), ()),
+        ("must replace at least one batch", (), ()),
         ("above the last stable offset 5", log, (_merge(world, log),)),
-        ("not neighbours", (log[0], log[2]), (_merge(world, log[:3]),)),
-        ("replaced by somebody else", (replace(log[0], segment=good.segment), log[1]), (good,)),
+        ("not contiguous", (log[0], log[2]), (_merge(world, log[:3]),)),
+        ("replaced by another compaction", (replace(log[0], segment=good.segment), log[1]), (good,)),
         ("not removed", pair, (replace(good, limit=3),)),
         ("not removed", log[1:3], (replace(good, base_offset=0, limit=2),)),
         ("not removed", pair, (replace(good, limit=1, records=1), replace(good, records=1))),
         ("not removed", pair, (replace(good, limit=0),)),
-        ("belongs to no producer", pair, (replace(good, producer_id=0),)),
-        ("belongs to no producer", pair, (replace(good, transactional=True),)),
+        ("must have no producer", pair, (replace(good, producer_id=0),)),
+        ("must have no producer", pair, (replace(good, transactional=True),)),
         ("cannot turn 2 records into 3", pair, (replace(good, records=3),)),
-        ("must say the offset", log[:4], (_merge(world, log[:4], explicit=False, records=2),)),
+        ("must store the offset", log[:4], (_merge(world, log[:4], explicit=False, records=2),)),
         ("was vacuumed", pair, (replace(good, segment=dropped),)),
     ]
     for message, removed, added in bad:

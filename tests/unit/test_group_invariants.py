@@ -38,10 +38,14 @@ def _group(state: State, **changes: Any) -> State:
 
 DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("partitions_have_one_holder", "t-3 is held by 'a'", lambda s: _member(s, "a", held=(FIRST, LAST))),
-    ("targets_cover_what_is_read", "t-3 is meant for 'a' and for 'b'", lambda s: _member(s, "a", target=(FIRST, LAST))),
-    ("targets_cover_what_is_read", "t-2 is meant for nobody", lambda s: _member(s, "b", target=(LAST,))),
+    (
+        "targets_cover_what_is_read",
+        "t-3 is a target of 'a' and of 'b'",
+        lambda s: _member(s, "a", target=(FIRST, LAST)),
+    ),
+    ("targets_cover_what_is_read", "t-2 is a target of no member", lambda s: _member(s, "b", target=(LAST,))),
     ("targets_cover_what_is_read", "does not read its topic", lambda s: _member(s, "b", topics={"u": 1})),
-    ("free_partitions_are_given", "nobody holds t-2", lambda s: _member(s, "b", held=(LAST,))),
+    ("free_partitions_are_given", "no member holds t-2", lambda s: _member(s, "b", held=(LAST,))),
     ("instance_names_unique", "two members", lambda s: _member(s, "b", instance_id="one")),
     ("instance_names_unique", "generation 0", lambda s: _group(s, generation=0)),
 ]
