@@ -110,7 +110,7 @@ class Linger:
             error = None
             try:
                 error = sender.flush_for(None)
-            except BaseException:  # A done callback raised SystemExit, for example: later records need the thread.
+            except BaseException:  # noqa: BLE001 - a callback raised SystemExit; later records need the thread
                 _LOG.exception("a flush in the background was ended by an exception that is no error")
             for waiter in waiters:
                 waiter.wake(error)
