@@ -1,4 +1,4 @@
-"""A mutant: one deliberate fault in the protocol, made of the real function by replacing a piece of its text."""
+"""A mutant: one injected fault in the protocol, made by replacing a part of the source of a function."""
 
 from __future__ import annotations
 import __future__
@@ -18,27 +18,33 @@ import pytest
 
 from tests.harness.simulation import Mishap, Settings, settings_of, simulate
 
-#: Seeds that are tried at most; nearly all mutants die in the first few.
+#: The maximum number of seeds to try; the first few kill nearly all mutants.
 SEEDS = 100
 
-#: The seed that killed a mutant when this was last written (``python -m tests.mutants``): it is tried first.
+#: The seeds that killed mutants in the last run of ``python -m tests.mutants``; each is tried first.
 RECORDED = Path(__file__).with_name("seeds.json")
 
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 def recorded() -> dict[str, int]:
-    """A seed by the name of a mutant, for those that the first seed does not kill. Only a hint: it saves time."""
+    """The recorded seeds by name of the mutant, for those that seed 0 does not kill. They only save time."""
     found: dict[str, int] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return found
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """``old`` is replaced by ``new`` in the source of ``function`` (a property for its getter).
+    """A fault in one function, and what must detect it.
 
-    Killed by the simulation with so many ``chains``, or by ``test``, a test of another folder. ``mishaps``: only these,
-    where the fault shows too seldom among all of them.
+    Attributes:
+        name: Describes the fault.
+        function: The function to change; a property stands for its getter.
+        old: The part of its source to replace, which must occur once.
+        new: The replacement.
+        chains: The number of chains of the simulation that must kill the mutant.
+        mishaps: The mishaps of that simulation; None for all. A subset detects rare faults earlier.
+        test: The test that must kill the mutant instead of the simulation, relative to ``tests``.
     """
 
     name: str
@@ -51,7 +57,7 @@ class Mutant:
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """Inside, the function is the mutated one, wherever it was imported."""
+        """Replace the code of the function inside the block, for all modules that import it."""
         function = _plain(self.function)
         before = function.__code__
         function.__code__ = self._code(function)
@@ -62,8 +68,10 @@ class Mutant:
 
     def _code(self, function: FunctionType) -> Any:
         source = textwrap.dedent(inspect.getsource(function))
-        assert source.count(self.old) == 1, f"{self.name}: {self.old!r} is {source.count(self.old)} times in\n{source}"
-        # A decorator has done its work on the real function.
+        assert source.count(self.old) == 1, (
+            f"{self.name}: {self.old!r} occurs {source.count(self.old)} times in\n{source}"
+        )
+        # The code is inserted into the function that is already decorated.
         source = source[source.index("def ") :].replace(self.old, self.new)
         names: dict[str, Any] = {}
         flags = __future__.annotations.compiler_flag
@@ -72,7 +80,7 @@ class Mutant:
         return mutated.__code__
 
     def killed_by(self) -> str | None:
-        """What notices the mutant; None if nothing does."""
+        """The test or seed that detects the mutant; None if none does."""
         if self.test is not None:
             with self.alive():
                 return None if passes([self.test]) else self.test
@@ -81,7 +89,7 @@ class Mutant:
         return None if found is None else f"seed {found[0]}, chains {self.chains}: {found[1]}"
 
     def killing_seed(self, seeds: Iterable[int] = range(SEEDS)) -> tuple[int, str] | None:
-        """The first of these seeds whose run shows an anomaly, and the anomaly."""
+        """The first of the seeds whose run has an anomaly, and the anomaly."""
         with self.alive():
             for seed in seeds:
                 anomalies = simulate(self._settings(seed)).anomalies
@@ -95,13 +103,13 @@ class Mutant:
 
 
 def passes(tests: Iterable[str]) -> bool:
-    """A pytest inside of pytest: it sees the same functions, so the mutated ones."""
-    told = io.StringIO()
+    """Whether the tests pass in a nested pytest run, which uses the mutated functions of this process."""
+    output = io.StringIO()
     options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-o", "filterwarnings="]
-    with pytest.MonkeyPatch.context() as environment, redirect_stdout(told), redirect_stderr(told):
-        environment.delenv("PYTEST_ADDOPTS", raising=False)  # which is for the run outside: folders that it leaves out
+    with pytest.MonkeyPatch.context() as environment, redirect_stdout(output), redirect_stderr(output):
+        environment.delenv("PYTEST_ADDOPTS", raising=False)  # its options are for the outer run
         code = pytest.main([*options, *(str(_ROOT / test) for test in tests)])
-    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), told.getvalue()
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output.getvalue()
     return code is pytest.ExitCode.OK
 
 

@@ -1,4 +1,4 @@
-"""Mutants of what happens between chains: markers, coordination, recovery, copies of the catalog."""
+"""Mutants of the protocol between chains: markers, coordination, recovery, copies of the catalog."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ MANY_CHAINS = (
         chains=3,
     ),
     Mutant(
-        "the decision comes before the batches",
+        "the decision is written before the batches of other chains",
         Coordinator._end,
         "appended = self._send_ahead(command, home, others) if others else {}",
         "appended = {number: () for number in others}",
         chains=3,
     ),
     Mutant(
-        "a marker goes only where the producer has written",
+        "a marker is written only to partitions with data of the producer",
         transactions_rules._emit_marker,
         "if known is None or known.epoch <= decided.epoch:",
         "if known is not None and known.epoch <= decided.epoch:",
         test="protocol/test_chains_steps.py::test_fen_02_marker_fences_late_batch_in_partition_without_data",
     ),
     Mutant(
-        "it is complete before all markers are written",
+        "a transaction completes before all markers are written",
         Endings.finish,
         "others = sorted(chains_of(decided, len(self._chains)) - {home})",
         "others = sorted(chains_of(decided, len(self._chains)) - {home})[:1]",
         chains=3,
     ),
     Mutant(
-        "it is complete although a chain could not be written",
+        "a transaction completes although a chain could not be written",
         Endings.finish,
         "self._chains.at_once(",
         "(lambda work: self._chains.try_at_once(work)[0])(",
@@ -53,56 +53,56 @@ MANY_CHAINS = (
         mishaps=(Mishap.OUTAGE,),
     ),
     Mutant(
-        "a view is not closed under what its chains rest on",
+        "the cut of a view is not closed",
         Chains.view,
         "while behind := _behind(states):",
         "while behind := {}:",
         test="protocol/test_chains_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
     ),
     Mutant(
-        "a marker does not say what it rests on",
+        "a marker does not record the entry it depends on",
         core_state.observe,
         "if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:",
         "if False:",
         test="protocol/test_chains_reading.py::test_snapshot_is_consistent_with_commit_between_any_two_requests",
     ),
     Mutant(
-        "a view shows a decided transaction once its marker is there",
+        "a view shows a decided transaction only after its marker",
         View.decided,
         "if txn is None or txn.outcome is None:",
         "if True:",
         chains=3,
     ),
     Mutant(
-        "a recoverer decides again",
+        "a recovery decides a transaction again",
         transactions_rules.abort,
         "if txn.state is not TxnState.ONGOING or (",
         "if txn.state is TxnState.PREPARE_COMMIT:\n        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
         test="protocol/test_chains_steps.py::test_stm_02_decision_is_never_repeated",
     ),
     Mutant(
-        "a recoverer aborts what is not expired",
+        "a recovery aborts a transaction before its timeout",
         transactions_rules.abort,
         "(command.expired_only and not txn.expired(draft.state.timestamp))",
         "False",
         test="protocol/test_chains_steps.py::test_tmo_01_only_expired_transaction_is_aborted",
     ),
     Mutant(
-        "a recoverer leaves what is decided",
+        "a recovery leaves decided transactions incomplete",
         recovery._is_abandoned,
         "return txn.outcome is not None or txn.expired(now)",
         "return txn.expired(now)",
         chains=3,
     ),
     Mutant(
-        "an old topic that goes takes the partitions of the next one out of transactions",
+        "a late deletion removes the partitions of the recreated topic from transactions",
         catalog_rules._topic_deleted,
         "for txn_id, txn in state.transactions.items():",
         "for led, (txn_id, txn) in ((gone, item) for item in state.transactions.items()):",
         test="protocol/test_chains_topics.py::test_late_deletion_keeps_partitions_of_recreated_topic",
     ),
     Mutant(
-        "a transaction begins while the one before is being ended",
+        "a transaction begins before the previous one is complete",
         transactions_rules.join,
         "if txn.outcome is not None:",
         "if False:",

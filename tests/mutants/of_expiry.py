@@ -1,4 +1,4 @@
-"""Mutants of the rules of what expires."""
+"""Mutants of the rules of expiration."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ _GROUPS = "protocol/test_core_expiry_groups.py::"
 
 EXPIRY = (
     Mutant(
-        "a producer with an open transaction is forgotten",
+        "a producer with an open transaction expires",
         expiration._idle_producers,
         "and producer_id not in partition.open_txns",
         "",
         test=_CORE + "test_pst_07_producer_with_open_transaction_does_not_expire",
     ),
     Mutant(
-        "a producer is forgotten a moment too early",
+        "a producer expires one millisecond too early",
         expiration._idle_producers,
         "producer.last_timestamp <= limit",
         "producer.last_timestamp <= limit + 1",
         test=_CORE + "test_pst_06_idle_producer_expires_after_a_day",
     ),
     Mutant(
-        "the id of an open transaction is forgotten",
+        "the transactional id of an open transaction expires",
         expiration._is_idle,
         "txn.state in _AT_REST and ",
         "",
         test=_CORE + "test_tmo_07_open_transaction_keeps_transactional_id",
     ),
     Mutant(
-        "the versions of a job are forgotten",
+        "a transactional id with versions expires",
         expiration._is_idle,
         " and not txn.versions",
         "",
         test=_CORE + "test_tmo_07_transactional_id_with_versions_does_not_expire",
     ),
     Mutant(
-        "producers may be forgotten while late batches are accepted",
+        "producers may expire while late batches are accepted",
         expiration._check,
         "if command.producer_ms <= MAX_ADDED_AGE_MS:",
         "if False:",
         test=_CORE + "test_pst_09_unsafe_limits_are_refused",
     ),
     Mutant(
-        "the fence of pending offsets is forgotten",
+        "the fence of pending offsets expires",
         expiration._idle_fences,
         "idle.difference_update(group.pending)",
         "pass",
@@ -60,7 +60,7 @@ EXPIRY = (
         test=_GROUPS + "test_off_16_late_marker_of_older_transaction_is_ignored",
     ),
     Mutant(
-        "a compaction takes an aborted transaction of which a batch is left from the index",
+        "a compaction removes an aborted transaction with a remaining batch from the index",
         maintenance._still_aborted,
         "if entry.first_offset >= limit or _has_batches(batches, entry)",
         "if entry.first_offset >= limit",

@@ -1,4 +1,4 @@
-"""Mutants of the rules of groups: members, leases, hand-over, fencing, topics that come again."""
+"""Mutants of the rules of groups: members, leases, rebalances, fencing, recreated topics."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ _SUBSCRIPTIONS = "protocol/test_group_subscriptions.py::"
 
 GROUPS = (
     Mutant(
-        "an offset commit skips the generation",
+        "an offset commit skips the check of the generation",
         groups_membership.check_commit,
         "instance_id)\n    if offsets.generation != group.generation:",
         "instance_id)\n    if False:",
         test=_GENERATIONS + "test_off_06_membership_change_fences_members_with_old_generation",
     ),
     Mutant(
-        "an offset commit of a member that was put out is accepted",
+        "an offset commit of an expired member is accepted",
         groups_membership.check_commit,
         "    known_member(group, name, offsets.member_id, offsets.instance_id)\n",
         "",
         test=_MEMBERSHIP + "test_expired_member_is_replaced",
     ),
     Mutant(
-        "a member commits for a partition of another one",
+        "a member commits for a partition that another member holds",
         groups_membership.check_commit,
         "wanted.intersection(other.held)",
         "wanted.intersection(())",
         test=_GENERATIONS + "test_member_cannot_commit_partition_held_by_another",
     ),
     Mutant(
-        "anybody commits while a group has members",
+        "a commit without membership is accepted while a group has members",
         groups_membership.check_commit,
         "or empty(draft, name)):",
         "or True):",
         test=_GENERATIONS + "test_off_08_commit_without_membership",
     ),
     Mutant(
-        "a static name has two holders",
+        "two members share a static name",
         groups_membership.known_member,
         "if static is not None and static.member_id != member_id:",
         "if False:",
         test=_MEMBERSHIP + "test_static_member_gets_its_partitions_back",
     ),
     Mutant(
-        "a partition moves before its owner has given it back",
+        "a partition moves before its owner releases it",
         groups_membership._emit,
         "or tp in owned.get(member.member_id, member.held)",
         "",
         test=_MEMBERSHIP + "test_partition_moves_after_owner_releases_it",
     ),
     Mutant(
-        "leases never run out",
+        "leases never expire",
         groups_membership.expire,
         "if member.expired(draft.state.timestamp) and member.member_id != caller",
         "if False",
@@ -72,42 +72,42 @@ GROUPS = (
         test=_MEMBERSHIP + "test_an_offset_commit_renews_the_lease",
     ),
     Mutant(
-        "the generation of a group stays",
+        "the generation of a group does not grow",
         groups_membership._rebalance,
         "max(group.generation, 0) + 1",
         "max(group.generation, 1)",
         test=_GENERATIONS + "test_con_17_the_generation_only_grows",
     ),
     Mutant(
-        "the generation of a group begins anew with its members",
+        "the generation of an empty group starts again",
         groups_membership._rebalance,
         "max(group.generation, 0) + 1",
         "max(group.generation if len(members) > 1 else 0, 0) + 1",
         test=_GENERATIONS + "test_con_17_the_generation_only_grows",
     ),
     Mutant(
-        "an offset of a topic that was created again is committed",
+        "an offset of a recreated topic is committed",
         groups_offsets._check_same_topic,
         "if item.topic_id is not None and item.topic_id != topic.topic_id:",
         "if False:",
         test=_MEMBERSHIP + "test_off_18_offset_of_recreated_topic_is_refused",
     ),
     Mutant(
-        "a group with live members is reset",
+        "the offsets of a group with members are reset",
         groups_offsets._check_empty,
         "if not empty(draft, name):",
         "if False:",
         test=_MEMBERSHIP + "test_offsets_can_be_reset_only_without_members",
     ),
     Mutant(
-        "offsets expire while a transaction holds them",
+        "offsets expire while they are pending",
         groups_offsets.expired_offsets,
         "and tp not in pending",
         "",
         test="unit/test_groups.py::test_off_16_nothing_expires_that_a_transaction_holds",
     ),
     Mutant(
-        "a position that was found before joining is kept",
+        "a position looked up before joining is kept",
         Positions.begin_sharing,
         "if not part.sought:",
         "if False:",
@@ -121,7 +121,7 @@ GROUPS = (
         test=_CONSUMERS + "test_heartbeats_come_with_polls_three_in_a_session",
     ),
     Mutant(
-        "partitions are taken and the application is not told",
+        "partitions are revoked without a callback",
         GroupMembership._give_up,
         "self._tell(self._options.on_revoked, gone)",
         "pass",

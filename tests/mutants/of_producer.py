@@ -1,4 +1,4 @@
-"""Mutants of the producer: its states, its sequences, its sender, what it keeps and what it reports."""
+"""Mutants of the producer: its states, sequences, sender, buffer and errors."""
 
 from __future__ import annotations
 
@@ -14,91 +14,91 @@ _FAILURES = "protocol/test_producer_failures.py::"
 
 PRODUCER = (
     Mutant(
-        "an event that the table does not name changes nothing and is not refused",
+        "an event without a transition is ignored",
         TransactionManager._move,
         "raise self._refusal(event)",
         "return",
         test=_MANAGER + "test_every_event_in_every_state",
     ),
     Mutant(
-        "a refused record leaves the transaction as it was",
+        "a refused record does not make the transaction abortable",
         TransactionManager.refuse,
         "self._move(Event.ABORTABLE)",
         "pass",
         test=_FAILURES + "test_refused_record_makes_the_transaction_abortable",
     ),
     Mutant(
-        "a commit that certainly did not happen is not resumed",
+        "a commit that certainly failed does not resume the transaction",
         TransactionManager.not_ended,
         "self._move(Event.RESUME if self.prepared is None else Event.RESUME_PREPARED)",
         "pass",
         test=_MANAGER + "test_an_unknown_end_is_repeated_and_a_certain_failure_resumes",
     ),
     Mutant(
-        "an abort that failed leaves the transaction committable",
+        "a failed abort leaves the transaction committable",
         TransactionManager.not_ended,
         "elif outcome is Outcome.ABORT:",
         "elif False:",
         test="protocol/test_producer_unknown.py::test_an_abort_that_did_not_happen_may_only_be_repeated",
     ),
     Mutant(
-        "sequences go on in the next epoch",
+        "sequences continue in the next epoch",
         TransactionManager.ended,
         "self._sequences, self._offsets, self.started = {}, [], False",
         "self._offsets, self.started = [], False",
         test=_MANAGER + "test_sequences_are_contiguous_and_begin_anew_in_each_epoch",
     ),
     Mutant(
-        "offsets are sent with every command",
+        "offsets are sent with each command of a transaction",
         TransactionManager.advance,
         "if id(offsets) not in sent",
         "",
         test=_MANAGER + "test_offsets_go_with_one_command_only",
     ),
     Mutant(
-        "what failed in the background is forgotten",
+        "an error in the background is not reported",
         TransactionManager.remember,
         "self._unreported = error",
         "pass",
         test=_FAILURES + "test_a_batch_that_failed_in_the_background_is_reported_by_the_next_call",
     ),
     Mutant(
-        "a command without an answer is given up by an abort",
+        "an abort abandons a command without an answer",
         TransactionManager.drop_unsent,
         "self.started = self.started or self.pending is not None",
         "pass",
         test=_MANAGER + "test_a_command_without_an_answer_is_ended_in_the_chain",
     ),
     Mutant(
-        "a producer goes on although a newer instance has taken over",
+        "a fenced producer may abort and continue",
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if False:",
         test="protocol/test_timeouts.py::test_fen_01_a_timeout_hides_no_newer_instance",
     ),
     Mutant(
-        "a producer whose transaction timed out is over",
+        "a timeout of its transaction is fatal for a producer",
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if True:",
         test="protocol/test_timeouts.py::test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on",
     ),
     Mutant(
-        "an upload is not tried again",
+        "a failed upload is not retried",
         deliver,
         "if given_up() or",
         "if True or given_up() or",
         test=_FAILURES + "test_an_upload_that_fails_for_a_while_is_tried_again",
     ),
     Mutant(
-        "the rows of a batch are gone before it is uploaded",
+        "the rows of a batch are dropped before its upload",
         Batch.table,
         "self._pieces, self._rows = [], None",
         "self._pieces, self._rows, self._table = [], None, None",
         test="unit/test_batching.py::test_taking_the_rows_lets_go_of_them",
     ),
     Mutant(
-        "a number that its column cannot hold is taken in",
+        "an integer out of the range of its column is accepted",
         _integers,
         "and low <= value <= high",
         "",

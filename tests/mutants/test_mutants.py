@@ -1,6 +1,6 @@
-"""Every deliberate fault in the protocol is noticed: one that lives would be a missing test.
+"""Every mutant must be detected: one that survives shows a missing test.
 
-The names of what killed them are in the output of ``pytest -s tests/mutants``.
+``pytest -s tests/mutants`` prints what killed each of them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from tests.mutants.of_fences import _FENCES, FENCES
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_it_is_killed(mutant: Mutant) -> None:
+def test_mutant_is_killed(mutant: Mutant) -> None:
     killer = mutant.killed_by()
-    assert killer is not None, f"nothing notices that {mutant.name}"
-    print(f"{mutant.name}: {killer}")  # noqa: T201 - what pytest -s is asked for
+    assert killer is not None, f"no test or seed detects: {mutant.name}"
+    print(f"{mutant.name}: {killer}")  # noqa: T201 - for pytest -s
 
 
 @pytest.mark.slow
-def test_what_kills_a_mutant_passes_without_it() -> None:
-    """The simulated seeds do (:mod:`tests.simulation`), and so do the tests that are named here."""
+def test_killing_tests_pass_without_mutant() -> None:
+    """The named tests pass; :mod:`tests.simulation` runs the seeds."""
     assert passes(sorted({mutant.test for mutant in MUTANTS if mutant.test is not None}))
 
 
 @pytest.mark.slow
-def test_two_rules_keep_a_late_batch_out_of_the_next_topic() -> None:
-    """Either of them is enough: the fence of the chain, or the marker that goes into the topic of its transaction."""
-    test = _FENCES + "test_fen_02_a_late_batch_of_the_next_topic_is_refused_where_its_markers_came_first"
+def test_late_batch_in_recreated_topic_is_refused_by_either_rule() -> None:
+    """Each rule suffices: the fence of the chain, or markers only in the topic of the transaction."""
+    test = _FENCES + "test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers"
     names = (
         "a late batch is not compared with the fence of its chain",
-        "a marker goes into whatever topic has the name",
+        "a marker is written to a recreated topic",
     )
     first, second = (next(mutant for mutant in FENCES if mutant.name == name) for name in names)
     with first.alive():
@@ -43,15 +43,15 @@ def test_two_rules_keep_a_late_batch_out_of_the_next_topic() -> None:
         assert passes([test])
 
 
-def test_there_are_enough_and_each_has_its_own_name() -> None:
+def test_mutant_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
 
 
-def test_a_seed_is_recorded_only_for_mutants_that_the_simulation_kills() -> None:
+def test_seeds_are_recorded_only_for_mutants_of_simulation() -> None:
     assert recorded().keys() <= {mutant.name for mutant in MUTANTS if mutant.test is None}
 
 
-def test_a_mutant_leaves_nothing_behind() -> None:
+def test_mutant_restores_function() -> None:
     mutant = MUTANTS[0]
     before = mutant.function.__code__
     with mutant.alive():

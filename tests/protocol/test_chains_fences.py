@@ -259,7 +259,7 @@ def test_off_18_offsets_of_topic_unknown_to_chain_of_group() -> None:
     assert seen(store) == {}
 
 
-def test_fen_02_a_late_batch_of_the_next_topic_is_refused_where_its_markers_came_first() -> None:
+def test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers() -> None:
     """FEN-02: chain 1 is away while a topic is created again, and its first batch comes after the abort."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
