@@ -104,14 +104,14 @@ GROUPS = (
         groups_offsets.expired_offsets,
         "and tp not in pending",
         "",
-        test="unit/test_groups.py::test_off_16_nothing_expires_that_a_transaction_holds",
+        test="unit/test_groups.py::test_off_16_pending_offsets_do_not_expire",
     ),
     Mutant(
         "a position looked up before joining is kept",
         Positions.begin_sharing,
         "if not part.sought:",
         "if False:",
-        test=_SUBSCRIPTIONS + "test_a_position_that_was_looked_at_before_the_first_poll_does_not",
+        test=_SUBSCRIPTIONS + "test_position_read_before_first_poll_is_not_kept",
     ),
     Mutant(
         "a consumer sends no heartbeats",
@@ -125,6 +125,6 @@ GROUPS = (
         GroupMembership._give_up,
         "self._tell(self._options.on_revoked, gone)",
         "pass",
-        test=_SUBSCRIPTIONS + "test_offsets_can_be_committed_when_partitions_are_taken",
+        test=_SUBSCRIPTIONS + "test_offsets_can_be_committed_in_revocation_callback",
     ),
 )

@@ -39,7 +39,7 @@ PRODUCER = (
         TransactionManager.not_ended,
         "elif outcome is Outcome.ABORT:",
         "elif False:",
-        test="protocol/test_producer_unknown.py::test_an_abort_that_did_not_happen_may_only_be_repeated",
+        test="protocol/test_producer_unknown.py::test_failed_abort_may_only_be_repeated",
     ),
     Mutant(
         "sequences continue in the next epoch",
@@ -74,14 +74,14 @@ PRODUCER = (
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if False:",
-        test="protocol/test_timeouts.py::test_fen_01_a_timeout_hides_no_newer_instance",
+        test="protocol/test_timeouts.py::test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance",
     ),
     Mutant(
         "a timeout of its transaction is fatal for a producer",
         refusal,
         "if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:",
         "if True:",
-        test="protocol/test_timeouts.py::test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on",
+        test="protocol/test_timeouts.py::test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues",
     ),
     Mutant(
         "a failed upload is not retried",
@@ -95,7 +95,7 @@ PRODUCER = (
         Batch.table,
         "self._pieces, self._rows = [], None",
         "self._pieces, self._rows, self._table = [], None, None",
-        test="unit/test_batching.py::test_taking_the_rows_lets_go_of_them",
+        test="unit/test_batching.py::test_taking_rows_releases_them",
     ),
     Mutant(
         "an integer out of the range of its column is accepted",

@@ -76,7 +76,7 @@ def test_adm_02_a_transaction_is_described_in_each_state(store: Store, clock: Ma
     assert (found.state, found.partitions, found.open) == (TxnState.COMPLETE_COMMIT, (), ())
 
 
-def test_adm_02_what_is_decided_lists_what_lacks_its_marker(clock: ManualClock) -> None:
+def test_adm_02_decided_transaction_lists_partitions_without_marker(clock: ManualClock) -> None:
     """ADM-02: after PREPARE only partitions and groups of other chains than the coordinator's are left."""
     store = process(MemoryStore(clock=clock), clock, chains=3)
     store.create_topic("t", partitions=PARTITIONS)
@@ -166,7 +166,9 @@ def test_adm_05_by_partition_and_producer_the_whole_transaction_is_aborted(store
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
-def test_end_01_what_is_decided_is_carried_out_as_decided(store: Store, clock: ManualClock, outcome: Outcome) -> None:
+def test_end_01_abort_of_decided_transaction_completes_it_as_decided(
+    store: Store, clock: ManualClock, outcome: Outcome
+) -> None:
     """END-01: an operator cannot abort it any more."""
     decided(store, clock, outcome)
     several = len(connection_of(store).chains) > 1  # In one chain the decision is the end.
@@ -209,7 +211,7 @@ def test_init_17_producers_are_fenced_by_their_ids(store: Store) -> None:
     assert seen(store) == {b"value": PARTITIONS}
 
 
-def test_a_store_that_is_only_read_can_be_looked_at_alone(store: Store) -> None:
+def test_read_only_store_only_describes(store: Store) -> None:
     name = name_of(store)
     open_everywhere(store, name)
     reader = open_on(connection_of(store).objects, read_only=True, runtime=connection_of(store).runtime)

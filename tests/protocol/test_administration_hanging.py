@@ -178,7 +178,7 @@ def test_adm_04_offsets_that_no_coordinator_knows_are_found(store: Store, clock:
     assert store.find_hanging() == []
 
 
-def test_adm_04_what_is_decided_does_not_hang(store: Store, clock: ManualClock) -> None:
+def test_adm_04_decided_transaction_is_not_hanging(store: Store, clock: ManualClock) -> None:
     """Its markers are written by whoever comes next, and no reader waits for them."""
     decided(store, clock)
     clock.advance(DAY_MS)
@@ -187,6 +187,6 @@ def test_adm_04_what_is_decided_does_not_hang(store: Store, clock: ManualClock) 
 
 
 @pytest.mark.parametrize("wrong", [{"topic": "nothing"}, {"late": -1.0}, {"late": float("inf")}])
-def test_find_hanging_refuses_what_makes_no_sense(store: Store, wrong: dict[str, Any]) -> None:
+def test_find_hanging_refuses_invalid_arguments(store: Store, wrong: dict[str, Any]) -> None:
     with pytest.raises((InvalidConfigError, UnknownTopicOrPartitionError)):
         store.find_hanging(**wrong)

@@ -102,7 +102,7 @@ def test_history_leaves_out_other_ids(store: Store) -> None:
     assert "ABORTED" not in told(store, "other")
 
 
-def test_history_goes_on_after_an_id_expired(store: Store, clock: ManualClock) -> None:
+def test_history_continues_after_expiration_of_id(store: Store, clock: ManualClock) -> None:
     """TMO-07: the entries still tell what was; a new producer begins with another producer id."""
     name = name_of(store)
     old = store.producer(name)
@@ -142,7 +142,7 @@ def test_history_is_bounded_by_entries_and_by_time(store: Store, clock: ManualCl
             store.transaction_history(name, limit=limit)
 
 
-def test_history_orders_what_clocks_do_not(store: Store, clock: ManualClock) -> None:
+def test_history_order_does_not_depend_on_clocks(store: Store, clock: ManualClock) -> None:
     """A chain whose clock is behind: its markers still come after the decision that they carry out."""
     decided(store, clock)
     behind = process(connection_of(store).objects.inner, lambda: clock() - 3_600_000)

@@ -78,7 +78,7 @@ def _send_offsets(store: Store, offsets: Any, group: Any) -> None:
 
 @pytest.mark.parametrize("name", [None, "", b"t", 1, ("t",), "a b\n"], ids=repr)
 @pytest.mark.parametrize("call", TOPICS)
-def test_what_is_no_name_of_a_topic(store: Store, call: str, name: Any) -> None:
+def test_invalid_topic_name_is_refused_by_every_call(store: Store, call: str, name: Any) -> None:
     """Bytes that spell the name of a topic that exists are the worst: they have the hash of that name."""
     with pytest.raises(InvalidTopicError, match="topic"):
         TOPICS[call](store, name)
@@ -86,14 +86,14 @@ def test_what_is_no_name_of_a_topic(store: Store, call: str, name: Any) -> None:
 
 @pytest.mark.parametrize("name", [None, "", b"a", b"g", 1, ("a",), "a\n", "\ud800"], ids=repr)
 @pytest.mark.parametrize("call", IDS)
-def test_what_is_no_transactional_id_and_no_group(store: Store, call: str, name: Any) -> None:
+def test_invalid_transactional_id_or_group_is_refused_by_every_call(store: Store, call: str, name: Any) -> None:
     with pytest.raises(InvalidConfigError, match=r"id|group"):
         IDS[call](store, name)
 
 
 @pytest.mark.parametrize("value", ["a", b"a", math.nan, math.inf, (1, 2, 3)], ids=repr)
 @pytest.mark.parametrize("call", OTHERS)
-def test_what_is_neither_a_number_nor_a_collection_nor_a_pattern(store: Store, call: str, value: Any) -> None:
+def test_arguments_of_wrong_types_are_refused_by_every_call(store: Store, call: str, value: Any) -> None:
     """One string is no list of transactional ids: producers would be fenced that nobody has named."""
     with pytest.raises((InvalidConfigError, InvalidTopicError, UnknownTopicOrPartitionError)):
         OTHERS[call](store, value)

@@ -103,7 +103,7 @@ def test_repeated_end_is_answered_after_deletion_of_offset_topic(home: int) -> N
         assert connection_of(again).submit(end).producer == first.producer
 
 
-def test_a_copy_of_a_topic_of_which_the_chain_leads_nothing_is_no_violation() -> None:
+def test_topic_copy_in_chain_without_its_partitions_is_no_violation() -> None:
     """A marker's chain is told of the next topic of the name, which is smaller; its deletion has nothing to close."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
@@ -121,7 +121,7 @@ def test_a_copy_of_a_topic_of_which_the_chain_leads_nothing_is_no_violation() ->
     assert check_view(connection_of(process(bucket, clock)).view()) == []
 
 
-def test_off_18_a_chain_that_has_the_topic_before_takes_no_offsets_of_the_next_one(cluster: Cluster) -> None:
+def test_off_18_chain_with_old_topic_refuses_offsets_of_recreated_one(cluster: Cluster) -> None:
     """OFF-18: it is told first, so that hearing of the deletion alone leaves no offset of a topic it does not know."""
     before = cluster.states[0]
     cluster.delete("t")

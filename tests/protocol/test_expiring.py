@@ -48,7 +48,7 @@ def entries(store: Store) -> int:
     return connection_of(store).view().sequence
 
 
-def test_ret_13_each_clock_forgets_in_all_chains(store: Store, clock: ManualClock) -> None:
+def test_ret_13_each_limit_applies_to_all_chains(store: Store, clock: ManualClock) -> None:
     """PST-06, TMO-07, OFF-16: producers after a day, ids and offsets after a week; then the chains know nothing."""
     transact(store)
     name, group = names(store)
@@ -69,7 +69,7 @@ def test_ret_13_each_clock_forgets_in_all_chains(store: Store, clock: ManualCloc
     assert store.expire() == ExpiryReport()
 
 
-def test_tmo_08_the_owner_of_an_expired_id_stops(store: Store, clock: ManualClock) -> None:
+def test_tmo_08_producer_of_expired_id_is_refused(store: Store, clock: ManualClock) -> None:
     """BUG-23, TST-05, TMO-08, D7: fatal for the old instance, in every chain; the new one has another producer id."""
     name, _ = names(store)
     producer = store.producer(name)
@@ -85,7 +85,7 @@ def test_tmo_08_the_owner_of_an_expired_id_stops(store: Store, clock: ManualCloc
     assert check_view(connection_of(store).view()) == []
 
 
-def test_seq_08_an_idempotent_producer_goes_on(store: Store, clock: ManualClock) -> None:
+def test_seq_08_idempotent_producer_continues_after_expiration(store: Store, clock: ManualClock) -> None:
     """SEQ-08: its sequences go on where they were, in partitions that do not know it any more."""
     producer = store.producer()
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_seq_08_an_idempotent_producer_goes_on(store: Store, clock: ManualClock)
 
 
 @pytest.mark.parametrize("routine", ["compact", "vacuum"])
-def test_tmo_07_the_routine_expires_too(store: Store, clock: ManualClock, routine: str) -> None:
+def test_tmo_07_maintenance_calls_also_expire(store: Store, clock: ManualClock, routine: str) -> None:
     """TMO-07: nobody has to know of it; a dry run and ``expire=False`` leave all as it is."""
     transact(store)
     clock.advance(30 * DAY_MS)
@@ -125,14 +125,14 @@ def test_off_16_a_live_member_keeps_the_offsets(store: Store, clock: ManualClock
         assert committed(connection_of(store).view(), group, T0) is not None
 
 
-def test_a_store_that_is_only_read_expires_nothing(store: Store) -> None:
+def test_read_only_store_expires_nothing(store: Store) -> None:
     reader = open_on(connection_of(store).objects, read_only=True)
     with pytest.raises(ReadOnlyError):
         reader.expire()
 
 
 @pytest.mark.parametrize("limits", [{"producer_ids": 43_200.0}, {"offsets": float("nan")}, {"transactional_ids": True}])
-def test_pst_09_limits_that_make_no_sense_are_refused(store: Store, limits: dict[str, float]) -> None:
+def test_pst_09_invalid_limits_are_refused(store: Store, limits: dict[str, float]) -> None:
     """PST-09: below 12 hours a late batch would not meet the epoch that fences it."""
     with pytest.raises(InvalidConfigError):
         store.expire(**limits)

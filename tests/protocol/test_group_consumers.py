@@ -47,7 +47,7 @@ def test_the_first_poll_joins_and_the_next_ones_cost_nothing_more(store: Store) 
         assert kinds(store) == ["get"]
 
 
-def test_a_consumer_without_membership_costs_what_it_did(store: Store) -> None:
+def test_consumer_without_membership_sends_no_extra_requests(store: Store) -> None:
     """Without a group, or assigned by hand, or looking on in a store that is read_only."""
     consumers = [store.consumer(["t"]), store.consumer(group="g")]
     consumers[1].assign(PARTS)
@@ -74,7 +74,7 @@ def test_heartbeats_come_with_polls_three_in_a_session(store: Store, clock: Manu
     assert puts == [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]
 
 
-def test_who_commits_often_sends_no_heartbeats(store: Store, clock: ManualClock) -> None:
+def test_frequent_commits_replace_heartbeats(store: Store, clock: ManualClock) -> None:
     """Neither with its own commits nor with those of transactions."""
     consumer, producer = _member(store), store.producer("p")
     for number in range(12):
@@ -107,7 +107,7 @@ def test_two_consumers_share_without_a_barrier(store: Store, clock: ManualClock)
     assert {tp for tp in PARTS if not any(r.partition == tp.partition for r in rest)} <= {PARTS[0]}
 
 
-def test_a_consumer_that_closes_leaves_its_partitions_at_once(store: Store, clock: ManualClock) -> None:
+def test_closed_consumer_releases_its_partitions_immediately(store: Store, clock: ManualClock) -> None:
     first, second = _member(store), _member(another_process(store, clock))
     assert _settle(first, second) == [[0, 1], [2, 3]]
     first.close()
@@ -118,7 +118,7 @@ def test_a_consumer_that_closes_leaves_its_partitions_at_once(store: Store, cloc
     second.close()
 
 
-def test_a_consumer_that_does_not_poll_is_put_out_and_comes_back(store: Store, clock: ManualClock) -> None:
+def test_consumer_without_polls_expires_and_joins_again(store: Store, clock: ManualClock) -> None:
     """As with ``max.poll.interval.ms``: it loses its partitions, cannot commit, and joins again with its next poll."""
     told: list[tuple[str, list[int]]] = []
     _fill(store, "a")
@@ -139,7 +139,7 @@ def test_a_consumer_that_does_not_poll_is_put_out_and_comes_back(store: Store, c
     assert sorted(_settle(slow, quick)) == [[0, 1], [2, 3]]
 
 
-def test_nothing_that_was_fetched_is_handed_out_after_the_lease_was_lost(store: Store, clock: ManualClock) -> None:
+def test_fetched_records_are_dropped_after_loss_of_lease(store: Store, clock: ManualClock) -> None:
     """Others read it meanwhile."""
     _fill(store, "a", "b", "c")
     slow, quick = _member(store), _member(another_process(store, clock))
@@ -154,7 +154,7 @@ def test_nothing_that_was_fetched_is_handed_out_after_the_lease_was_lost(store: 
     assert _numbers(slow) == []
 
 
-def test_a_lone_consumer_may_be_as_slow_as_it_likes(store: Store, clock: ManualClock) -> None:
+def test_single_member_with_expired_lease_keeps_its_partitions(store: Store, clock: ManualClock) -> None:
     _fill(store, "a")
     consumer = _member(store)
     assert len(consumer.poll()) == 4
@@ -166,7 +166,7 @@ def test_a_lone_consumer_may_be_as_slow_as_it_likes(store: Store, clock: ManualC
     assert _group(store).generation == 1
 
 
-def test_a_crashed_member_is_replaced_when_its_session_is_over(store: Store, clock: ManualClock) -> None:
+def test_crashed_member_is_replaced_after_session_timeout(store: Store, clock: ManualClock) -> None:
     crashed, other = _member(another_process(store, clock)), _member(store)
     _settle(crashed, other)
     waited = 0.0
@@ -230,7 +230,7 @@ def test_a_join_whose_answer_is_lost_is_one_membership(clock: ManualClock, store
     assert _numbers(consumer) == [0, 1, 2, 3]
 
 
-def test_a_consumer_that_cannot_leave_is_closed_nevertheless(clock: ManualClock) -> None:
+def test_consumer_closes_although_leaving_fails(clock: ManualClock) -> None:
     faults = FaultStore(MemoryStore(clock=clock))
     store = new_store(clock, faults)
     store.create_topic("t", partitions=4)
@@ -258,7 +258,7 @@ def test_a_forked_consumer_is_another_member(store: Store) -> None:
     assert len(_group(store).members) == 2
 
 
-def test_off_22_a_storage_that_fails_is_worth_another_try(clock: ManualClock) -> None:
+def test_off_22_storage_error_is_retriable(clock: ManualClock) -> None:
     """Kafka's "coordinator is loading" and "not available": retriable, and the position is where it was."""
     faults = FaultStore(MemoryStore(clock=clock))
     store = new_store(clock, faults)
@@ -280,7 +280,7 @@ def test_off_22_a_storage_that_fails_is_worth_another_try(clock: ManualClock) ->
     assert _group(store).generation == 1
 
 
-def test_off_22_a_group_that_was_deleted_knows_no_member(store: Store, clock: ManualClock) -> None:
+def test_off_22_member_of_deleted_group_is_unknown(store: Store, clock: ManualClock) -> None:
     """OFF-08: a generation of an unknown group is illegal. The next poll joins the group that takes its name."""
     consumer = _member(store)
     consumer.poll()
@@ -316,7 +316,7 @@ def test_options_are_checked_when_the_consumer_is_made(store: Store, options: di
         store.consumer(["t"], group_instance_id="one")
 
 
-def test_off_18_positions_of_a_topic_that_was_created_again_are_not_committed(store: Store, clock: ManualClock) -> None:
+def test_off_18_positions_of_recreated_topic_are_not_committed(store: Store, clock: ManualClock) -> None:
     """Neither by the consumer nor by a transaction; and what was committed for the old one is not used."""
     _fill(store, "a", "b")
     consumer, producer = _member(store), store.producer("p")

@@ -23,7 +23,7 @@ def store(clock: ManualClock) -> Store:
     return store
 
 
-def test_off_06_a_rebalance_aborts_the_transaction_that_did_not_know(store: Store, clock: ManualClock) -> None:
+def test_off_06_commit_with_old_generation_is_refused_after_rebalance(store: Store, clock: ManualClock) -> None:
     """The error is abortable; after a rewind and a poll the same work is done once, with the new generation."""
     _fill(store, "a", "b")
     store.create_topic("out")
@@ -96,7 +96,7 @@ def test_off_20_a_rewind_with_a_rebalance_in_between(store: Store, clock: Manual
     assert sorted(done) == sorted(f"{tp.partition}.{value}" for tp in PARTS for value in "abcd")
 
 
-def test_a_commit_goes_on_if_only_the_generation_is_new(store: Store, clock: ManualClock) -> None:
+def test_commit_with_old_generation_succeeds_for_kept_partitions(store: Store, clock: ManualClock) -> None:
     """What it holds nobody else has read, so there is nothing to refuse."""
     _fill(store, "a")
     first, second = _member(store), _member(another_process(store, clock))
@@ -114,7 +114,7 @@ def test_a_commit_for_a_partition_of_another_member_is_refused(store: Store, clo
         first.commit({PARTS[3]: 0})
 
 
-def test_a_static_member_is_back_at_once(store: Store, clock: ManualClock) -> None:
+def test_static_member_gets_its_partitions_back_immediately(store: Store, clock: ManualClock) -> None:
     """KIP-345: also if the old process was killed; other members notice nothing."""
     old, other = _member(another_process(store, clock), group_instance_id="one"), _member(store)
     _settle(old, other)

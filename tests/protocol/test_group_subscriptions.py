@@ -21,7 +21,7 @@ def store(clock: ManualClock) -> Store:
     return store
 
 
-def test_offsets_can_be_committed_when_partitions_are_taken(store: Store, clock: ManualClock) -> None:
+def test_offsets_can_be_committed_in_revocation_callback(store: Store, clock: ManualClock) -> None:
     """The callback comes before the partition can be read by others."""
     _fill(store, "a", "b")
     told: list[tuple[str, list[int]]] = []
@@ -44,7 +44,7 @@ def _number(tp: TopicPartition) -> int:
     return tp.partition
 
 
-def test_an_error_in_a_callback_gives_nothing_away(store: Store, clock: ManualClock) -> None:
+def test_error_in_callback_releases_no_partition(store: Store, clock: ManualClock) -> None:
     """The next poll asks again."""
     asked = []
 
@@ -63,7 +63,7 @@ def test_an_error_in_a_callback_gives_nothing_away(store: Store, clock: ManualCl
     assert asked == [PARTS[2:], PARTS[2:]]
 
 
-def test_what_is_committed_automatically_is_committed_before_it_is_taken(store: Store, clock: ManualClock) -> None:
+def test_automatic_commit_precedes_revocation(store: Store, clock: ManualClock) -> None:
     _fill(store, "a", "b")
     first = _member(store, enable_auto_commit=True)
     assert len(first.poll()) == 8
@@ -72,7 +72,7 @@ def test_what_is_committed_automatically_is_committed_before_it_is_taken(store: 
     assert [second.position(tp) for tp in second.assignment()] == [2, 2]
 
 
-def test_a_member_that_was_put_out_does_not_fail_for_its_automatic_commit(store: Store, clock: ManualClock) -> None:
+def test_automatic_commit_of_expired_member_raises_no_error(store: Store, clock: ManualClock) -> None:
     _fill(store, "a")
     slow, quick = _member(store, enable_auto_commit=True), _member(another_process(store, clock))
     _settle(slow, quick)
@@ -82,14 +82,14 @@ def test_a_member_that_was_put_out_does_not_fail_for_its_automatic_commit(store:
     slow.close()
 
 
-def test_a_position_that_was_sought_before_the_first_poll_counts(store: Store) -> None:
+def test_position_sought_before_first_poll_is_kept(store: Store) -> None:
     _fill(store, "a", "b", "c")
     consumer = _member(store)
     consumer.seek(PARTS[1], 2)
     assert [text for text in texts(consumer.poll()) if text.startswith("1")] == ["1.c"]
 
 
-def test_a_position_that_was_looked_at_before_the_first_poll_does_not(store: Store, clock: ManualClock) -> None:
+def test_position_read_before_first_poll_is_not_kept(store: Store, clock: ManualClock) -> None:
     """Who had the partition then has committed since."""
     _fill(store, "a", "b", "c")
     consumer, owner = _member(store), _member(another_process(store, clock))
@@ -100,7 +100,7 @@ def test_a_position_that_was_looked_at_before_the_first_poll_does_not(store: Sto
     assert consumer.poll() == []
 
 
-def test_subscribing_to_something_else_changes_the_membership(store: Store, clock: ManualClock) -> None:
+def test_new_subscription_changes_membership(store: Store, clock: ManualClock) -> None:
     store.create_topic("u", partitions=2)
     first, second = _member(store), _member(another_process(store, clock))
     _settle(first, second)

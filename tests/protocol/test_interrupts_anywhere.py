@@ -89,7 +89,7 @@ def repeat(call: Callable[[], None], producer: Producer) -> bool:
     return True
 
 
-def test_a_commit_that_was_interrupted_anywhere_can_be_repeated_and_tells_the_truth() -> None:
+def test_commit_interrupted_anywhere_can_be_repeated() -> None:
     """Also between the answer of the chain and the last line of the call: what is committed is not called aborted."""
 
     def attempt(interrupter: Interrupter) -> bool:
@@ -227,7 +227,7 @@ def test_an_interrupt_while_a_request_is_counted_leaves_no_lock_behind() -> None
     assert len(list(everywhere(places(ForkLock.own), attempt))) > 0
 
 
-def test_offsets_sent_after_an_interrupted_flush_are_not_taken_for_sent() -> None:
+def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
     """Noting twice that a command is in the chain must not drop the offsets of the next one."""
 
     def attempt(interrupter: Interrupter) -> bool:

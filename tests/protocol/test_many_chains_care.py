@@ -89,7 +89,7 @@ def test_a_compaction_writes_the_markers_that_are_missing_first(
     assert store.verify(deep=True).ok
 
 
-def test_a_compaction_ends_what_is_open_past_its_timeout(store: Store, clock: ManualClock) -> None:
+def test_compaction_aborts_expired_transactions(store: Store, clock: ManualClock) -> None:
     """LSO-14, TMO-01: nobody else might come by, and everything above it would stay as it is."""
     producer = _everywhere(store, b"left")
     for number in range(3):
@@ -110,7 +110,7 @@ def test_a_dry_run_ends_nothing(store: Store) -> None:
     assert connection_of(store).view().sequence == sequence
 
 
-def test_a_compaction_with_nothing_to_do_asks_each_chain_once(store: Store) -> None:
+def test_idle_compaction_sends_one_request_per_chain(store: Store) -> None:
     commit(store, [b"a"])
     before = connection_of(store).objects.snapshot()
     assert store.compact().partitions == ()
@@ -135,7 +135,7 @@ def test_each_partition_is_replaced_in_its_own_chain(store: Store) -> None:
 # Vacuum ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_vacuum_takes_the_garbage_of_all_chains(store: Store, clock: ManualClock) -> None:
+def test_vacuum_deletes_garbage_of_all_chains(store: Store, clock: ManualClock) -> None:
     """RET-09: replaced segments, uploads that nobody registered, and a deleted topic, in every partition."""
     store.create_topic("gone", partitions=CHAINS)
     for topic in ("t", "gone"):
@@ -162,7 +162,7 @@ def test_a_vacuum_takes_the_garbage_of_all_chains(store: Store, clock: ManualClo
     assert dict(connection_of(store).view().dropped) == {}, "forgotten, in all chains"
 
 
-def test_a_vacuum_tells_the_chains_of_a_topic_that_is_gone(store: Store, clock: ManualClock) -> None:
+def test_vacuum_copies_deletion_of_topic_to_other_chains(store: Store, clock: ManualClock) -> None:
     """RET-09: until its chain knows that its topic is gone, a segment is in use; the grace period begins then."""
     store.create_topic("gone", partitions=CHAINS)
     for partition in range(CHAINS):
@@ -181,7 +181,7 @@ def test_a_vacuum_tells_the_chains_of_a_topic_that_is_gone(store: Store, clock: 
     assert store.verify(deep=True).ok
 
 
-def test_old_checkpoints_of_every_chain_go(store: Store, clock: ManualClock) -> None:
+def test_vacuum_deletes_old_checkpoints_of_every_chain(store: Store, clock: ManualClock) -> None:
     """The newest two of each chain stay."""
     for number in range(4):
         with store.producer("w") as producer, producer.transaction():
@@ -261,7 +261,7 @@ def test_a_damaged_chain_does_not_hide_the_others(full: Store, damaged: int) -> 
     ]
 
 
-def test_a_rule_that_is_broken_in_a_chain_says_which(full: Store) -> None:
+def test_violation_names_its_chain(full: Store) -> None:
     """Invariant 4: a marker took an offset that was taken."""
     sequence = _last(full, 2, MarkerWritten)
     entry = _entry(full, 2, sequence)
@@ -272,7 +272,7 @@ def test_a_rule_that_is_broken_in_a_chain_says_which(full: Store) -> None:
     assert not any(word in str(item) for item in report.violations for word in ("chain 0", "chain 1", "chains/0001"))
 
 
-def test_an_entry_that_another_chain_rests_on_and_that_is_gone_is_found(full: Store) -> None:
+def test_missing_entry_that_another_chain_depends_on_is_found(full: Store) -> None:
     """OBJ-13: the end of a chain that is gone leaves no gap in it, but a marker elsewhere says that it was there."""
     home = chain_of_transactional_id("everywhere", CHAINS)
     full.recover()

@@ -58,7 +58,7 @@ def test_sequences_begin_at_zero_in_each_transaction(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("how", ["commit_transaction", "abort_transaction", "init"])
-def test_an_exhausted_epoch_goes_on_under_a_new_producer_id(bench: Bench, how: str) -> None:
+def test_exhausted_epoch_continues_with_new_producer_id(bench: Bench, how: str) -> None:
     """INIT-06, TV2: Kafka's last epoch is 32,766; the chain is brought there by hand, the producer is the real one."""
     producer = bench.store.producer("id")
     exhausted(bench, producer, MAX_EPOCH)

@@ -71,7 +71,7 @@ def test_an_abort_leaves_the_offsets_as_they_were(bench: Bench) -> None:
     assert position(bench, stable=True) == 3
 
 
-def test_while_they_are_pending_a_stable_read_is_refused(bench: Bench) -> None:
+def test_stable_read_of_pending_offsets_is_refused(bench: Bench) -> None:
     """OFF-09, KIP-447."""
     plain(bench, 3)
     producer = begun(bench)
@@ -154,7 +154,7 @@ def test_offsets_of_a_removed_member_are_refused_and_its_transaction_can_be_abor
     assert position(bench) == 6
 
 
-def test_the_metadata_of_a_consumer_is_what_a_producer_takes(bench: Bench) -> None:
+def test_group_metadata_of_consumer_is_accepted_by_producer(bench: Bench) -> None:
     consumer = bench.store.consumer(["t"], "g")
     with begun(bench) as producer:
         producer.send_offsets_to_transaction({T0: 4}, consumer.group_metadata())
@@ -172,7 +172,7 @@ def test_metadata_and_leader_epoch_are_returned(bench: Bench) -> None:
         assert other.consumer(["t"], "g").committed(T0, metadata=True) == value
 
 
-def test_no_offsets_are_ignored(bench: Bench) -> None:
+def test_empty_offsets_are_ignored(bench: Bench) -> None:
     """API-20."""
     producer = begun(bench)
     producer.send_offsets({}, "g")
@@ -243,14 +243,14 @@ def test_commit_fails_for_offsets_of_a_deleted_topic(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("group", [None, 5, b"g", pytest.param(object(), id="object"), "", "x" * 250, "a\tb"], ids=repr)
-def test_a_group_that_is_none_is_refused(bench: Bench, group: Any) -> None:
+def test_invalid_group_is_refused(bench: Bench, group: Any) -> None:
     """API-20."""
     producer = begun(bench)
     with pytest.raises(InvalidConfigError, match="group"):
         producer.send_offsets({T0: 1}, group)
 
 
-def test_off_10_a_flush_registers_offsets_that_came_without_records(bench: Bench) -> None:
+def test_off_10_flush_registers_offsets_without_records(bench: Bench) -> None:
     """OFF-02, OFF-10: from the flush on nobody gets the old offset as a stable one, whatever becomes of it."""
     plain(bench, 3)
     producer = begun(bench)

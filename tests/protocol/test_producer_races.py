@@ -54,7 +54,7 @@ def test_a_record_that_is_sent_while_its_transaction_ends_is_refused(end: str) -
     assert values(store) == ([b"in time", b"next"] if end == "commit_transaction" else [b"next"])
 
 
-def test_16_threads_send_while_another_commits_again_and_again() -> None:
+def test_16_threads_send_while_another_commits() -> None:
     """API-19: every record that was accepted is committed, or its future says that it is not. Nothing is in between."""
     store = new_store(partitions=2)
     producer = store.producer("id", batch_bytes=400)
@@ -114,7 +114,7 @@ def test_threads_of_an_idempotent_producer_lose_nothing() -> None:
     assert len(values(store)) == 400
 
 
-def test_an_abort_drops_what_waits_and_waits_for_what_is_under_way() -> None:
+def test_abort_drops_unsent_batches_and_waits_for_uploads() -> None:
     """API-06: an upload under way ends first; nothing is appended after the abort."""
     gated = GatedStore(MemoryStore())
     store = new_store(gated)
@@ -184,7 +184,7 @@ def test_callbacks_of_an_abort_get_the_error() -> None:
 
 
 @pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "idempotent"])
-def test_a_callback_that_waits_for_a_later_record_doubles_nothing(*, transactional: bool) -> None:
+def test_callback_that_waits_for_later_record_writes_no_duplicate(*, transactional: bool) -> None:
     """Seven batches of one partition are two rounds; the callback of the first asks for the last, which flushes it."""
     bench = Bench()
     producer = bench.store.producer("id" if transactional else None, batch_bytes=1, linger=None)
@@ -277,7 +277,7 @@ def local(local_store_url: str) -> Store:
     return store
 
 
-def test_a_forked_producer_refuses_every_call_and_its_parent_goes_on(local: Store) -> None:
+def test_forked_producer_refuses_every_call_and_parent_continues(local: Store) -> None:
     """OBJ-18: a child must not share producer id and sequence."""
     producer = local.producer("id", buffer_bytes=64)
     producer.begin_transaction()
@@ -328,7 +328,7 @@ def test_a_fork_while_another_thread_flushes_does_not_block_the_child(local: Sto
     local.close()
 
 
-def test_another_process_with_the_same_id_takes_over_where_the_first_one_stopped() -> None:
+def test_two_processes_alternate_with_one_transactional_id() -> None:
     """OBJ-17: two processes alternate with one id; the one that is fenced notices with its next call."""
     bench = Bench()
     for step in range(4):
@@ -365,7 +365,7 @@ class _Turn:
         self._given_back()
 
 
-def test_a_flush_does_not_clear_what_the_next_one_in_the_background_finds() -> None:
+def test_flush_keeps_error_of_later_background_flush() -> None:
     """ERR-05: the one who flushed hears of his own batches; those that fail after his turn are reported later."""
     objects = _Refusing(MemoryStore())
     store = new_store(objects)

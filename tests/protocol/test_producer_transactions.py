@@ -318,7 +318,7 @@ def test_a_topic_that_was_deleted_after_its_records_were_written_does_not_stop_t
     assert values(bench.store) == [b"kept"]
 
 
-def test_records_of_a_deleted_topic_never_get_into_a_new_one_of_its_name(bench: Bench) -> None:
+def test_records_of_deleted_topic_are_not_written_to_recreated_one(bench: Bench) -> None:
     """They have the old schema: the new topic could not be read any more."""
     bench.store.create_topic("same", schema=pa.schema([("a", pa.int64())]))
     producer = bench.store.producer(linger=None)
@@ -372,7 +372,7 @@ def test_a_transactional_id_that_is_not_legal_grants_nothing(bench: Bench, name:
     assert entries(bench.inner) == before
 
 
-def test_any_printable_transactional_id_will_do(bench: Bench) -> None:
+def test_any_printable_transactional_id_is_accepted(bench: Bench) -> None:
     name = "Ünïcode/../ with 'quotes' and \"more\" 🦭"
     with bench.store.producer(name) as producer, producer.transaction() as txn:
         txn.send("t", b"x", partition=1)

@@ -134,7 +134,7 @@ def test_a_late_commit_cannot_arrive_after_its_producer_was_fenced(bench: Bench)
     sound(bench.store)
 
 
-def test_an_unknown_commit_that_was_applied_before_a_new_instance_came_is_a_commit(bench: Bench) -> None:
+def test_unknown_commit_applied_before_new_init_is_a_commit(bench: Bench) -> None:
     producer = begun(bench, b"a")
     with bench.silent(applied=True), pytest.raises(UnknownOutcomeError):
         producer.commit_transaction()
@@ -173,7 +173,7 @@ def test_a_scope_does_not_abort_after_an_unknown_commit(bench: Bench) -> None:
 # Refused, which is not unknown ----------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_certainly_did_not_happen_may_be_repeated(bench: Bench) -> None:
+def test_failed_commit_may_be_repeated(bench: Bench) -> None:
     """STM-05, REC-01, REC-08."""
     producer = begun(bench, b"a")
     future = producer.send("t", b"b", partition=0)
@@ -186,7 +186,7 @@ def test_a_commit_that_certainly_did_not_happen_may_be_repeated(bench: Bench) ->
     assert values(bench.store) == [b"a", b"b", b"c"]
 
 
-def test_a_commit_that_certainly_did_not_happen_may_be_given_up(bench: Bench) -> None:
+def test_failed_commit_may_be_followed_by_abort(bench: Bench) -> None:
     producer = begun(bench, b"a")
     future = producer.send("t", b"b", partition=0)
     with bench.away(), pytest.raises(StorageRefusedError):
@@ -196,7 +196,7 @@ def test_a_commit_that_certainly_did_not_happen_may_be_given_up(bench: Bench) ->
     assert values(bench.store) == []
 
 
-def test_an_abort_that_did_not_happen_may_only_be_repeated(bench: Bench) -> None:
+def test_failed_abort_may_only_be_repeated(bench: Bench) -> None:
     """Its unsent records are dropped already: a commit now would commit a part of the transaction."""
     producer = begun(bench, b"a")
     producer.send("t", b"b", partition=0)
@@ -225,7 +225,7 @@ def test_a_close_does_not_claim_that_an_unknown_record_was_not_written(bench: Be
     assert values(bench.store) == [b"a"]
 
 
-def test_a_close_after_an_unknown_commit_leaves_it_as_it_is(bench: Bench) -> None:
+def test_close_after_unknown_commit_changes_nothing(bench: Bench) -> None:
     """Closing must not abort what may be committed."""
     producer = begun(bench, b"a")
     future = producer.send("t", b"b", partition=0)
@@ -290,7 +290,7 @@ def until_known(end: object) -> None:
     end()
 
 
-def test_the_fault_store_is_what_the_tests_think_it_is() -> None:
+def test_fault_store_loses_answers_as_configured() -> None:
     """A silent bench really loses answers, and really applies or delays."""
     for applied in (True, False):
         bench = Bench()

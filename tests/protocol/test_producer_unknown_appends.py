@@ -64,7 +64,7 @@ def test_a_commit_after_a_flush_without_an_answer_has_everything_once(bench: Ben
 
 
 @APPLIED
-def test_an_abort_after_a_flush_without_an_answer_takes_it_away(bench: Bench, *, applied: bool) -> None:
+def test_abort_after_flush_without_answer_aborts_its_records(bench: Bench, *, applied: bool) -> None:
     """BUG-10, API-17: the append may be applied, or may still be; after the abort neither copy counts."""
     producer = begun(bench)
     future = producer.send("t", b"a", partition=0)

@@ -52,7 +52,7 @@ def _numbers(first: int, count: int) -> list[str]:
     return [str(number) for number in range(first, first + count)]
 
 
-def test_read_committed_shows_only_what_is_decided(store: Store) -> None:
+def test_read_committed_shows_only_committed_records(store: Store) -> None:
     """BUG-16, TST-19, TST-01 ``testBasicTransactions``, CON-02, CON-05, CON-07: two aborted, two committed; markers in
     neither.
     """
@@ -72,7 +72,7 @@ def test_read_committed_shows_only_what_is_decided(store: Store) -> None:
         assert rows.to_pydict() == {"_offset": [2]}
 
 
-def test_undecided_data_holds_back_what_is_behind_it(store: Store) -> None:
+def test_open_transaction_hides_later_records(store: Store) -> None:
     """LSO-04, LSO-19, CON-14: ``testReadCommittedConsumerShouldNotSeeUndecidedData``."""
     two = begin(store, "p2")
     for tp in (T0, T1):
@@ -174,7 +174,7 @@ def test_aborts_are_looked_up_by_absolute_offsets(store: Store) -> None:
     assert [(record.offset, record.value) for record in read_all(consumer)] == [(3, b"3")]
 
 
-def test_an_abort_without_data_hides_nothing(store: Store) -> None:
+def test_abort_without_data_hides_no_records(store: Store) -> None:
     """TST-19, CON-16: a transaction that sent offsets only, and aborted data that a compaction has removed."""
     append(store, "a")
     abort(store, "x")
@@ -206,7 +206,7 @@ def test_100_000_aborted_records_are_skipped_in_one_poll(store: Store) -> None:
     assert consumer.position(T0) == consumer.end_offsets()[T0] == 100_003
 
 
-def test_an_open_transaction_costs_a_reader_no_byte(store: Store) -> None:
+def test_open_transaction_causes_no_download(store: Store) -> None:
     """CON-12: what is undecided is neither fetched nor kept, however large it is."""
     commit(store, "decided")
     big = begin(store, "big", *("y" * 100_000 for _ in range(10)))

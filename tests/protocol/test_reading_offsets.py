@@ -62,7 +62,7 @@ def test_a_loop_with_random_aborts_copies_each_record_once(store: Store, clock: 
     assert len(scanned(store, "read_uncommitted")) > 36
 
 
-def test_a_rewind_drops_what_was_fetched_in_all_partitions(store: Store) -> None:
+def test_rewind_drops_fetched_records_of_all_partitions(store: Store) -> None:
     """OFF-20: three partitions, prefetched buffers, nothing committed yet, then something."""
     consumer = store.consumer(["in"], group="g")
     lost = consumer.poll(max_records=5)
@@ -166,7 +166,7 @@ def test_commit_is_visible_to_another_process_immediately(store: Store, clock: M
     assert another_process(store, clock).consumer(["in"], group="g").committed(INPUTS[0]) == 3
 
 
-def test_the_read_to_end_loop_ends(store: Store) -> None:
+def test_read_to_end_loop_terminates(store: Store) -> None:
     """CON-09, BUG-22: the last offsets are markers; position meets the end offset nevertheless."""
     with store.producer("p") as producer:
         for number in range(3):

@@ -10,7 +10,7 @@ from txnstore.core.transactions.commands import AbortTxn, InitProducer
 from txnstore.errors import ProducerFencedError
 
 
-def test_fen_01_an_abort_that_somebody_else_did_is_not_told_to_who_was_replaced_since() -> None:
+def test_fen_01_fenced_producer_gets_no_answer_of_earlier_abort() -> None:
     """The process learns of the abort by losing its slot, but that is not the last that happened."""
     store = new_store()
     producer = store.producer("id")
@@ -24,7 +24,7 @@ def test_fen_01_an_abort_that_somebody_else_did_is_not_told_to_who_was_replaced_
         producer.abort_transaction()
 
 
-def test_init_10_a_repeated_init_is_not_served_from_what_was_true_before_another_instance_came() -> None:
+def test_init_10_repeated_init_is_fenced_after_init_of_another_instance() -> None:
     """INIT-10: the grant that it would be told again belongs to nobody any more."""
     store = new_store()
     first = connection_of(store).submit(InitProducer("id"))
@@ -35,7 +35,7 @@ def test_init_10_a_repeated_init_is_not_served_from_what_was_true_before_another
         connection_of(store).submit(again)
 
 
-def test_init_08_a_bump_in_a_transaction_ends_it_and_is_told_the_same_when_repeated() -> None:
+def test_init_08_repeated_epoch_bump_in_transaction_gets_same_answer() -> None:
     """INIT-08, KIP-360: the end of the transaction is the bump, with one chain as with several."""
     answers = set()
     for chains in (1, 3):

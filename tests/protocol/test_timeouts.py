@@ -85,7 +85,7 @@ def _offsets(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("call", [_send, _offsets, Producer.commit_transaction], ids=["send", "offsets", "commit"])
-def test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on(
+def test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues(
     store: Store, clock: ManualClock, call: Callable[[Producer], None]
 ) -> None:
     """TMO-02, BUG-08: one bump of the epoch, in one entry with the abort; whatever it does next is refused.
@@ -115,8 +115,10 @@ def test_tmo_02_a_producer_that_was_paused_for_too_long_aborts_and_goes_on(
 
 
 @pytest.mark.parametrize("when", ["before the call", "before the abort"])
-def test_fen_01_a_timeout_hides_no_newer_instance(store: Store, clock: ManualClock, when: str) -> None:
-    """FEN-01, KIP-588: after the abort for its age somebody else takes the id: the producer is fenced for good."""
+def test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance(
+    store: Store, clock: ManualClock, when: str
+) -> None:
+    """FEN-01, KIP-588: a new instance takes the id after the abort of the timeout: the producer stays fenced."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
     store.recover()
@@ -137,7 +139,7 @@ def test_fen_01_a_timeout_hides_no_newer_instance(store: Store, clock: ManualClo
     assert seen(store) == {b"successor": 1}
 
 
-def test_tmo_02_an_abort_that_comes_after_the_sweep_agrees_with_it(store: Store, clock: ManualClock) -> None:
+def test_tmo_02_abort_after_recovery_succeeds(store: Store, clock: ManualClock) -> None:
     """TV2-03: what it wanted has happened; it goes on with the next epoch, unless there is a newer instance."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
@@ -194,7 +196,7 @@ def test_tmo_04_commit_raises_after_a_recovery_has_aborted(store: Store, clock: 
     assert (seen(store), offset(store)) == ({}, None)
 
 
-def test_tmo_04_a_commit_that_wins_stays(store: Store, clock: ManualClock) -> None:
+def test_tmo_04_recovery_after_commit_changes_nothing(store: Store, clock: ManualClock) -> None:
     """TMO-04: the sweep had decided by an older state; the chain does not let it, and all is seen."""
     error, _ = race(store, clock, commit_first=False)
     assert error is None
@@ -204,7 +206,7 @@ def test_tmo_04_a_commit_that_wins_stays(store: Store, clock: ManualClock) -> No
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 @pytest.mark.parametrize("wait_ms", [0, TIMEOUT_MS + 1])
-def test_tmo_05_what_is_decided_is_completed_at_any_time(
+def test_tmo_05_decided_transaction_is_completed_at_any_time(
     store: Store, clock: ManualClock, outcome: Outcome, wait_ms: int
 ) -> None:
     """TMO-05: before its time-out and after it, as it was decided."""

@@ -58,7 +58,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("home", range(CHAINS))
-def test_a_coordinator_that_hears_late_that_a_topic_was_made_again_forgets_no_partition_of_it(home: int) -> None:
+def test_late_copy_of_recreated_topic_keeps_its_partitions_in_transaction(home: int) -> None:
     """END-07: what joined the transaction since then is in the new topic, and gets its markers there."""
     scene = Scene(home)
     scene.recreate()
@@ -72,7 +72,7 @@ def test_a_coordinator_that_hears_late_that_a_topic_was_made_again_forgets_no_pa
 
 
 @pytest.mark.parametrize("home", range(CHAINS))
-def test_a_topic_that_is_made_again_takes_its_part_of_a_transaction_with_it(home: int) -> None:
+def test_deleted_topic_leaves_transaction_when_recreated(home: int) -> None:
     """END-07: the rest is committed; nothing of the old topic is in the new one, and nothing is left open."""
     scene = Scene(home)
     scene.operator.create_topic("rest", partitions=PARTITIONS)

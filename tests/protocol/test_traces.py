@@ -21,7 +21,7 @@ CHAINS = (1, 3)
 
 @pytest.mark.parametrize("chains", CHAINS)
 @pytest.mark.parametrize("name", TRACES)
-def test_dif_07_a_store_shows_what_the_trace_says_after_each_operation(name: str, chains: int) -> None:
+def test_dif_07_store_matches_trace_after_each_operation(name: str, chains: int) -> None:
     """DIF-06, DIF-07, DIF-12; each trace names the items that it proves."""
     trace, driver = TRACES[name], StoreDriver(chains)
     missing = set(trace.needs) - driver.supports
@@ -35,7 +35,7 @@ def test_dif_07_a_store_shows_what_the_trace_says_after_each_operation(name: str
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_dif_13_the_model_shows_what_the_trace_says(name: str) -> None:
+def test_dif_13_model_matches_trace(name: str) -> None:
     """DIF-13: the third leg: where store and trace disagree, the model says which of them is alone."""
     trace = TRACES[name]
     replay(trace, ModelDriver())
@@ -43,19 +43,19 @@ def test_dif_13_the_model_shows_what_the_trace_says(name: str) -> None:
         assert record(trace.ops) == trace.observations, "record it again, then review what has changed"
 
 
-def test_dif_12_the_scripts_of_the_first_differential_set_are_there() -> None:
+def test_dif_12_first_set_of_traces_exists() -> None:
     """DIF-12: at least twenty, and every one says what it is about and what it proves."""
     assert len(RECORDED) >= 20
     assert all(trace.about and trace.items and trace.name in name for name, trace in TRACES.items())
 
 
-def test_dif_01_the_oracle_was_run() -> None:
+def test_dif_01_traces_of_broker_exist() -> None:
     """DIF-01, DIF-02, DIF-03: the traces of the broker's folder come from a broker of one node, and no other do."""
     assert set(RECORDED) == {name for name in TRACES if name.startswith("kafka/")}
     assert all(trace.source.startswith("kafka 4.") for trace in RECORDED.values())
 
 
-def test_dif_08_it_was_looked_at_when_all_was_quiet() -> None:
+def test_dif_08_observations_contain_no_request_in_progress() -> None:
     """DIF-08: nothing is observed while a transaction is being completed."""
     for trace in RECORDED.values():
         for observation in trace.observations:
@@ -63,13 +63,13 @@ def test_dif_08_it_was_looked_at_when_all_was_quiet() -> None:
             assert not [txn for txn in changed if txn is not None and txn.get("state", "").startswith("PREPARE")]
 
 
-def test_dif_10_time_outs_were_waited_for() -> None:
+def test_dif_10_recorded_traces_contain_timeouts() -> None:
     """DIF-10: on the broker's side a ``tick`` is real time, here it is the clock's."""
     waited = {trace.name for trace in RECORDED.values() if any(op["op"] == "tick" for op in trace.ops)}
     assert {"time_out_abort", "late_commit", "late_after_sweep"} <= waited
 
 
-def test_dif_09_each_difference_is_one_that_kafka_makes() -> None:
+def test_dif_09_each_difference_occurs_in_trace_of_broker() -> None:
     """DIF-09: an entry of the whitelist that no trace needs would only hide something."""
     needed: set[str] = set()
     for trace in RECORDED.values():

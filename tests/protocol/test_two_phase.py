@@ -55,7 +55,7 @@ def clean(store: Store) -> bool:
     return check_view(connection_of(store).view()) == [] and store.verify(deep=True).ok
 
 
-def test_tpc_03_a_transaction_that_is_being_prepared_takes_nothing_more(clock: ManualClock) -> None:
+def test_tpc_03_transaction_refuses_records_during_prepare(clock: ManualClock) -> None:
     """TPC-03: what prepare_transaction does not write must not be taken in while it writes."""
     gated = GatedStore(MemoryStore(clock=clock))
     store = process(gated, clock, chains=1)
@@ -77,7 +77,7 @@ def test_tpc_03_a_transaction_that_is_being_prepared_takes_nothing_more(clock: M
     assert seen(process(gated, clock)) == {b"early": 1}
 
 
-def test_tpc_03_a_prepared_transaction_takes_nothing_more(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_tpc_03_prepared_transaction_refuses_records(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-03: all of it is written; only its end may follow."""
     store = process(bucket, clock)
     producer, name = prepared(store)
@@ -99,7 +99,7 @@ def test_tpc_03_a_prepared_transaction_takes_nothing_more(bucket: MemoryStore, c
     assert clean(process(bucket, clock))
 
 
-def test_tpc_04_only_what_is_prepared_is_completed(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_tpc_04_unprepared_transaction_cannot_be_completed(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-04: Kafka's ``completeTransaction`` refuses one that is open and not prepared; it stays open."""
     producer = process(bucket, clock).producer("id")
     producer.begin_transaction()
@@ -126,14 +126,14 @@ def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, cloc
     assert clean(process(bucket, clock))
 
 
-def test_tpc_04_nothing_is_kept_without_an_id(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_tpc_04_keep_prepared_needs_transactional_id(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-04: an idempotent producer has no predecessor, so the request is a mistake."""
     with pytest.raises(InvalidConfigError, match="keep_prepared needs a transactional_id"):
         process(bucket, clock).producer(keep_prepared=True)
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_tpc_04_another_process_completes_what_was_decided(
+def test_tpc_04_new_instance_completes_transaction_as_decided(
     bucket: MemoryStore, clock: ManualClock, *, decided: bool
 ) -> None:
     """TPC-04, TPC-05: the outside coordinator has it recorded, or not; the old instance is fenced either way."""
@@ -157,7 +157,7 @@ def test_tpc_04_another_process_completes_what_was_decided(
     assert clean(process(bucket, clock))
 
 
-def test_tpc_04_it_may_be_taken_over_again_and_again(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_tpc_04_prepared_transaction_survives_several_takeovers(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-04: its name stays the one that was recorded."""
     store = process(bucket, clock)
     _, name = prepared(store)
@@ -184,7 +184,7 @@ def test_tpc_05_a_batch_of_the_old_epoch_is_refused_in_every_chain(bucket: Memor
     assert clean(process(bucket, clock))
 
 
-def test_without_keep_prepared_it_is_aborted(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_init_without_keep_prepared_aborts_prepared_transaction(bucket: MemoryStore, clock: ManualClock) -> None:
     store = process(bucket, clock)
     prepared(store)
     with process(bucket, clock).producer(name_of(store)) as successor:
@@ -195,7 +195,7 @@ def test_without_keep_prepared_it_is_aborted(bucket: MemoryStore, clock: ManualC
     assert clean(process(bucket, clock))
 
 
-def test_what_is_not_prepared_is_not_kept(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_keep_prepared_aborts_unprepared_transaction(bucket: MemoryStore, clock: ManualClock) -> None:
     """A predecessor that died before its prepare has decided nothing: its transaction is aborted as ever."""
     store = process(bucket, clock)
     producer = store.producer(name_of(store))
@@ -209,7 +209,7 @@ def test_what_is_not_prepared_is_not_kept(bucket: MemoryStore, clock: ManualCloc
     assert clean(process(bucket, clock))
 
 
-def test_a_prepare_of_nothing_is_nothing(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_empty_transaction_can_be_prepared(bucket: MemoryStore, clock: ManualClock) -> None:
     store = process(bucket, clock)
     producer = store.producer(name_of(store))
     producer.begin_transaction()
@@ -218,7 +218,7 @@ def test_a_prepare_of_nothing_is_nothing(bucket: MemoryStore, clock: ManualClock
     assert clean(process(bucket, clock))
 
 
-def test_a_crash_at_any_request_of_a_take_over(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_takeover_survives_crash_at_any_request(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-04: whoever comes next can still complete it."""
     store = process(bucket, clock)
     _, name = prepared(store)
@@ -237,12 +237,12 @@ def test_a_crash_at_any_request_of_a_take_over(bucket: MemoryStore, clock: Manua
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:", "a:b", "1:2:3", "-1:2", None, 7])
-def test_malformed_prepared_name_is_refused(text: object) -> None:
+def test_invalid_name_of_prepared_transaction_is_refused(text: object) -> None:
     with pytest.raises(InvalidConfigError, match="<producer id>:<epoch>"):
         PreparedTxn.parse(text)  # type: ignore[arg-type]
 
 
-def test_a_producer_that_is_fenced_when_it_prepares_is_over(bucket: MemoryStore, clock: ManualClock) -> None:
+def test_producer_fenced_during_prepare_raises_fatal_error(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-03, API-09: a newer instance came between the last batch and the prepare; it does not go on as if nothing
     had been.
     """
@@ -262,9 +262,7 @@ def test_a_producer_that_is_fenced_when_it_prepares_is_over(bucket: MemoryStore,
     assert clean(process(bucket, clock))
 
 
-def test_a_transaction_that_is_aborted_before_it_is_prepared_may_begin_anew(
-    bucket: MemoryStore, clock: ManualClock
-) -> None:
+def test_producer_can_begin_again_after_abort_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
     """TPC-03, KIP-588: the prepare is refused, the abort agrees with the one that was, and the producer goes on."""
     store = process(bucket, clock)
     producer = store.producer(name_of(store))

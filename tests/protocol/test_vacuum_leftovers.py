@@ -111,7 +111,7 @@ def test_late_checkpoint_head_is_no_violation_and_is_deleted_next(store: Store, 
     assert store.vacuum().deleted == (key,)
 
 
-def test_leftovers_of_probes_go(store: Store, clock: ManualClock) -> None:
+def test_leftovers_of_probes_are_deleted(store: Store, clock: ManualClock) -> None:
     connection_of(store).objects.put("_probe/left", b"x")
     assert store.vacuum().deleted == ()
     clock.advance(DAY_MS)

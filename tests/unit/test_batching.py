@@ -90,7 +90,7 @@ def test_the_size_counts_every_record_and_grows() -> None:
     assert sizes == sorted(set(sizes))
 
 
-def test_taking_the_rows_lets_go_of_them() -> None:
+def test_taking_rows_releases_them() -> None:
     pending = batch()
     pending.add_record((None, b"x", None, None), 1)
     pending.count()
@@ -111,20 +111,20 @@ def test_the_first_outcome_stays() -> None:
     assert pending.wait() == landed(4)
 
 
-def test_a_wait_asks_the_producer_to_flush_and_returns_what_that_gave() -> None:
+def test_wait_flushes_producer_and_returns_outcome() -> None:
     pending = batch(lambda: pending.resolve(landed(3)))
     assert not pending.settled
     assert pending.wait().base_offset == 3
 
 
-def test_a_wait_raises_why_the_flush_could_not_end() -> None:
+def test_wait_raises_error_of_flush() -> None:
     pending = batch(lambda: StorageError("away"))
     with pytest.raises(StorageError, match="away"):
         pending.wait()
     assert not pending.settled
 
 
-def test_a_hindrance_is_no_concern_of_a_batch_that_is_settled_meanwhile() -> None:
+def test_settled_batch_ignores_error_of_flush() -> None:
     def demand() -> StorageError:
         pending.resolve(landed(1))
         return StorageError("another batch failed")
@@ -185,14 +185,14 @@ def test_callbacks_are_called_once_in_their_order() -> None:
     assert calls == [(0, True), (1, True), (2, True)]
 
 
-def test_a_callback_that_is_added_late_is_called_at_once() -> None:
+def test_late_callback_is_called_immediately() -> None:
     pending, calls = batch(), list[object]()
     settle([pending], landed(6))
     RecordFuture(pending, 0, None).add_done_callback(lambda done: calls.append(done.result().offset))
     assert calls == [6]
 
 
-def test_a_callback_that_raises_is_logged_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_callback_is_logged_and_others_run(caplog: pytest.LogCaptureFixture) -> None:
     """API-10."""
     pending, calls = batch(), list[object]()
 
@@ -221,14 +221,14 @@ def test_a_record_gets_the_offset_of_its_row() -> None:
     assert futures[1].result() == RecordMetadata("t", 1, 41, 77)
 
 
-def test_a_record_whose_offset_is_not_known_any_more_says_so() -> None:
+def test_record_of_unknown_offset_has_offset_minus_1() -> None:
     """-1, as in Kafka (SEQ-17)."""
     pending = batch()
     pending.resolve(Appended(TP, -1, -1, 5_000, duplicate=True))
     assert RecordFuture(pending, 3, None).result().offset == -1
 
 
-def test_a_future_that_failed_raises_and_tells_the_error() -> None:
+def test_failed_future_raises_and_returns_its_error() -> None:
     pending = batch()
     future = RecordFuture(pending, 0, None)
     pending.fail(TransactionAbortedError("gone"))

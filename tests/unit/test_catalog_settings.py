@@ -37,7 +37,7 @@ def test_every_setting_is_a_field_with_its_default() -> None:
     assert fields == {setting.attribute: setting.default for setting in SETTINGS}
 
 
-def test_only_what_was_set_is_stored() -> None:
+def test_only_given_settings_are_stored() -> None:
     config = TopicConfig.from_mapping({"retention.ms": 1000, "cleanup.policy": "delete, compact"})
     assert config.to_mapping() == {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
     assert config.retention_ms == 1000

@@ -234,7 +234,7 @@ def test_a_damaged_segment_stops_the_poll_before_it_and_skips_nothing(store: Sto
     assert texts(read_all(consumer)) == ["b", "c"]
 
 
-def test_a_storage_that_is_away_costs_no_record(clock: ManualClock) -> None:
+def test_storage_outage_loses_no_record(clock: ManualClock) -> None:
     faults: dict[int, Fault] = {}
     objects = FaultStore(MemoryStore(clock=clock), lambda n, operation, key: faults.pop(0, None))
     store = new_store(clock, objects)

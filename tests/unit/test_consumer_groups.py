@@ -38,7 +38,7 @@ def store(clock: ManualClock, chains: int) -> Store:
 
 
 @ONE_CHAIN
-def test_a_group_goes_on_where_it_committed(store: Store, clock: ManualClock) -> None:
+def test_group_continues_at_committed_offset(store: Store, clock: ManualClock) -> None:
     """OFF-19: what is committed is the next offset to read."""
     append(store, *"abcd")
     consumer = store.consumer(["t"], group="g")
@@ -75,7 +75,7 @@ def test_metadata_comes_back(store: Store) -> None:
     assert consumer.committed(T0) == 2
 
 
-def test_committing_by_itself(store: Store, clock: ManualClock) -> None:
+def test_automatic_commit_follows_interval(store: Store, clock: ManualClock) -> None:
     """What earlier polls returned is committed, not what the current one returns."""
     append(store, *"abcd")
     consumer = store.consumer(["t"], group="g", enable_auto_commit=True, max_poll_records=1)
@@ -89,7 +89,7 @@ def test_committing_by_itself(store: Store, clock: ManualClock) -> None:
     assert store.consumer(["t"], group="g").committed(T0) == 3
 
 
-def test_offsets_of_transactions_are_not_committed_by_the_way(store: Store) -> None:
+def test_group_metadata_is_refused_with_automatic_commit(store: Store) -> None:
     """OFF-19: the guard."""
     consumer = store.consumer(["t"], group="g", enable_auto_commit=True)
     with pytest.raises(InvalidConfigError, match="enable_auto_commit"):
@@ -129,7 +129,7 @@ def test_a_wrong_option_is_refused(store: Store, options: dict[str, Any]) -> Non
         store.consumer(["t"], **options)
 
 
-def test_an_undecided_offset_is_waited_for(store: Store, clock: ManualClock) -> None:
+def test_poll_waits_for_pending_offset(store: Store, clock: ManualClock) -> None:
     """OFF-09, OFF-10: not the old offset, not the new one."""
     append(store, *"abcd")
     store.consumer(["t"], group="g").commit({T0: 1})

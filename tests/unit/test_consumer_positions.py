@@ -40,7 +40,7 @@ def store(clock: ManualClock, chains: int) -> Store:
 # Positions ------------------------------------------------------------------------------------------------------------
 
 
-def test_positions_pass_what_holds_no_record(store: Store) -> None:
+def test_positions_advance_over_offsets_without_records(store: Store) -> None:
     """CON-06, CON-09: markers and aborted records are passed, so a reader at the end knows that it is there."""
     commit(store, "a")
     abort(store, "x", "y")
@@ -50,7 +50,7 @@ def test_positions_pass_what_holds_no_record(store: Store) -> None:
     assert consumer.lag() == {T0: 0, T1: 0}
 
 
-def test_seek_drops_what_was_fetched(store: Store) -> None:
+def test_seek_drops_fetched_records(store: Store) -> None:
     append(store, *"abcd")
     consumer = store.consumer(["t"])
     assert texts(consumer.poll(max_records=3)) == ["a", "b", "c"]
@@ -107,7 +107,7 @@ def test_position_out_of_range_follows_the_reset_policy(store: Store) -> None:
     assert texts(consumer.poll()) == ["b"]
 
 
-def test_where_to_begin(store: Store) -> None:
+def test_start_position_follows_reset_policy(store: Store) -> None:
     """CON-13."""
     append(store, "a")
     begin(store, "open", "b")
@@ -172,7 +172,7 @@ def test_recreated_topic_is_read_from_its_beginning(store: Store) -> None:
     assert texts(consumer.poll()) == [*"defgh"]
 
 
-def test_paused_partitions_keep_what_they_have(store: Store) -> None:
+def test_paused_partitions_keep_fetched_records(store: Store) -> None:
     append(store, "a", "b")
     append(store, "c", tp=T1)
     consumer = store.consumer(["t"])

@@ -10,7 +10,7 @@ from tests.harness.differential.compare import WHITELIST, Allowed, Comparison
 from tests.pages import conformance
 
 
-def test_dif_09_only_what_is_on_the_list_may_differ() -> None:
+def test_dif_09_only_listed_differences_are_allowed() -> None:
     """DIF-09: one class of errors, and a difference that only a broker may make."""
     fenced = {"error": "INVALID_PRODUCER_EPOCH"}, {"error": "PRODUCER_FENCED"}
     assert Comparison().step({"op": "raw_append"}, *fenced) == []
@@ -24,7 +24,7 @@ def test_dif_09_only_what_is_on_the_list_may_differ() -> None:
 
 
 @pytest.mark.parametrize("allowed", WHITELIST, ids=lambda allowed: allowed.item)
-def test_dif_09_each_difference_names_what_decides_it(allowed: Allowed) -> None:
+def test_dif_09_each_difference_names_its_item(allowed: Allowed) -> None:
     """DIF-09: an item of the conformance list, or a decision on the page of differences."""
     item = allowed.item
     items = {known.name for section in conformance.sections() for known in section.items}

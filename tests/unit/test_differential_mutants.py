@@ -249,7 +249,7 @@ def _disagrees(trace: Trace) -> bool:
     return False
 
 
-def test_dif_17_one_changed_value_anywhere_in_a_trace_is_seen() -> None:
+def test_dif_17_every_changed_value_in_trace_is_detected() -> None:
     """Each kind of observation is compared: an altered one fails."""
     trace = TRACES[0]
     state: dict[str, Any] = {}
@@ -263,7 +263,7 @@ def test_dif_17_one_changed_value_anywhere_in_a_trace_is_seen() -> None:
         assert [difference.path for difference in found] == [("state", *where, kind)]
 
 
-def test_what_is_one_too_many_is_a_difference() -> None:
+def test_additional_item_is_a_difference() -> None:
     """DIF-07: a partition, group or transaction that nobody expects."""
     for part in ("partitions", "transactions", "groups"):
         found = Comparison().step({"op": "flush"}, {"state": {part: {}}}, {"state": {part: {"new": 1}}})

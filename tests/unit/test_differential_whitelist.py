@@ -82,7 +82,7 @@ def test_dif_09_every_entry_of_the_whitelist_is_tested_here() -> None:
     assert all(entry.why for entry in WHITELIST)
 
 
-def test_off_07_what_kafka_takes_from_an_older_epoch_is_allowed_in_groups_of_the_newer_protocol_alone() -> None:
+def test_off_07_commits_of_older_epochs_may_differ_only_in_newer_protocol() -> None:
     def differs(group: str, ahead: int, expected: str | None, actual: str) -> bool:
         comparison = Comparison(BROKER)
         comparison.step({"op": "join", "group": "newer", "protocol": "consumer"}, {}, {})
@@ -109,7 +109,7 @@ def test_cmp_17_a_compaction_may_hide_records_but_not_add_or_change_any() -> Non
 # Traces ---------------------------------------------------------------------------------------------------------------
 
 
-def test_fen_06_a_client_is_fenced_for_good_only_by_a_newer_instance() -> None:
+def test_fen_06_only_newer_instance_fences_permanently() -> None:
     """FEN-06, KIP-588: after a timeout, Kafka's client aborts and goes on."""
     comparison = Comparison(BROKER)
     flush = {"op": "flush", "producer": "A"}

@@ -69,7 +69,7 @@ def test_a_group_is_described(store: Store, clock: ManualClock) -> None:
     assert (found.state, found.members) == ("Empty", ())
 
 
-def test_what_is_pending_is_shown(store: Store) -> None:
+def test_pending_offsets_are_shown(store: Store) -> None:
     """OFF-02: beside the committed value."""
     store.consumer(group="g").commit({T0: 1})
     producer = begin(store, "p", "x")
@@ -146,7 +146,7 @@ def test_a_group_that_has_committed_nothing_is_reset_by_topic(store: Store) -> N
     assert texts(read_all(store.consumer(["t"], group="new"))) == ["e"]
 
 
-def test_a_reset_to_the_end_skips_nothing_that_is_open(store: Store) -> None:
+def test_reset_to_end_stops_at_open_transaction(store: Store) -> None:
     producer = begin(store, "p", "open")
     append(store, "behind")
     assert store.reset_offsets("g", "latest", topics=["t"])[T0] == 3
@@ -154,7 +154,7 @@ def test_a_reset_to_the_end_skips_nothing_that_is_open(store: Store) -> None:
     assert texts(read_all(store.consumer(["t"], group="g"))) == ["open", "behind"]
 
 
-def test_a_group_with_live_members_is_left_alone(store: Store, clock: ManualClock) -> None:
+def test_group_with_live_members_is_not_reset(store: Store, clock: ManualClock) -> None:
     consumer = store.consumer(["t"], group="g")
     consumer.poll()
     consumer.commit()
@@ -181,7 +181,7 @@ def test_a_group_with_live_members_is_left_alone(store: Store, clock: ManualCloc
         (InvalidConfigError, {T0: "1"}, None),
     ],
 )
-def test_a_reset_that_makes_no_sense_is_refused(store: Store, error: type[Exception], to: Any, topics: Any) -> None:
+def test_invalid_reset_is_refused(store: Store, error: type[Exception], to: Any, topics: Any) -> None:
     store.consumer(group="g").commit({T0: 1})
     with pytest.raises(error):
         store.reset_offsets("g", to, topics=topics)
@@ -225,7 +225,7 @@ def test_off_16_offsets_of_a_group_expire_a_week_after_its_last_member() -> None
     assert expired_offsets(world.state.groups["g"], left + OFFSETS_RETENTION_MS) == [T0]
 
 
-def test_off_16_nothing_expires_that_a_transaction_holds() -> None:
+def test_off_16_pending_offsets_do_not_expire() -> None:
     """Eight days with a pending offset: it is kept; then the commit's own time counts."""
     world = World(partitions=2)
     client = world.client("id")
@@ -239,7 +239,7 @@ def test_off_16_nothing_expires_that_a_transaction_holds() -> None:
     assert world.offset() == 5
 
 
-def test_a_dead_group_is_told_apart() -> None:
+def test_group_without_members_and_offsets_is_dead() -> None:
     world = World(partitions=2)
     member = join(world, "a", partitions=2)
     now = world.state.timestamp
@@ -335,7 +335,7 @@ def test_a_group_is_deleted_when_that_is_confirmed(cli: Cli) -> None:
     assert cli("group", "list").err == "There are no groups. A consumer with a group id creates one\n"
 
 
-def test_consume_says_what_others_read(cli: Cli) -> None:
+def test_consume_reports_partitions_of_other_members(cli: Cli) -> None:
     with txnstore.open(cli.url) as store, store.consumer(["t"], group="g") as consumer:
         consumer.poll()
         result = cli("consume", "t", "--group", "g")

@@ -23,7 +23,7 @@ def ends(log_start: int, lso: int, hw: int, *records: tuple[int, str]) -> Snapsh
     ],
 )
 @pytest.mark.parametrize("process", ["p", "q"])
-def test_jep_18_an_end_never_goes_back_for_whoever_looks_later(
+def test_jep_18_ends_do_not_decrease_for_later_snapshots(
     after: tuple[int, int, int], expected: set[str], process: str
 ) -> None:
     story = Story()
@@ -32,14 +32,14 @@ def test_jep_18_an_end_never_goes_back_for_whoever_looks_later(
     assert story.kinds() == expected
 
 
-def test_jep_18_two_who_look_at_once_may_see_either() -> None:
+def test_jep_18_concurrent_snapshots_may_differ() -> None:
     story = Story()
     story.op("p", "snapshot", ends(0, 12, 20), at=1, until=5)
     story.op("q", "snapshot", ends(0, 10, 20), at=5, until=6)
     assert story.kinds() == set()
 
 
-def test_jep_19_in_the_end_nothing_is_undecided() -> None:
+def test_jep_19_final_snapshot_has_no_open_transaction() -> None:
     story = Story()
     story.op("p", "snapshot", ends(0, 5, 9))
     assert story.kinds() == set()

@@ -29,14 +29,14 @@ def test_jep_12_writes_in_opposite_orders_are_g0_which_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(("second", "expected"), [("info", set()), ("ok", {"G1c"})])
-def test_jep_12_reading_from_each_other_is_g1c(second: str, expected: set[str]) -> None:
+def test_jep_12_mutual_reads_are_g1c(second: str, expected: set[str]) -> None:
     story = Story()
     story.op("p", "txn", [send("a", 0), poll("j", (0, "b"))], at=1, until=9)
     story.op("q", "txn", [send("b", 0, "j"), poll("k", (0, "a"))], kind=second, at=2, until=8)
     assert story.kinds() == expected
 
 
-def test_jep_12_reading_what_is_written_after_one_has_ended() -> None:
+def test_jep_12_read_of_later_write_is_realtime_cycle() -> None:
     """The dependency alone is no cycle; the order of real time, or of a process, makes it one."""
     story = Story()
     story.op("p", "poll", poll("k", (0, "a")))

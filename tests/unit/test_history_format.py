@@ -100,7 +100,7 @@ def test_only_an_unknown_outcome_is_info(kind: type[errors.TxnStoreError]) -> No
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TimeoutError(), OSError()])
-def test_what_is_no_error_of_the_library_tells_nothing(error: BaseException) -> None:
+def test_foreign_errors_have_unknown_outcome(error: BaseException) -> None:
     """Timeout, Interrupt, network: ``info``."""
     assert outcome_of_call(error) is Type.INFO
     assert outcome_of_txn([error]) is Type.INFO

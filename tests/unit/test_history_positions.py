@@ -99,7 +99,7 @@ def test_jep_08_two_polls_of_one_operation_belong_together() -> None:
     assert story.kinds() == {"int-poll-skip"}
 
 
-def test_jep_08_values_that_nobody_committed_are_no_gap() -> None:
+def test_jep_08_uncommitted_values_are_no_gap() -> None:
     """A reader of uncommitted records sees one more; the others did not skip it."""
     story = written()
     story.op("w", "txn", send("x"), kind="fail")

@@ -34,7 +34,7 @@ def test_jep_02_the_writer_and_the_reader_must_agree_about_the_offset() -> None:
     assert "duplicate" in story.kinds()
 
 
-def test_jep_03_reading_what_has_failed_is_an_aborted_read() -> None:
+def test_jep_03_read_of_failed_write_is_aborted_read() -> None:
     story = Story()
     story.op("w", "txn", send("a"), kind="fail")
     story.op("r", "poll", poll("k", (0, "a")), isolation="read_uncommitted")
@@ -43,7 +43,7 @@ def test_jep_03_reading_what_has_failed_is_an_aborted_read() -> None:
     assert story.kinds() == {"aborted-read"}
 
 
-def test_jep_03_reading_what_nobody_knows_is_no_aborted_read() -> None:
+def test_jep_03_read_of_unknown_write_is_no_aborted_read() -> None:
     story = Story()
     story.op("w", "txn", send("a"), kind="info")
     story.op("r", "poll", poll("k", (0, "a")))

@@ -24,7 +24,7 @@ def test_jep_16_a_snapshot_with_a_part_of_a_transaction(lso: int, expected: set[
     assert story.kinds() == expected
 
 
-def test_jep_16_a_part_of_unknown_place_must_show_where_nothing_is_undecided() -> None:
+def test_jep_16_part_of_unknown_offset_must_be_in_key_without_open_transactions() -> None:
     story = Story()
     story.op("p", "txn", [send("a"), send("b", None, "j")], kind="lost")
     story.op("s", "snapshot", snapshot([(0, "a")], [], (2, 2), (1, 3)))
@@ -181,14 +181,14 @@ def test_jep_22_the_client_and_the_chain_agree(kind: str, what: str, expected: s
     assert story.kinds([decision(what, 3, 1)]) == expected
 
 
-def test_jep_22_a_transaction_of_which_nothing_was_written_leaves_its_epoch_to_the_next() -> None:
+def test_jep_22_unwritten_transaction_leaves_its_epoch_to_the_next() -> None:
     story = Story()
     story.op("p", "txn", send("a"), "fail", transactional_id="x", producer_id=0, epoch=3)
     story.op("p", "txn", send("b"), "ok", transactional_id="x", producer_id=0, epoch=3)
     assert story.kinds([decision("commit", 3, 1)]) == set()
 
 
-def test_jep_05_the_chain_knows_what_nobody_was_told() -> None:
+def test_jep_05_commit_known_only_to_chain_must_be_read() -> None:
     """Committed by the chain, without an answer, and never read: unseen."""
     story = Story()
     story.op("p", "txn", send("a"), "lost", transactional_id="x", producer_id=0, epoch=3)

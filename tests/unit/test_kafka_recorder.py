@@ -50,7 +50,7 @@ def test_a_folder_without_kafka_is_refused_before_anything_is_started(
     assert "is not the libs folder of a Kafka release" in capsys.readouterr().err
 
 
-def test_what_is_waited_for_in_vain_is_told() -> None:
+def test_timeout_error_names_missing_event() -> None:
     with pytest.raises(TimeoutError, match=r"the broker should answer, and did not in 0 s"):
         for _ in again("the broker should answer", seconds=0.0):
             pass

@@ -80,7 +80,7 @@ def test_sticky_with_one_partition() -> None:
     sticky.new_batch("never seen")
 
 
-def test_sticky_leaves_a_partition_that_is_gone() -> None:
+def test_sticky_leaves_deleted_partition() -> None:
     sticky = StickyPartitioner(random.Random(5))
     while sticky.partition("t", 8) < 2:
         sticky.new_batch("t")

@@ -182,7 +182,7 @@ def test_send_that_waits_for_buffer_space_raises_when_fenced() -> None:
 # Linger ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_lingers_is_written_without_a_flush() -> None:
+def test_lingering_record_is_written_without_flush() -> None:
     bench = Bench()
     done = threading.Event()
     with bench.store.producer(linger=0.001) as producer:
@@ -204,7 +204,7 @@ def test_records_that_came_together_are_one_batch() -> None:
     assert len(sound(bench.store).partitions[T0].batches) == 1
 
 
-def test_inside_a_transaction_nothing_lingers_unless_it_is_asked_for() -> None:
+def test_transaction_has_no_linger_by_default() -> None:
     bench = Bench()
     producer = bench.store.producer("id")
     producer.begin_transaction()
@@ -221,7 +221,7 @@ def test_inside_a_transaction_nothing_lingers_unless_it_is_asked_for() -> None:
     assert values(bench.store) == []
 
 
-def test_a_record_that_lingers_when_the_storage_is_away_is_written_when_it_is_back() -> None:
+def test_lingering_record_is_written_after_storage_outage() -> None:
     """Nobody has to send another one."""
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
@@ -245,13 +245,13 @@ def test_a_record_that_lingers_when_the_storage_is_away_is_written_when_it_is_ba
     assert values(bench.store) == [b"x"]
 
 
-def test_a_result_that_is_waited_for_does_not_wait_for_the_linger() -> None:
+def test_waiting_for_result_ends_linger() -> None:
     bench = Bench()
     with bench.store.producer(linger=3_600) as producer:
         assert producer.send("t", b"x", partition=0).result(60).offset == 0
 
 
-def test_a_close_flushes_what_lingers_and_ends_the_thread() -> None:
+def test_close_flushes_lingering_records_and_ends_thread() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=3_600)
     future = producer.send("t", b"x", partition=0)
@@ -262,7 +262,7 @@ def test_a_close_flushes_what_lingers_and_ends_the_thread() -> None:
     assert not thread.is_alive()
 
 
-def test_a_close_of_a_transactional_producer_aborts_what_is_open() -> None:
+def test_close_of_transactional_producer_aborts_open_transaction() -> None:
     """API-11: LSO and high watermark meet at once."""
     bench = Bench()
     producer = bench.store.producer("id")
@@ -276,7 +276,7 @@ def test_a_close_of_a_transactional_producer_aborts_what_is_open() -> None:
     assert found.last_stable == found.high_watermark == 2
 
 
-def test_a_batch_that_is_given_up_while_another_thread_flushes_leaves_the_buffer(gated: GatedStore) -> None:
+def test_batch_abandoned_during_flush_of_another_thread_leaves_buffer(gated: GatedStore) -> None:
     """The refused record abandons a batch whose upload has not begun; the flush then finds it settled."""
     store = new_store(gated)
     producer = store.producer("id")

@@ -40,9 +40,7 @@ def producer(bench: Bench) -> Producer:
     ],
     ids=str,
 )
-def test_a_row_that_does_not_fit_fails_alone_and_the_column_is_named(
-    bench: Bench, row: dict[str, Any], says: str
-) -> None:
+def test_mismatched_row_fails_alone_and_error_names_column(bench: Bench, row: dict[str, Any], says: str) -> None:
     bench.store.create_topic("typed", schema=TYPED)
     with bench.store.producer(linger=None) as producer:
         good = producer.send("typed", {"id": 1})
@@ -94,7 +92,7 @@ def test_a_schema_that_evolves_between_two_batches_of_a_reader_does_not_tear_the
     assert [row["id"] for row in read(bench, "typed")] == [1, 2]
 
 
-def test_partitions_that_grow_during_a_transaction_are_used_by_what_comes_after(bench: Bench) -> None:
+def test_later_sends_of_transaction_use_new_partitions(bench: Bench) -> None:
     with bench.store.producer("id") as producer, producer.transaction() as txn:
         before = [txn.send("t", b"x", key=b"%d" % number) for number in range(30)]
         bench.store.alter_topic("t", partitions=6)
@@ -109,7 +107,7 @@ def test_partitions_that_grow_during_a_transaction_are_used_by_what_comes_after(
     assert len(values(bench.store)) == 60
 
 
-def test_a_table_of_which_a_later_batch_is_refused_ends_the_transaction(bench: Bench) -> None:
+def test_refused_batch_of_table_makes_transaction_abortable(bench: Bench) -> None:
     """A part of it is on its way already, so the whole must not be committed."""
     bench.store.create_topic("small", config={"max.message.bytes": 100})
     schema = pa.schema([("value", pa.binary())])
@@ -134,6 +132,6 @@ RECORDS = pa.table({"key": pa.array([b"k"]), "value": pa.array([b"v"])})
 
 
 @pytest.mark.parametrize("data", [None, 5, "text", b"bytes", pytest.param(object(), id="object")], ids=repr)
-def test_what_is_no_table_is_refused(producer: Producer, data: object) -> None:
+def test_unsupported_table_data_is_refused(producer: Producer, data: object) -> None:
     with pytest.raises(SchemaMismatchError, match="cannot read rows from"):
         producer.send_table("t", data)

@@ -98,9 +98,7 @@ def test_a_typed_topic_is_partitioned_by_its_key_column_as_kafka_serializes_it(b
 
 
 @pytest.mark.parametrize("partition", [-1, 3, 2**40, True, 1.0, "0"], ids=repr)
-def test_a_partition_that_is_not_there_is_refused_and_nothing_waits(
-    bench: Bench, producer: Producer, partition: Any
-) -> None:
+def test_missing_partition_is_refused_immediately(bench: Bench, producer: Producer, partition: Any) -> None:
     for call in (
         lambda: producer.send("t", b"x", partition=partition),
         lambda: producer.send_table("t", [{"value": b"x"}], partition=partition),
@@ -138,7 +136,7 @@ def test_a_topic_that_another_process_created_is_found(bench: Bench, producer: P
     assert producer.send("new", b"x").result().offset == 0
 
 
-def test_an_unknown_topic_is_refused_with_the_names_that_there_are(bench: Bench, producer: Producer) -> None:
+def test_unknown_topic_is_refused_with_existing_names(bench: Bench, producer: Producer) -> None:
     before = entries(bench.inner)
     with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'nope'; the store has t"):
         producer.send("nope", b"x")
@@ -348,7 +346,7 @@ def test_a_typed_row_that_is_too_large_is_refused(bench: Bench) -> None:
     ],
     ids=str,
 )
-def test_a_bad_setting_is_named_and_no_id_is_granted(bench: Bench, options: dict[str, Any], says: str) -> None:
+def test_bad_setting_is_named_and_grants_no_producer_id(bench: Bench, options: dict[str, Any], says: str) -> None:
     before = entries(bench.inner)
     with pytest.raises(InvalidConfigError, match=says):
         bench.store.producer("id", **options)
@@ -360,7 +358,7 @@ def test_an_unknown_option_is_a_type_error(bench: Bench) -> None:
         bench.store.producer(compression="zstd")  # type: ignore[call-arg]
 
 
-def test_each_topic_is_looked_at_again_when_the_catalog_has_changed(bench: Bench) -> None:
+def test_topics_are_read_again_after_change_of_catalog(bench: Bench) -> None:
     """Also the one that is sent to after another one was."""
     with bench.store.producer(linger=None) as producer:
         for name in ("a", "b"):

@@ -38,9 +38,7 @@ def test_a_record_beyond_the_year_9999_fails_alone(memory_store_url: str, timest
     ],
     ids=str,
 )
-def test_timeoutside_the_readable_range_is_refused(
-    memory_store_url: str, kind: pa.DataType, good: int, bad: int
-) -> None:
+def test_time_outside_readable_range_is_refused(memory_store_url: str, kind: pa.DataType, good: int, bad: int) -> None:
     """One such row would make the whole topic unreadable for SQL and for consumers. It is refused alone."""
     # A column is checked also where it is not the event time.
     event_time = None if kind == pa.timestamp("ms") else "at"

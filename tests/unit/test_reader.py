@@ -53,7 +53,7 @@ def _slices(store: Store, count: int) -> list[Slice]:
     return store.scan("t").plan()
 
 
-def test_the_window_bounds_what_is_on_its_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readahead_window_bounds_pending_fetches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """CON-12: by number, and by bytes beyond the first."""
     slices = _slices(store, 60)
     projection = Projection(store.topic("t"))
@@ -82,7 +82,7 @@ def test_pieces_may_be_read_by_many_threads_at_once() -> None:
                 assert pa.concat_tables(pool.map(file.read, range(pieces), names)).equals(table)
 
 
-def test_a_piece_knows_its_offsets_where_parquet_does() -> None:
+def test_piece_has_offsets_of_parquet_metadata() -> None:
     table = pa.table({"_offset": pa.arange(10, 20), "x": pa.arange(0, 10)})
     file = open_segment(encode(table, "parquet", "zstd", 4).data, "parquet")
     assert [file.offset_range(number) for number in range(3)] == [(10, 13), (14, 17), (18, 19)]
@@ -101,7 +101,7 @@ def _with(store: Store, data: bytes, part: Slice, **changes: Any) -> Slice:
     return replace(part, batch=replace(part.batch, segment=segment))
 
 
-def test_a_segment_that_breaks_its_promise_is_named(store: Store) -> None:
+def test_segment_that_differs_from_chain_is_named(store: Store) -> None:
     (part,) = _slices(store, 1)
     projection = Projection(store.topic("t"))
     two_rows = encode(pa.table({"key": [b"a", b"b"], "value": [b"a", b"b"]})).data

@@ -47,7 +47,7 @@ def test_threads_that_ask_at_once_wait_for_one_load() -> None:
     assert file.loads == 1
 
 
-def test_what_is_least_recently_used_is_forgotten_above_the_bound() -> None:
+def test_least_recently_used_content_is_evicted_above_bound() -> None:
     cache = ContentCache(bound=10)
     files = {name: ready(name.encode() * 4) for name in "abc"}
     for name in "abac":  # b is the oldest when c does not fit
@@ -59,7 +59,7 @@ def test_what_is_least_recently_used_is_forgotten_above_the_bound() -> None:
     assert files["b"].loads == 2
 
 
-def test_what_is_in_use_is_not_loaded_again_however_large_it_is() -> None:
+def test_content_in_use_is_never_loaded_again() -> None:
     cache, file = ContentCache(bound=1), ready(b"large")
     held = cache.get("a", file.load)
     assert cache.get("a", file.load) is held

@@ -70,7 +70,7 @@ def test_with_exist_ok_many_threads_get_one_store(local_store_url: str) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412])
-def test_a_create_without_an_answer_finds_out(fault: Fault) -> None:
+def test_create_without_answer_reads_back(fault: Fault) -> None:
     """It is ours if the bytes are ours, and it is created if nothing is there."""
     faults = FaultStore(MemoryStore(), on(fault, "put_if_absent", key_contains=keys.STORE))
     store = create_on(faults, runtime=runtime())
@@ -85,7 +85,7 @@ def test_create_without_an_answer_has_an_unknown_outcome() -> None:
 
 
 @pytest.mark.parametrize("chains", [0, 257, -1, "1", True, 1.5], ids=repr)
-def test_a_number_of_chains_that_cannot_be(chains: Any) -> None:
+def test_store_refuses_invalid_number_of_chains(chains: Any) -> None:
     objects = MemoryStore()
     with pytest.raises(InvalidConfigError, match="chains must be an integer from 1 to 256"):
         create_on(objects, chains, runtime=runtime())
@@ -116,12 +116,12 @@ def test_a_store_is_found_again(local_store_url: str) -> None:
         assert [topic.name for topic in again.topics()] == ["t"]
 
 
-def test_a_path_will_do_for_a_url(tmp_path: Path) -> None:
+def test_path_is_accepted_as_url(tmp_path: Path) -> None:
     txnstore.create(tmp_path / "store").close()
     assert txnstore.open(str(tmp_path / "store")).topics() == []
 
 
-def test_opening_nothing_leaves_nothing(tmp_path: Path) -> None:
+def test_open_of_missing_store_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError, match=r"there is no txnstore at file://.*: it has no store\.json"):
         txnstore.open(tmp_path / "nothing")
     assert list(tmp_path.iterdir()) == []
@@ -275,12 +275,12 @@ def test_transactions_are_listed_by_state_and_age() -> None:
 
 
 @pytest.mark.parametrize("state", ["OPEN", "", 5])
-def test_a_transaction_state_that_is_none_is_refused_with_those_that_are(state: Any) -> None:
+def test_invalid_transaction_state_is_refused_with_valid_ones(state: Any) -> None:
     with pytest.raises(InvalidConfigError, match="one of 'EMPTY', 'ONGOING'"):
         new_store().transactions(state)
 
 
-def test_a_snapshot_stays_where_it_is() -> None:
+def test_snapshot_does_not_change() -> None:
     store = new_store()
     snapshot = store.snapshot()
     store.create_topic("u")

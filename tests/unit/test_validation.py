@@ -28,7 +28,7 @@ def test_an_integer_of_any_kind_becomes_a_plain_one() -> None:
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, math.nan])
-def test_what_is_no_integer_is_refused(value: Any) -> None:
+def test_non_integer_is_refused(value: Any) -> None:
     assert as_integer(value) is None
     with pytest.raises(InvalidConfigError, match="limit must be an integer, not"):
         check_integer("limit", value)
@@ -89,6 +89,6 @@ def test_a_choice_that_does_not_exist_is_refused_with_those_that_do(value: Any) 
 
 
 @pytest.mark.parametrize("pattern", ["(", b"a", 7])
-def test_what_is_no_regular_expression_is_refused(pattern: Any) -> None:
+def test_invalid_regular_expression_is_refused(pattern: Any) -> None:
     with pytest.raises(InvalidConfigError, match="is not a regular expression"):
         check_expression(pattern)
