@@ -77,7 +77,7 @@ def test_a_lock_that_is_held_lets_others_run() -> None:
     assert seen == ["other", "holder", "second"]
 
 
-def test_a_deadlock_is_told() -> None:
+def test_deadlock_is_reported() -> None:
     world = scheduler()
     first, second = SimulatedLock(world), SimulatedLock(world)
 

@@ -1,6 +1,6 @@
-"""Compares txnstore with the model: both run the same operations, and all observations must agree.
+"""Compares txnstore with the model: both run the same operations, and every observation must be equal.
 
-A trace is a list of operations with what was observed after each one. ``python -m tests.harness.differential``
+A trace is a list of operations with the observations after each. ``python -m tests.harness.differential``
 replays traces and records them.
 """
 

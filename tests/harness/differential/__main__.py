@@ -23,7 +23,7 @@ from tests.harness.kafka.cluster import release_of
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit code is 1 if a trace does not fit."""
+    """Run the command line; the exit code is 1 if a trace differs."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="python -m tests.harness.differential", description=__doc__, formatter_class=form
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     replaying.add_argument("--chains", type=int, default=1)
     recording = commands.add_parser("record", help="turn operations into a trace of the model, or of a broker")
     recording.add_argument("ops", type=Path, help="a file of JSON lines, or a trace: its operations are run again")
-    recording.add_argument("--name", help="what the trace is called (default: as its file)")
+    recording.add_argument("--name", help="the name of the trace (default: that of its file)")
     recording.add_argument(
         "--kafka", type=_libs, metavar="LIBS", help="run a broker of the Kafka release with these jars"
     )
@@ -56,7 +56,7 @@ def _libs(text: str) -> Path:
 
 
 def _recorded(options: argparse.Namespace) -> Trace:
-    """The operations of a file with what the model, or a new broker, shows after each."""
+    """The operations of a file with the observations of the model, or of a new broker, after each."""
     trace = _script(options.ops)
     trace.name = options.name or trace.name
     if options.kafka is None:
@@ -71,7 +71,7 @@ def _recorded(options: argparse.Namespace) -> Trace:
 
 
 def _script(path: Path) -> Trace:
-    """What is to be run: a trace, without what was seen; or a trace of nothing but the operations in the lines."""
+    """The operations to run: those of a trace, or those in the lines; without observations."""
     if path.suffix == ".json":
         return Trace.load(path)
     ops = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
@@ -79,7 +79,7 @@ def _script(path: Path) -> Trace:
 
 
 def _replay(trace: Trace, chains: int) -> int:
-    """Both replays of one trace; 1 if it does not fit."""
+    """Replay one trace against model and store; 1 if it differs."""
     failed = 0
     for name, driver in (("model", ModelDriver()), (f"store of {chains} chains", StoreDriver(chains))):
         missing = sorted(set(trace.needs) - driver.supports)

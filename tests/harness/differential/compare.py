@@ -1,7 +1,7 @@
-"""Comparing what was expected with what a store shows (DIF-07), and the differences that are allowed (DIF-09).
+"""Compares expected with actual observations (DIF-07), and lists the differences that are allowed (DIF-09).
 
-The offsets, records, ends, groups and error classes have to be the same; message texts are free. What is not in the
-expectation is not compared. Each allowed difference names the item that decides it; anything else fails.
+Offsets, records, ends, groups and error classes must be equal; the texts of messages may differ. Fields that the
+expectation does not contain are not compared. Each allowed difference names its item; any other fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Difference:
-    """One place where two stores disagree."""
+    """One field with different values in two stores."""
 
     path: Path
     expected: Any
@@ -29,7 +29,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Allowed:
-    """A difference that may be. ``applies`` gets the comparison so far, the operation and the difference."""
+    """An allowed difference. ``applies`` gets the comparison so far, the operation and the difference."""
 
     item: str
     why: str
@@ -39,8 +39,8 @@ class Allowed:
 class Comparison:
     """Compares step by step; ``used`` counts the entries of the whitelist that were needed.
 
-    ``source``: who has made the expectations. Most entries of the whitelist are for a broker alone. ``of_model``: the
-    model is compared; it knows one class of stale epochs.
+    ``source``: the origin of the expectations. Most entries of the whitelist are only for a broker. ``of_model``: the
+    model is compared; it has one class of errors for stale epochs.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Comparison:
         return found
 
     def replaced(self, producer: str) -> bool:
-        """Whether another producer has taken its transactional id."""
+        """Whether another producer has initialised its transactional id since."""
         return self._owners.get(self._ids.get(producer, ""), producer) != producer
 
 
@@ -84,7 +84,7 @@ def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
         found = []
         for key, value in expected.items():
             found += _differences((*path, key), value, actual.get(key))
-        # A partition, group or transaction that the expectation does not know is one too many.
+        # A partition, group or transaction that is not expected is a difference.
         if len(path) == 2 and path[0] == "state":
             found += [Difference((*path, key), None, actual[key]) for key in actual if key not in expected]
         return found
@@ -95,7 +95,7 @@ def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
 
 
 def _compacted(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """Nothing is gone but what no reader of committed data would get, or what hid that, and nothing is new."""
+    """Whether only aborted records and their index entries are missing, and nothing was added."""
     if not comparison.compacted or difference.path[-1] not in {"uncommitted", "aborted"}:
         return False
     rest = iter(difference.expected)
@@ -108,17 +108,18 @@ def _illegal_state(comparison: Comparison, op: Op, difference: Difference) -> bo
 
 
 def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """The commit, and what its producer is asked after it."""
+    """The commit, and later calls of its producer."""
     ends = op["op"] in {"begin", "commit"} or (op["op"] == "raw_end_txn" and op["commit"])
     if difference == Difference(("error",), "PRODUCER_FENCED", "INVALID_TXN_STATE"):
-        return op["op"] == "begin" and not comparison.from_broker  # The model's client is over, a real one may abort.
+        # The error is fatal for the client of the model; a real one may abort.
+        return op["op"] == "begin" and not comparison.from_broker
     told = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
     both = difference.expected == "INVALID_TXN_STATE" and difference.actual in told
     return comparison.from_broker and difference.path == ("error",) and ends and both
 
 
 def _stale_epoch(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """One class for what a request finds. A client is fenced for good here only if a newer instance came (KIP-588)."""
+    """One class for stale epochs of requests. Only a newer instance fences a client permanently (KIP-588)."""
     both = (difference.expected, difference.actual)
     if difference.path != ("error",) or sorted(map(str, both)) != ["INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"]:
         return False
@@ -128,7 +129,7 @@ def _stale_epoch(comparison: Comparison, op: Op, difference: Difference) -> bool
 
 
 def _shorter_window(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """A batch again after a restart: here a duplicate, there not known any more."""
+    """A batch repeated after a restart: a duplicate in txnstore, unknown in Kafka."""
     both = difference == Difference(("error",), "OUT_OF_ORDER_SEQUENCE_NUMBER", None)
     return comparison.from_broker and comparison.restarted and op["op"] == "raw_append" and both
 
@@ -139,21 +140,21 @@ def _rotated(comparison: Comparison, op: Op, difference: Difference) -> bool:
 
 
 def _silent_flush(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """Here an error, there an answer with no offsets in it."""
+    """An error in txnstore, an answer without offsets in Kafka."""
     told = difference.path == ("error",) and difference.actual in ("PRODUCER_FENCED", "PRODUCER_CLOSED")
     nothing = difference == Difference(("answer",), {"offsets": {}}, None)
     return comparison.from_broker and op["op"] == "flush" and (nothing or (told and difference.expected is None))
 
 
 def _commit_failed(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """When the offsets are refused, and for a commit after that."""
+    """The offsets are refused, or a commit follows refused offsets."""
     told = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"} | ({"INVALID_TXN_STATE"} if op["op"] == "commit" else set())
     both = difference.expected == "COMMIT_FAILED" and difference.actual in told
     return comparison.from_broker and difference.path == ("error",) and both
 
 
 def _newer_protocol(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """A commit for a group of KIP-848: see the page of differences."""
+    """A commit for a group of KIP-848; see ``docs/kafka-differences.md``."""
     told = difference.expected, difference.actual
     both: set[tuple[str | None, str]] = {
         ("STALE_MEMBER_EPOCH", "ILLEGAL_GENERATION"),
@@ -171,13 +172,13 @@ def _unknown_group(comparison: Comparison, op: Op, difference: Difference) -> bo
 
 
 def _begun_by_a_refusal(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """Only right after the refusal: what follows has to be the same again."""
+    """Only directly after the refusal; later observations must be equal."""
     state = difference.path[:2] == ("state", "transactions") and difference.path[-1] == "state"
     both = difference.expected == "ONGOING" and difference.actual in {"EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"}
     return comparison.from_broker and op["op"] == "raw_txn_offset_commit" and state and both
 
 
-#: The differences that may be.
+#: The allowed differences.
 WHITELIST: tuple[Allowed, ...] = (
     Allowed(
         "FEN-06",
@@ -196,7 +197,7 @@ WHITELIST: tuple[Allowed, ...] = (
     Allowed("OFF-06", "Java's CommitFailedException hides which part of a membership is wrong", _commit_failed),
     Allowed(
         "OFF-07",
-        "each change of the members fences, also who keeps its partitions, and static names fence, also with KIP-848",
+        "each change of the members fences all of them, and static names fence, also with KIP-848",
         _newer_protocol,
     ),
     Allowed("OFF-08", "the generation of a group that is not known is illegal for every commit", _unknown_group),
@@ -206,8 +207,8 @@ WHITELIST: tuple[Allowed, ...] = (
         _begun_by_a_refusal,
     ),
     Allowed("PST-03", "a restart forgets no batch of the window; a broker's keeps the last one", _shorter_window),
-    Allowed("INIT-07", "who had a producer id that was replaced is fenced; in Kafka the old id is unknown", _rotated),
+    Allowed("INIT-07", "a producer whose id was replaced is fenced; in Kafka the old id is unknown", _rotated),
     Allowed(
-        "API-09", "a flush, too, says that a producer is fenced or closed; Kafka's has nothing to flush", _silent_flush
+        "API-09", "a flush also raises that a producer is fenced or closed; Kafka's has nothing to flush", _silent_flush
     ),
 )

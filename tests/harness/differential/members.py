@@ -1,4 +1,4 @@
-"""The members of groups under the names that a trace gives them, and what each claims when it commits (KIP-447)."""
+"""The members of groups under their names in a trace, and the membership that each sends with a commit (KIP-447)."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class Claim:
 
 
 class Members:
-    """What each member of each group was told last. Who has left or was replaced still claims that: a zombie."""
+    """The last membership of each member. One that has left or was replaced still sends it, as a zombie does."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], Claim] = {}
 
     def tell(self, group: str, name: str, claim: Claim) -> None:
-        """A member was told its id or its generation."""
+        """Store the id or generation that a member received."""
         self._told[group, name] = claim
 
     def told(self, group: str, name: str) -> Claim:
-        """What a member was told last."""
+        """The last id and generation that a member received."""
         return self._told[group, name]
 
     def named(self, group: str, member_ids: Iterable[str]) -> list[str]:
-        """The names of those that have these ids, in the order in which they have joined."""
+        """The names of the members with these ids, in the order in which they joined."""
         wanted = set(member_ids)
         return [name for (of, name), claim in self._told.items() if of == group and claim.member_id in wanted]
 
     def claim(self, op: Op) -> Claim:
-        """The membership of an operation: that of ``member``, ``ahead`` of what it was told, unless it says otherwise.
+        """The membership of an operation: that of ``member``, with a generation that is ``ahead`` by some number.
 
-        A member that has never joined is its own id: nobody has that one.
+        The id of a member that has never joined is its name, which no member has as id.
         """
         name = op.get("member", "")
         known = self._told.get((op["group"], name), Claim(name))

@@ -33,7 +33,7 @@ class ModelDriver:
         return {"answer": answer}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     # The application --------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class ModelDriver:
         txn = self.broker.transactions[op["id"]]
         txn.epoch, txn.state, txn.last = op["epoch"], "EMPTY", None
 
-    # The world --------------------------------------------------------------------------------------------------------
+    # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:
         self.broker.create_topic(op["topic"], op.get("partitions", 1))
@@ -162,10 +162,10 @@ class ModelDriver:
         wanted = op.get("state")
         return sorted(name for name, txn in self.broker.transactions.items() if wanted in {None, txn.state})
 
-    # What is observed -------------------------------------------------------------------------------------------------
+    # Observations -----------------------------------------------------------------------------------------------------
 
     def observe(self) -> dict[str, Any]:
-        """Everything that is compared after a step."""
+        """The observation that is compared after a step."""
         transactions = {name: self._transaction(name) for name in sorted(self.broker.transactions)}
         return {
             "transactions": transactions,
@@ -236,5 +236,5 @@ class ModelDriver:
 
 
 def _shown(group: Any, partition: str) -> bool:
-    """A partition of which a group has nothing but aborted offsets is like one of which it has none."""
+    """Drops partitions of which a group has only aborted offsets."""
     return group.committed(partition) is not None or group.unstable(partition)

@@ -1,8 +1,8 @@
-"""Producer ids under small numbers, so that those of two stores can be compared (DIF-09)."""
+"""Maps producer ids to small numbers, so that those of two stores can be compared (DIF-09)."""
 
 from __future__ import annotations
 
-#: What stands for a producer id that nobody was granted.
+#: The number of a producer id that was never granted.
 UNKNOWN = 1_000_000
 
 
@@ -13,7 +13,7 @@ class ProducerIds:
         self._numbers: dict[int, int] = {}
 
     def number(self, producer_id: int) -> int:
-        """The number of a real producer id; -1 is nobody's."""
+        """The number of a real producer id; -1 stands for none."""
         return producer_id if producer_id < 0 else self._numbers.setdefault(producer_id, len(self._numbers))
 
     def real(self, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Running operations, recording what is seen, and replaying what was recorded."""
+"""Runs operations, records observations, and replays recorded ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness.differential.trace import Observation, Op, Trace, changes, me
 
 
 class Driver(Protocol):
-    """What runs the language: the model, a store, or a client of a broker."""
+    """Runs the operations of traces: on the model, a store, or a broker."""
 
     def apply(self, op: Op) -> dict[str, Any]: ...
 
@@ -20,7 +20,7 @@ class Driver(Protocol):
 
 
 class MismatchError(AssertionError):
-    """A store does not show what a trace says. The message is the run so far, as it would be replayed."""
+    """A store differs from a trace. The message contains the operations so far, ready to be replayed."""
 
     def __init__(self, name: str, ops: list[Op], differences: list[Difference]) -> None:
         lines = [json.dumps(op) for op in ops]
@@ -31,7 +31,7 @@ class MismatchError(AssertionError):
 
 
 def record(ops: Iterable[Op], driver: Driver | None = None) -> list[Observation]:
-    """What a driver (by default the model) shows after each operation: its answer, and what has changed."""
+    """The observations of a driver (by default the model) after each operation: its answer, and the changes."""
     driver = driver if driver is not None else ModelDriver()
     before: dict[str, Any] = {}
     observations = []

@@ -66,7 +66,7 @@ class StoreDriver:
         self._stores = [self.store]
 
     def _runtime(self) -> Runtime:
-        """No threads and no pauses: nothing is left under way after an operation (DIF-08)."""
+        """No threads and no pauses: nothing is in progress after an operation (DIF-08)."""
         self._opened += 1
         rng = random.Random(f"differential/{self._opened}")
         return Runtime(self.clock, lambda _: None, rng, executor=InlineExecutor, background=InlineExecutor)
@@ -160,7 +160,7 @@ class StoreDriver:
         self._settle(op["group"])
 
     def _settle(self, group: str) -> None:
-        """Heartbeats of all members until each has heard of the rest: partitions move in the first round."""
+        """Heartbeats of all members until each has the current generation: partitions move in the first round."""
         for _ in range(2):
             for name, member in sorted(self.store._connection.view().groups[group].members.items()):
                 beat = Heartbeat(group, name, member.assigned, instance_id=member.instance_id)
@@ -184,7 +184,7 @@ class StoreDriver:
         return {"base_offset": appended.base_offset, "duplicate": appended.duplicate}
 
     def _uploaded(self, tp: TopicPartition, sequence: int, records: list[list[str]]) -> NewBatch:
-        """A batch of such records; their timestamps, the only ones in a trace, are those of the step."""
+        """A batch of records with the timestamp of the step."""
         now = self.clock()
         table = records_to_table([(as_bytes(key), as_bytes(value), None, now) for key, value in records], now)
         writer = topic_writer(self.store.topic(tp.topic))
@@ -192,7 +192,7 @@ class StoreDriver:
         return replace(found, base_sequence=sequence)
 
     def op_raw_add_partitions(self, op: Op) -> None:
-        """The request to the coordinator alone; its chain knows the other ones' partitions only by name."""
+        """A request only to the coordinator; its chain knows the partitions of other chains only by name."""
         chain = self.store._connection.chains[chain_of_transactional_id(op["id"], len(self.store._connection.chains))]
         chain.submit(Append(self._who(op), partitions=tuple(partition_of(tp) for tp in op["partitions"])))
 
@@ -207,7 +207,7 @@ class StoreDriver:
         self.store._connection.submit(InitProducer(op["id"]))
 
     def op_set_epoch(self, op: Op) -> None:
-        """An entry by hand: what many transactions would have led to."""
+        """Writes an entry directly, with the result of many transactions."""
         number = chain_of_transactional_id(op["id"], len(self.store._connection.chains))
         state = self.store._connection.chains[number].refresh()
         txn = state.transactions[op["id"]]
@@ -224,7 +224,7 @@ class StoreDriver:
         )
         self._objects.put_if_absent(keys.entry(number, entry.sequence), encode(entry))
 
-    # The world --------------------------------------------------------------------------------------------------------
+    # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:
         self.store.create_topic(op["topic"], op.get("partitions", 1), config={"segment.format": "arrow"})
@@ -245,7 +245,7 @@ class StoreDriver:
         self._view.forget()
 
     def look_again(self) -> dict[str, Any]:
-        """An observation that reads everything."""
+        """An observation that reads all records."""
         self._view.forget()
         return self.observe()
 
@@ -289,7 +289,7 @@ class StoreDriver:
         return [txn.transactional_id for txn in self.store.transactions(op.get("state"))]
 
     def observe(self) -> dict[str, Any]:
-        """Everything that is compared after a step."""
+        """The observation that is compared after a step."""
         return self._view.observe(self.store)
 
     # Shared -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.producer.futures import RecordFuture
 
-#: Kafka's names for the classes of errors; a class that is not here has no counterpart and stands for itself.
+#: Kafka's names of the error classes; a class without a counterpart is not listed and keeps its name.
 KAFKA_NAMES = {
     "ConcurrentTransactionsError": "CONCURRENT_TRANSACTIONS",
     "FencedInstanceError": "FENCED_INSTANCE_ID",
@@ -36,17 +36,17 @@ KAFKA_NAMES = {
 
 
 class TransactionalIdNotFound(TxnStoreError):  # noqa: N818 - Kafka's name
-    """A question about a transactional id that is not known."""
+    """A query of an unknown transactional id."""
 
 
 class Results:
-    """The futures of the records that a producer has not settled yet; those that a call settles are over with it."""
+    """The futures of the records that a producer has not settled yet; a call removes those that it settles."""
 
     def __init__(self, futures: list[tuple[str, RecordFuture]]) -> None:
         self._futures = futures
 
     def offsets(self) -> dict[str, list[int]]:
-        """Where the records went, by partition."""
+        """The offsets of the records, by partition."""
         found: dict[str, list[int]] = {}
         for partition, future in self._futures:
             found.setdefault(partition, []).append(future.result(timeout=0).offset)
@@ -71,17 +71,17 @@ def partition_of(name: str) -> TopicPartition:
 
 
 def offsets_of(op: Op, claim: Claim) -> TxnOffsets:
-    """The positions of an operation as a command holds them."""
+    """The positions of an operation, converted for a command."""
     items = ((partition_of(name), offset) for name, offset in op["offsets"].items())
     offsets = tuple(GroupOffset(topic=tp.topic, partition=tp.partition, offset=offset) for tp, offset in items)
     return TxnOffsets(op["group"], offsets, claim.generation, claim.member_id, claim.instance)
 
 
 def as_bytes(text: str | None) -> bytes | None:
-    """A key or value of a trace as a record has it."""
+    """A key or value of a trace, converted for a record."""
     return text.encode() if text is not None else None
 
 
 def as_text(data: Any) -> str | None:
-    """The other way round."""
+    """A key or value of a record, converted for a trace."""
     return data.decode() if data is not None else None

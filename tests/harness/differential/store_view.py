@@ -1,4 +1,4 @@
-"""What is observed of a real store after a step: through scans and the state that every reader has."""
+"""Observes a real store after a step, through scans and the state that every reader has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txnstore.store import Store
 class StoreView:
     """Observations of the store behind ``objects``; read again only if an entry was written.
 
-    ``thorough``: all records are read each time. Otherwise a step reads on where the one before had stopped, until
+    ``thorough``: all records are read each time. Otherwise a step continues where the previous one stopped, until
     :meth:`forget` asks for all of them again.
     """
 
@@ -35,7 +35,7 @@ class StoreView:
         self._markers: dict[TopicPartition, list[list[Any]]] = {}
 
     def observe(self, store: Store) -> dict[str, Any]:
-        """Everything that is compared after a step."""
+        """The observation that is compared after a step."""
         view = store._connection.view()
         if self._seen is not None and self._seen[:2] == (store, view.sequence):
             return self._seen[2]
@@ -51,7 +51,7 @@ class StoreView:
         return found
 
     def forget(self) -> None:
-        """Read everything again at the next observation."""
+        """Read all records again at the next observation."""
         self._seen = None
         self._records.clear()
 
@@ -78,7 +78,7 @@ class StoreView:
         return dict(sorted(found.items()))
 
     def _read_records(self, store: Store, topic: str, isolation: str, limits: dict[TopicPartition, int]) -> None:
-        """Read on from where the last observation had stopped, in one scan of the topic."""
+        """Continue where the last observation stopped, in one scan of the topic."""
         known = {tp: self._records.get((tp, isolation), (0, [])) for tp in limits}
         if all((tp, isolation) in self._records and known[tp][0] == limit for tp, limit in limits.items()):
             return
@@ -100,7 +100,7 @@ class StoreView:
         return sorted(rows, key=lambda row: row[0])
 
     def transaction(self, txn: Transaction) -> dict[str, Any]:
-        """What is told of a transactional id."""
+        """The observation of a transactional id."""
         return {
             "state": txn.state.name,
             "producer_id": self._ids.number(txn.producer_id),
@@ -111,7 +111,7 @@ class StoreView:
         }
 
     def _read_markers(self) -> None:
-        """The control markers are in the entries alone: records take the other offsets."""
+        """The control markers, which only the entries contain; records have the other offsets."""
         for number, read in enumerate(self._read):
             prefix = keys.entries(number)
             last = keys.entry(number, read) if read else ""

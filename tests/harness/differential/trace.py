@@ -1,8 +1,7 @@
-"""Traces: operations and what was seen after each, as JSON that a person can read and review.
+"""Traces: operations and the observations after each, as JSON that a person can read and review.
 
-An observation says only what has changed since the one before, so that a trace is short; a list replaces the one
-before, a mapping is merged, and null removes. A trace that comes from elsewhere may leave out what could not be seen:
-what is not there is not compared.
+An observation contains only the changes since the previous one: a list replaces the previous list, a mapping is merged,
+and null removes. A trace of another source may omit fields that it could not observe; they are not compared.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ Op = dict[str, Any]
 #: ``{"answer": ...}`` or ``{"error": name}``, and ``{"state": ...}``.
 Observation = dict[str, Any]
 
-#: Who has made an observation if it was not a broker.
+#: The source of observations that do not come from a broker.
 MODEL = "model"
 
 
 @dataclass
 class Trace:
-    """A recorded run. ``items`` are the conformance items that it proves; ``source`` is who has answered.
+    """A recorded run. ``items`` are the conformance items that it proves; ``source`` is the origin of the observations.
 
-    ``needs``: operations that not every store has yet; without them it cannot be replayed there.
+    ``needs``: operations that not every store supports; a store without them cannot replay the trace.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Trace:
         return trace
 
     def save(self, path: Path) -> None:
-        """Write it, with one operation or observation a line."""
+        """Write it, with one operation or observation per line."""
         path.write_text(self.dumps())
 
     def dumps(self) -> str:
@@ -61,7 +60,7 @@ class Trace:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to be merged into ``before`` so that it becomes ``after``."""
+    """The changes that turn ``before`` into ``after``."""
     patch: dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
         known = before.get(key)

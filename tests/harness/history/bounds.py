@@ -18,7 +18,7 @@ def _snapshots(index: Index) -> Iterator[tuple[Operation, Snapshot]]:
 
 
 def _in_order(index: Index) -> Iterator[tuple[Operation, Snapshot, list[tuple[Operation, Snapshot]]]]:
-    """Snapshots by invocation, each with those that have ended since the one before was invoked."""
+    """Snapshots by invocation, each with those that ended since the invocation of the previous one."""
     begun = list(_snapshots(index))
     ended = sorted(begun, key=lambda pair: pair[0].completed or 0)
     place = 0
@@ -31,7 +31,7 @@ def _in_order(index: Index) -> Iterator[tuple[Operation, Snapshot, list[tuple[Op
 
 
 def regressions(index: Index) -> Iterator[Anomaly]:
-    """JEP-18: an end is lower than somebody saw it who had finished looking before."""
+    """JEP-18: an end is lower than in a snapshot that completed before."""
     highest: dict[tuple[str, str], tuple[int, Operation]] = {}
     for op, snapshot, news in _in_order(index):
         for earlier, seen in news:
@@ -49,7 +49,7 @@ def regressions(index: Index) -> Iterator[Anomaly]:
 
 
 def stuck(index: Index) -> Iterator[Anomaly]:
-    """JEP-19: in the end, all producers stopped and everything recovered, something is still undecided."""
+    """JEP-19: at the end, after all producers stopped and a recovery ran, something is still undecided."""
     last: dict[str, tuple[Operation, str]] = {}
     for op, snapshot in _snapshots(index):
         if not op.final:
@@ -67,7 +67,7 @@ def stuck(index: Index) -> Iterator[Anomaly]:
 def removals(index: Index) -> Iterator[Anomaly]:
     """JEP-24: the log start is above the LSO, or a record at or above the log start disappeared.
 
-    JEP-23: a record came back, or was put below an LSO that somebody had seen without it.
+    JEP-23: a record came back, or appeared below an LSO that was observed without it.
     """
     newest: dict[str, tuple[Operation, Snapshot]] = {}
     for op, snapshot, news in _in_order(index):
@@ -98,7 +98,7 @@ def _compare(
 
 
 def compactions(index: Index) -> Iterator[Anomaly]:
-    """JEP-23: in a key under log compaction the last committed record of a record key is missing in the end."""
+    """JEP-23: in a key under log compaction the last committed record of a record key is missing at the end."""
     for key in sorted(index.history.compacted):
         last: dict[str, tuple[int, Value]] = {}
         for (name, value), (op, send) in index.writers.items():

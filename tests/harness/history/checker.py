@@ -36,5 +36,5 @@ def find(history: History) -> list[Anomaly]:
 
 
 def check(history: History) -> list[Anomaly]:
-    """The anomalies that must not be; none if the history is one of an exactly-once store."""
+    """The anomalies that are not allowed; none if the history is one of an exactly-once store."""
     return [item for item in find(history) if not item.allowed]

@@ -2,7 +2,7 @@
 
 ``ww``: from the writer of a value to the writer of the next one in its key. ``wr``: from the writer of a value to each
 of its readers. Legal cycles with ``ww`` edges exist, because two transactions may append to two partitions in any order
-(JEP-13); one of ``wr`` edges alone means that somebody read what was not committed yet.
+(JEP-13); one of only ``wr`` edges means that an operation read uncommitted records.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _processes(index: Index) -> list[_Edge]:
 
 
 def _realtime(index: Index) -> list[_Edge]:
-    """From each operation to all that were invoked after its end, through one node (a negative number) a moment."""
+    """Edges from each operation to all invoked after its end, through one node (a negative number) per time."""
     ended = sorted(
         (op.completed, op.index) for op in index.operations if op.type is Type.OK and op.completed is not None
     )

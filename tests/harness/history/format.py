@@ -1,7 +1,7 @@
-"""The format of a history: what clients requested and what they observed.
+"""The format of a history: the requests and observations of clients.
 
-A history is a list of events, one JSON object a line. An operation is an ``invoke`` event and, unless its process was
-killed, one event of the same process that says how it ended: ``ok`` (it happened), ``fail`` (it certainly did not),
+A history is a list of events, one JSON object per line. An operation is an ``invoke`` event and, unless its process was
+killed, one event of the same process with its outcome: ``ok`` (it happened), ``fail`` (it certainly did not),
 ``info`` (the outcome is unknown). Between them may be a ``committing`` event: from then on the transaction may be
 committed. An operation that never ended is ``info``. A process does one operation at a time, and a new client is a new
 process.
@@ -33,7 +33,7 @@ class Type(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A record sent. ``offset``: where it went, if that is known. ``record_key``: what log compaction compares.
+    """A record sent. ``offset``: its offset, if known. ``record_key``: the key for log compaction.
 
     ``source``: the key and offset of the record that it was made of, in a consume-transform-produce job.
     """
@@ -62,7 +62,7 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """The keys that a consumer reads from here on; it goes on where it was in those it had, except in ``moved``."""
+    """The keys that a consumer reads from here on; it keeps its position in those it had, except in ``moved``."""
 
     keys: tuple[str, ...]
     moved: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The ends of a key as one reader saw them."""
+    """The ends of a key that one reader observed."""
 
     log_start: int
     lso: int
@@ -79,7 +79,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything of some keys, and of some groups, at one moment.
+    """The content of some keys, and of some groups, in one state.
 
     ``records``: all committed records of a key below its LSO; keys that are not in it were not read. ``unstable``: the
     groups of which an open transaction holds offsets.
@@ -98,10 +98,10 @@ MicroOp = Send | Poll | Offsets | Assign | Snapshot
 class Event:
     """One line of a history.
 
-    ``f``: what was done: ``init``, ``send``, ``poll``, ``txn``, ``assign``, ``subscribe``, ``snapshot``, or any other
-    name that the checker ignores. ``transactional_id``, ``producer_id`` and ``epoch``: of the transaction; of an
+    ``f``: the kind of operation: ``init``, ``send``, ``poll``, ``txn``, ``assign``, ``subscribe``, ``snapshot``, or
+    a name that the checker ignores. ``transactional_id``, ``producer_id`` and ``epoch``: of the transaction; of an
     ``init`` those that were granted. ``isolation``: of its polls. ``rebalanced``: keys that changed hands during the
-    operation. ``final``: it belongs to the last phase, after all faults. ``error``: in words, for people.
+    operation. ``final``: it belongs to the last phase, after all faults. ``error``: a text for people.
     """
 
     process: str
@@ -120,7 +120,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the chains say afterwards: that a producer was initialised, or how a transaction ended.
+    """A decision read from the chains afterwards: an initialised producer, or the outcome of a transaction.
 
     ``what``: ``init``, ``commit`` or ``abort``. ``position``: of its entry in the chain of its coordinator, which
     orders all decisions about one transactional id. ``epoch`` is the one that the client held.
@@ -186,7 +186,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Operations in the order of their invocation, and what the chains say about the transactions, if that is known.
+    """Operations in the order of their invocation, and the decisions of the chains, if known.
 
     ``compacted``: keys under log compaction, where only the last record of each record key has to stay.
     """
@@ -232,7 +232,7 @@ def _operations(events: Iterable[Event]) -> Iterator[_Pair]:
 
 
 def _joined(index: int, begin: Event, end: Event | None, committing: int | None) -> Operation:
-    """The end tells more than the beginning, where it tells anything."""
+    """A field of the end replaces that of the beginning, if it is set."""
     last = end or begin
     return Operation(
         index=index,

@@ -1,4 +1,4 @@
-"""What the parts of the checker share: who wrote a value, who read it, and the order of the values in each key."""
+"""The index that the parts of the checker share: writer and readers of a value, and the order of values per key."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.harness.history.format import History, Operation, Send, Type, Value
 #: A value in its key.
 Place = tuple[str, Value]
 
-#: What is found but legal in Kafka (JEP-13): it does not order writes of several partitions by transaction.
+#: Anomalies that are legal in Kafka (JEP-13): it does not order writes of several partitions by transaction.
 ALLOWED = frozenset({"int-send-skip", "G0", "G0-process", "G0-realtime", "PL-2-cycle"})
-#: What a rebalance may do to a consumer that subscribes.
+#: Anomalies that a rebalance may cause for a consumer that subscribes.
 _ALLOWED_WHEN_SUBSCRIBED = frozenset({"poll-skip", "nonmonotonic-poll"})
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Something that must not be seen, or that is worth a look if it is ``allowed``; ``operations`` are indices."""
+    """An observation that contradicts exactly-once, or is legal if ``allowed``; ``operations`` are indices."""
 
     kind: str
     detail: str
@@ -36,7 +36,7 @@ class Anomaly:
 def anomaly(
     kind: str, detail: str, *operations: Operation, key: str | None = None, subscribed: bool = False
 ) -> Anomaly:
-    """An anomaly, allowed if JEP-13 says so; ``subscribed``: of a consumer whose keys a group hands out."""
+    """An anomaly, allowed by JEP-13 or not; ``subscribed``: of a consumer whose keys a group assigns."""
     allowed = kind in ALLOWED or (subscribed and kind in _ALLOWED_WHEN_SUBSCRIBED)
     return Anomaly(kind, detail, tuple(op.index for op in operations), key, allowed)
 
@@ -60,7 +60,7 @@ class KeyOrder:
 
 
 class Index:
-    """A history, looked up from all sides. Built once, in one pass a question."""
+    """An index of a history. Built once, in one pass per table."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -80,7 +80,7 @@ class Index:
         for send in op.sends:
             place = (send.key, send.value)
             if place in self.writers:
-                msg = f"the workload sends {send.value!r} to {send.key} twice, so nobody can tell who was read"
+                msg = f"the workload sends {send.value!r} to {send.key} twice, so a read does not identify its writer"
                 raise ValueError(msg)
             self.writers[place] = (op, send)
         if op.f == "txn" and op.epoch is not None:
@@ -111,15 +111,15 @@ class Index:
         return all(other is op or other.type is Type.FAIL for other in self.by_identity.get(identity, ()))
 
     def committed(self, op: Operation) -> bool:
-        """Whether the operation must have happened, whatever its client was told."""
+        """Whether the operation happened, independent of the answer to its client."""
         return op.index in self._must
 
     def committed_send(self, op: Operation, send: Send) -> bool:
-        """Whether a record must be there: that of a plain send without an answer is, if somebody has read it."""
+        """Whether a record must exist; that of a plain send of unknown outcome must if it was read."""
         return self.committed(op) or (op.type is Type.INFO and self.read((send.key, send.value)))
 
     def offset(self, send: Send) -> int | None:
-        """Where a record is, by its writer or by anybody who read it."""
+        """The offset of a record, from its writer or a reader."""
         if send.offset is not None:
             return send.offset
         order = self.orders.get(send.key)
@@ -131,11 +131,11 @@ class Index:
         return any(op.committed_reads for op in self.readers.get(place, ()))
 
     def gone(self, key: str, offset: int) -> bool:
-        """Whether the record may be gone for good: below the log start, or in a key under log compaction."""
+        """Whether the record may have been deleted: below the log start, or in a key under log compaction."""
         return offset < self.log_starts.get(key, 0) or key in self.history.compacted
 
     def _orders(self) -> dict[str, KeyOrder]:
-        """Also remembers in ``seen`` which values any observer associates with an offset of a key."""
+        """Also stores in ``seen`` the values that observers associate with an offset of a key."""
         found: dict[str, dict[int, dict[Value, None]]] = {}
         for (key, value), (op, send) in self.writers.items():
             if send.offset is None:
@@ -158,12 +158,12 @@ class Index:
 
 
 def atomic(op: Operation) -> bool:
-    """Whether all of it happens or nothing: it is a transaction."""
+    """Whether it is a transaction: all of it happens or nothing."""
     return op.f == "txn" or op.transactional_id is not None
 
 
 def observed(op: Operation) -> Iterator[tuple[str, int, Value]]:
-    """Everything that the operation has read, in polls and in snapshots."""
+    """All records that the operation read, in polls and in snapshots."""
     yield from op.reads
     for snapshot in op.snapshots:
         for key, records in snapshot.records.items():

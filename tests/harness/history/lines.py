@@ -52,7 +52,7 @@ def from_line(line: str) -> Event | Decision:
 
 
 def read_history(paths: Iterable[Path], compacted: Iterable[str] = ()) -> History:
-    """The history in these files, of which each process has written to one. Half a last line is no event."""
+    """The history in these files, one per process. An incomplete last line is ignored."""
     events: list[Event] = []
     decisions: list[Decision] = []
     decided = False
@@ -75,7 +75,7 @@ def _items(path: Path) -> Iterator[Event | Decision]:
     lines = path.read_text().split("\n")
     for number, line in enumerate(lines):
         if number == len(lines) - 1:
-            return  # Empty, or what a killed process had not written to its end.
+            return  # Empty, or incomplete because the process was killed.
         yield from_line(line)
 
 
@@ -131,10 +131,10 @@ def _records(records: Mapping[str, list[list[Any]]]) -> dict[str, Records]:
 
 
 class Recorder:
-    """Records the operations of one process: each event goes to ``sink`` at once, before the next call is made.
+    """Records the operations of one process: each event is passed to ``sink`` immediately, before the next call.
 
-    ``clock`` gives the time of an event. It knows what the running operation was invoked with, so that its end only has
-    to say what is new.
+    ``clock`` returns the time of an event. The end of an operation contains only the fields that differ from its
+    invocation.
     """
 
     def __init__(self, process: str, clock: Callable[[], int], sink: Callable[[Event], object]) -> None:
@@ -153,7 +153,7 @@ class Recorder:
         self._write(Type.COMMITTING, (), {})
 
     def complete(self, kind: Type, value: Iterable[MicroOp] = (), **details: Any) -> None:
-        """The operation ended. Without a ``value`` it is the one that it was invoked with."""
+        """The operation ended. Without a ``value`` it keeps that of its invocation."""
         self._write(kind, value, details)
 
     def _write(self, kind: Type, value: Iterable[MicroOp], details: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ class Recorder:
 
 
 def to_file(file: TextIO) -> Callable[[Event], None]:
-    """A sink that appends to an open file, and hands every line to the operating system at once."""
+    """A sink that appends to an open file, and passes every line to the operating system immediately."""
 
     def sink(event: Event) -> None:
         file.write(to_line(event) + "\n")

@@ -1,7 +1,7 @@
-"""Which end an error means for an operation of a history: ``ok``, ``fail`` or ``info``.
+"""Maps errors to the outcome of an operation of a history: ``ok``, ``fail`` or ``info``.
 
-All errors of txnstore say that nothing happened, except :class:`~txnstore.errors.UnknownOutcomeError`. What is no error
-of txnstore (an interrupt, a timeout of the caller) leaves the outcome unknown.
+All errors of txnstore mean that nothing happened, except :class:`~txnstore.errors.UnknownOutcomeError`. Other errors
+(an interrupt, a timeout of the caller) leave the outcome unknown.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def outcome_of_call(error: BaseException | None) -> Type:
 def outcome_of_txn(commits: Sequence[BaseException | None], *, aborted: bool = False) -> Type:
     """The end of a transaction from the results of its calls of commit, in order; None is a success.
 
-    Nobody but its producer commits a transaction, so without a call it did not happen. A refusal after a call whose
-    outcome is unknown tells nothing: the earlier one may be why (stricter than Jepsen, which records ``fail``).
+    Only its producer commits a transaction, so without a call it did not happen. A refusal after a call of unknown
+    outcome leaves it unknown: the earlier call may be the cause (stricter than Jepsen, which records ``fail``).
     ``aborted``: an abort has succeeded.
     """
     if any(error is None for error in commits):

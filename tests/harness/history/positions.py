@@ -1,4 +1,4 @@
-"""Anomalies of order: what a process reads and writes goes forward without a gap. JEP-06 to JEP-10.
+"""Anomalies of order: a process reads and writes in increasing order without a gap. JEP-06 to JEP-10.
 
 Distances are counted in the version order, not in offsets, because markers and aborted records leave gaps.
 """
@@ -17,7 +17,7 @@ _EMPTY = KeyOrder()
 
 @dataclass
 class _Reader:
-    """Where a process is: for each key the last record of an ``ok`` operation, and that operation."""
+    """The position of a process: for each key the last record of an ``ok`` operation, and that operation."""
 
     last: dict[str, tuple[int, Value, Operation]] = field(default_factory=dict)
     subscribed: bool = False
@@ -67,7 +67,7 @@ def _inside(index: Index, op: Operation) -> Iterator[Anomaly]:
 
 
 def _step(index: Index, key: str, before: tuple[int, Value], after: tuple[int, Value]) -> str | None:
-    """What is wrong with reading these two after each other; None if nothing.
+    """The anomaly of reading these two records in this order; None if there is none.
 
     Values that are not in the version order (uncommitted ones) are compared by their offsets alone.
     """

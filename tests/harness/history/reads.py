@@ -1,4 +1,4 @@
-"""Anomalies of what was read: JEP-01 to JEP-05 and JEP-11."""
+"""Anomalies of reads: JEP-01 to JEP-05 and JEP-11."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def inconsistent_offsets(index: Index) -> Iterator[Anomaly]:
 
 
 def duplicates(index: Index) -> Iterator[Anomaly]:
-    """JEP-02: a value at two offsets of a key, whoever saw it there."""
+    """JEP-02: a value at two offsets of a key, for any observers."""
     for key, by_offset in index.seen.items():
         places: dict[Value, list[int]] = {}
         for offset, values in sorted(by_offset.items()):
@@ -31,7 +31,7 @@ def duplicates(index: Index) -> Iterator[Anomaly]:
 def aborted_reads(index: Index) -> Iterator[Anomaly]:
     """JEP-03 (G1a): a reader of committed records polled a value whose writer has failed.
 
-    What a poll returned is seen, whatever became of the operation that it was a part of.
+    The result of a poll counts, whatever the outcome of its operation is.
     """
     for op in index.operations:
         if not op.committed_reads:
@@ -63,7 +63,7 @@ def lost_writes(index: Index) -> Iterator[Anomaly]:
 
 
 def unseen(index: Index) -> Iterator[Anomaly]:
-    """JEP-05: a committed value that nobody polled, although a last phase has read its key from the beginning."""
+    """JEP-05: a committed value that was never polled, although a last phase read its key from the beginning."""
     final = {key for op in index.operations if op.final and op.type is Type.OK for key in _keys_read(op)}
     for (key, value), (op, send) in index.writers.items():
         if key not in final or not index.committed(op) or index.read((key, value)):

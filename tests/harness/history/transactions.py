@@ -34,7 +34,7 @@ def _must_show(index: Index, snapshot: Snapshot, send: Send) -> bool:
     if send.key not in snapshot.records or bounds is None or index.gone(send.key, offset or 0):
         return False
     if offset is None:
-        return bounds.lso == bounds.hw  # Wherever it is, nothing is undecided there.
+        return bounds.lso == bounds.hw  # Its offset is unknown, but the whole key is decided.
     return offset < bounds.lso
 
 
@@ -50,7 +50,7 @@ def _places(snapshot: Snapshot) -> set[tuple[str, int | str]]:
 
 
 def offsets_and_data(index: Index) -> Iterator[Anomaly]:
-    """JEP-17: in any snapshot, the outputs of a job are those of the inputs below its group's offset, no more no less.
+    """JEP-17: in any snapshot, the outputs of a job are exactly those of the inputs below its group's offset.
 
     A job makes at least one record of each input, and names it as the record's ``source``.
     """
@@ -63,7 +63,7 @@ def offsets_and_data(index: Index) -> Iterator[Anomaly]:
             limit = snapshot.groups[group].get(key, 0)
             for offset, candidates in by_offset.items():
                 if offset >= limit and any((send.key, send.value) in places for _, send in candidates):
-                    detail = f"group {group!r} is at {limit}, but the output of {offset} is there"
+                    detail = f"group {group!r} is at {limit}, but the output of {offset} exists"
                     yield anomaly("offsets-data-mismatch", detail, op, key=key)
             for offset, _ in snapshot.records[key]:
                 if offset < limit and not _output_may_be(index, snapshot, places, by_offset.get(offset, [])):
@@ -74,7 +74,7 @@ def offsets_and_data(index: Index) -> Iterator[Anomaly]:
 def _output_may_be(
     index: Index, snapshot: Snapshot, places: set[tuple[str, int | str]], candidates: list[tuple[Operation, Send]]
 ) -> bool:
-    """Whether one of the records made of an input is there, or may be where the snapshot does not show it yet."""
+    """Whether a record made of an input exists, or may exist above the LSO of the snapshot."""
     return any(
         (send.key, send.value) in places or (op.type is not Type.FAIL and not _must_show(index, snapshot, send))
         for op, send in candidates
@@ -105,7 +105,7 @@ def _inputs(op: Operation) -> dict[str, set[str]]:
 
 
 def consumed(index: Index) -> Iterator[Anomaly]:
-    """JEP-15: each record is consumed by one committed transaction of a group, at the end by exactly one."""
+    """JEP-15: at most one committed transaction of a group consumes each record, at the end exactly one."""
     counts = _consumers(index)
     for (group, key), by_offset in counts.items():
         for offset, operations in by_offset.items():
@@ -155,7 +155,7 @@ def epochs(index: Index) -> Iterator[Anomaly]:
 
 
 def zombies(index: Index) -> Iterator[Anomaly]:
-    """JEP-21: a commit that was asked for after another process had been initialised with the same id."""
+    """JEP-21: a commit that was requested after another process was initialised with the same id."""
     inits: dict[str, list[Operation]] = {}
     for op in index.operations:
         if op.f == "init" and op.type is Type.OK and op.transactional_id is not None:
@@ -181,7 +181,7 @@ def _newer(init: Operation, txn: Operation, inits: list[Operation]) -> bool:
 
 
 def wrong_outcomes(index: Index) -> Iterator[Anomaly]:
-    """JEP-22: the chains say something else than the client was told."""
+    """JEP-22: the chains contradict the answer to the client."""
     if index.history.decisions is None:
         return
     for op in index.operations:

@@ -1,7 +1,7 @@
 """A real Kafka broker of one node, driven in the language of the traces (DIF-02, DIF-03, DIF-06).
 
-It takes a folder with the jars of a Kafka release (its ``libs``) and Java 17. Nothing of the product needs it, and no
-test either: it records the traces that the tests replay.
+It takes a folder with the jars of a Kafka release (its ``libs``) and Java 17. Neither the package nor a
+test needs it: it records the traces that the tests replay.
 """
 
 from tests.harness.kafka.cluster import Cluster

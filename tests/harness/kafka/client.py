@@ -10,7 +10,7 @@ from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
 from tests.harness.kafka.requests import topic_partition
 
 TEXT = "org.apache.kafka.common.serialization.StringSerializer"
-#: What is sent waits for a flush or an end, as in the language: records linger for longer than any trace.
+#: Records linger for longer than any trace, so they wait for a flush or an end, as the trace language requires.
 SETTINGS = {
     "key.serializer": TEXT,
     "value.serializer": TEXT,
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 class ClientProducer:
-    """A ``KafkaProducer``. Its exceptions are those of Java; a record that cannot be sent raises at once."""
+    """A ``KafkaProducer``. Its exceptions are those of Java; a record that cannot be sent raises immediately."""
 
     def __init__(
         self, machine: VirtualMachine, cluster: Cluster, transactional_id: str | None, timeout_ms: int
@@ -44,7 +44,7 @@ class ClientProducer:
         self._wait_for_id()
 
     def _wait_for_id(self) -> None:
-        """Without transactions, a producer asks for its id in the background."""
+        """Without transactions, a producer requests its id in the background."""
         for _ in again("the producer should get an id"):
             if self.identity[0] >= 0:
                 return
@@ -67,7 +67,7 @@ class ClientProducer:
         self._futures.append((partition, future))
 
     def send_offsets(self, offsets: Mapping[str, int], group: str, claim: Claim) -> None:
-        """Send positions. Kafka's producer does it at once; what the coordinator refuses is raised by a flush."""
+        """Send positions immediately, as Kafka's producer does; a flush raises the errors of the coordinator."""
         consumer, positions = self._machine.kafka.clients.consumer, self._machine.java.util.HashMap()
         for name, offset in offsets.items():
             tp = self._machine.kafka.common.TopicPartition(*topic_partition(name))
@@ -86,29 +86,29 @@ class ClientProducer:
         return str(self._machine.field(self._manager, "currentState").name())
 
     def flush(self) -> dict[str, list[int]]:
-        """Send what waits: the offsets of the records."""
+        """Send the buffered records; returns their offsets."""
         self._raise()
         self._client.flush()
         return self._settled()
 
     def commit(self) -> dict[str, list[int]]:
-        """Send what waits, and commit."""
+        """Send the buffered records, and commit."""
         self._raise()
         self._client.commitTransaction()
         return self._settled()
 
     def abort(self) -> None:
-        """Drop what waits, and abort."""
+        """Drop the buffered records, and abort."""
         self._refusal = None
         self._client.abortTransaction()
         self._futures.clear()
 
     def close(self) -> None:
-        """Send what waits if there is no transaction; abort an open one."""
+        """Send the buffered records outside a transaction; abort an open one."""
         self._client.close()
 
     def kill(self) -> None:
-        """Forget it without another request."""
+        """Drop it without another request."""
         self._client.close(self._machine.java.time.Duration.ZERO)
 
     def _raise(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-#: One broker, no replicas, few internal partitions; what is timed out or deleted is looked for often (DIF-03).
+#: One broker, no replicas, few internal partitions; short intervals for timeouts and deletions (DIF-03).
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -70,7 +70,7 @@ class Cluster:
             raise
 
     def restart(self) -> None:
-        """Kill the broker, and start it again on what it has written."""
+        """Kill the broker, and start it again on its files."""
         self._stop()
         self._broker = self._start()
 
@@ -128,7 +128,7 @@ class VirtualMachine:
         self.kafka: Any = self.gateway.jvm.org.apache.kafka
 
     def close(self) -> None:
-        """End the JVM, whatever its clients wait for."""
+        """End the JVM without waiting for its clients."""
         self.gateway.close()
         self._process.kill()
         self._process.wait()
@@ -148,14 +148,14 @@ class VirtualMachine:
         return found
 
     def field(self, thing: Any, name: str) -> Any:
-        """What a private field holds."""
+        """The value of a private field."""
         field = thing.getClass().getDeclaredField(name)
         field.setAccessible(True)
         return field.get(thing)
 
 
 def again(what: str, seconds: float = 30.0) -> Iterator[None]:
-    """Once more and once more, with short pauses; then a :class:`TimeoutError` that says what has not happened."""
+    """Repeats with short pauses; then raises a :class:`TimeoutError` that names the missing event."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield

@@ -18,17 +18,17 @@ from tests.harness.kafka.groups import ClassicGroups, ConsumerGroups
 from tests.harness.kafka.requests import BrokerError, Requests
 from tests.harness.kafka.view import BrokerView
 
-#: Kafka's exceptions that are no answer of a broker.
+#: Kafka's exceptions that do not come from an answer of a broker.
 CLIENT_ERRORS = {
     "CommitFailedException": "COMMIT_FAILED",
     "IllegalStateException": "ILLEGAL_STATE",
     "TransactionalIdNotFoundException": "TRANSACTIONAL_ID_NOT_FOUND",
     "OffsetOutOfRangeException": "OFFSET_OUT_OF_RANGE",
 }
-#: After these nothing new is to be seen yet. A broker aborts by itself what has timed out while time passes: that is
-#: shown after the sweep (DIF-10). Kafka's producer sends positions at once: that is shown after the flush.
+#: Not observed after these. A broker aborts expired transactions by itself while time passes: observed after the
+#: sweep (DIF-10). Kafka's producer sends positions immediately: observed after the flush.
 UNSEEN = {"tick", "begin", "send", "send_offsets"}
-#: What passes by itself.
+#: Transient errors.
 UNDER_WAY = {
     "CONCURRENT_TRANSACTIONS",
     "COORDINATOR_LOAD_IN_PROGRESS",
@@ -64,7 +64,7 @@ class BrokerDriver:
             self._started = started.pop_all()
 
     def close(self) -> None:
-        """Stop all of it."""
+        """Stop the broker and its clients."""
         self._started.close()
 
     def apply(self, op: Op) -> dict[str, Any]:
@@ -82,14 +82,14 @@ class BrokerDriver:
         return {"answer": answer}
 
     def observe(self) -> dict[str, Any]:
-        """Everything that is compared after a step."""
+        """The observation that is compared after a step."""
         if self._last["op"] not in UNSEEN:
             self._observed = self._view.observe()
         return self._observed
 
     @staticmethod
     def _retried(call: Callable[[], Any]) -> Any:
-        """An end that is still under way is waited for, as every client does."""
+        """Wait for an end that is in progress, as every client does."""
         for _ in again("the broker should be ready"):
             try:
                 return call()
@@ -180,17 +180,17 @@ class BrokerDriver:
         return self._named(self._requests.end(op["id"], real, op["epoch"], commit=op["commit"]))
 
     def op_fence(self, op: Op) -> None:
-        """The administrator's init sets a time-out, too; 60 s are the default of a producer."""
+        """The administrator's init also sets a timeout; 60 s are the default of a producer."""
         options = self.machine.kafka.clients.admin.FenceProducersOptions().timeoutMs(60_000)
         self._view.admin.fenceProducers([op["id"]], options).all().get()
 
     def op_set_epoch(self, op: Op) -> None:
-        """As many inits as it takes."""
+        """Repeat inits up to the epoch."""
         known = self._view.describe(op["id"])
         while (missing := op["epoch"] - self._view.describe(op["id"]).producerEpoch()) > 0:
             self._requests.init(op["id"], known.transactionTimeoutMs(), None, times=missing)
 
-    # The world --------------------------------------------------------------------------------------------------------
+    # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:
         self._view.create_topic(op["topic"], op.get("partitions", 1))
@@ -199,7 +199,7 @@ class BrokerDriver:
         time.sleep(op["ms"] / 1000)
 
     def op_sweep(self, op: Op) -> None:
-        """The broker looks by itself for what has timed out: it is waited for."""
+        """Wait until the broker aborts the expired transactions by itself."""
         for _ in again("the broker should abort what has timed out"):
             if not any(self._timed_out(name) for name in self._view.transactional_ids("ONGOING")):
                 return
@@ -213,7 +213,7 @@ class BrokerDriver:
         self.cluster.restart()
 
     def op_compact(self, op: Op) -> None:
-        """Kafka's cleaner has another purpose; a compaction must change nothing that a reader sees."""
+        """Does nothing: Kafka's cleaner differs, and a compaction changes nothing that a reader sees."""
 
     def op_delete_records(self, op: Op) -> dict[str, int]:
         return {"log_start": self._requests.delete_records(op["partition"], op["offset"])}

@@ -38,7 +38,7 @@ class ClassicGroups:
         self._topics: dict[tuple[str, str], list[str]] = {}
 
     def join(self, group: str, name: str, instance: str | None, topics: Mapping[str, int]) -> dict[str, int]:
-        """``JoinGroup`` of a member, and of all others if there is a rebalance: the generation that they are told."""
+        """``JoinGroup`` of a member, and of all others in a rebalance; returns the new generation."""
         present = self._present.setdefault(group, [])
         present[:] = [
             other for other in present if instance is None or self._members.told(group, other).instance != instance
@@ -62,7 +62,7 @@ class ClassicGroups:
         self._rebalance(group, {})
 
     def _rebalance(self, group: str, waiting: dict[str, Pending]) -> None:
-        """Whoever hears of a rebalance joins it; once all are answered, all ask for their assignments."""
+        """Every member joins the rebalance; after all answers, all request their assignments."""
         joined: dict[str, Any] = {}
         for _ in again(f"group {group!r} should be stable", REBALANCE_SECONDS):
             for name in self._present[group]:
@@ -96,7 +96,7 @@ class ClassicGroups:
         return self._requests.post(self._api.JoinGroupRequest.Builder(data).build(JOIN_GROUP))
 
     def _must_join(self, group: str, name: str) -> bool:
-        """``Heartbeat``: whether a member is told to join again."""
+        """``Heartbeat``: whether a member has to join again."""
         told = self._members.told(group, name)
         data = self._message.HeartbeatRequestData().setGroupId(group).setGenerationId(told.generation)
         data.setMemberId(told.member_id).setGroupInstanceId(told.instance)
@@ -107,7 +107,7 @@ class ClassicGroups:
         return error is not None
 
     def _sync(self, group: str, name: str, joined: Any) -> None:
-        """``SyncGroup``. What is assigned to whom plays no part in a commit, so nobody is assigned anything."""
+        """``SyncGroup`` with empty assignments, which do not matter for a commit."""
         told = replace(self._members.told(group, name), generation=joined.generationId())
         data = self._message.SyncGroupRequestData().setGroupId(group).setGenerationId(told.generation)
         data.setMemberId(told.member_id).setGroupInstanceId(told.instance)
@@ -131,7 +131,7 @@ class ConsumerGroups:
         self._topics: dict[tuple[str, str], dict[str, int]] = {}
 
     def join(self, group: str, name: str, instance: str | None, topics: Mapping[str, int]) -> None:
-        """The first heartbeat of a member, and those of all others. How far the epoch goes says nothing to anybody."""
+        """The first heartbeat of a member, and those of all others. The value of the epoch is not compared."""
         for other in self._present(group):
             told = self._members.told(group, other)
             if instance is not None and told.instance == instance:
@@ -142,7 +142,7 @@ class ConsumerGroups:
         self._settle(group)
 
     def leave(self, group: str, claim: Claim) -> None:
-        """The last heartbeat of a member, after which the others are told what is theirs."""
+        """The last heartbeat of a member, after which the others get their new assignments."""
         self._heartbeat(group, replace(claim, generation=LEAVING), [])
         for name in self._members.named(group, [claim.member_id]):
             del self._owned[group, name]
@@ -152,7 +152,7 @@ class ConsumerGroups:
         return [name for of, name in self._owned if of == group]
 
     def _settle(self, group: str) -> None:
-        """Heartbeats of all, until all are at one epoch and every partition is somebody's."""
+        """Heartbeats of all, until all have one epoch and every partition is assigned."""
         names = self._present(group)
         for _ in again(f"group {group!r} should be stable", REBALANCE_SECONDS):
             if not names or self._settled(group, names):

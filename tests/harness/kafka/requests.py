@@ -42,7 +42,7 @@ class Requests:
         self._message: Any = machine.kafka.common.message
 
     def find_coordinators(self) -> None:
-        """``FindCoordinator`` for a transactional id and for a group: a new broker makes its internal topics then."""
+        """``FindCoordinator`` for a transactional id and for a group, to create the internal topics."""
         for kind in (
             self._api.FindCoordinatorRequest.CoordinatorType.TRANSACTION,
             self._api.FindCoordinatorRequest.CoordinatorType.GROUP,
@@ -56,7 +56,7 @@ class Requests:
     def init(
         self, transactional_id: str | None, timeout_ms: int, expected: tuple[int, int] | None, times: int = 1
     ) -> tuple[int, int]:
-        """``InitProducerId``, so many times: the last producer id and its epoch."""
+        """``InitProducerId``, ``times`` times: the last producer id and its epoch."""
         producer_id, epoch = expected if expected is not None else (-1, -1)
         data = self._message.InitProducerIdRequestData()
         data.setTransactionalId(transactional_id).setTransactionTimeoutMs(timeout_ms)
@@ -147,7 +147,7 @@ class Requests:
                 self.check(partition.errorCode())
 
     def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> tuple[int, int]:
-        """``EndTxn``: the identity that goes on."""
+        """``EndTxn``: the identity of the next transaction."""
         data = self._message.EndTxnRequestData().setTransactionalId(transactional_id).setCommitted(commit)
         data.setProducerId(producer_id).setProducerEpoch(epoch)
         answer = self.send(self._api.EndTxnRequest.Builder(data, True).build(END_TXN)).data()
@@ -201,7 +201,7 @@ class Requests:
             raise BrokerError(name)
 
     def send(self, request: Any, times: int = 1) -> Any:
-        """Send a request, so many times, and wait for the last answer."""
+        """Send a request ``times`` times, and wait for the last answer."""
         with self.post(request, times) as pending:
             return pending.answer()
 
@@ -231,7 +231,7 @@ class Pending:
         self._parsed = parsed
 
     def ready(self, seconds: float) -> bool:
-        """Whether the answer is there, at the latest after so long."""
+        """Whether the answer has arrived within a time."""
         return bool(select.select([self._connection], [], [], seconds)[0])
 
     def answer(self) -> Any:

@@ -1,4 +1,4 @@
-"""What is observed of a broker after a step, through Kafka's consumer and administration, and from its files."""
+"""Observes a broker after a step, through Kafka's consumer and administration, and from its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = struct.Struct(">qiibIhiqqqhii")
 OVERHEAD = 12
 #: The attribute of a batch that holds a marker.
 CONTROL = 0x20
-#: Before the key in a marker: its length, attributes, timestamp and offset deltas, the length of the key; a byte each.
+#: Before the key in a marker: its length, attributes, timestamp and offset deltas, the key's length; one byte each.
 KEY_IN_CONTROL_RECORD = 5
 
 
@@ -59,7 +59,7 @@ class BrokerView:
         return self._machine.kafka.clients.consumer.KafkaConsumer(self._machine.properties(settings))
 
     def create_topic(self, name: str, count: int) -> None:
-        """Create a topic, and wait until the broker has heard of it."""
+        """Create a topic, and wait until the broker knows it."""
         from py4j.protocol import Py4JJavaError
 
         self.admin.createTopics([self._admin_api.NewTopic(name, count, 1)]).all().get()
@@ -70,7 +70,7 @@ class BrokerView:
                 return
 
     def observe(self) -> dict[str, Any]:
-        """Everything that is compared after a step."""
+        """The observation that is compared after a step."""
         self.wait_until_quiet()
         starts = self.offsets("earliest")
         stable, ends = self.end_offsets("read_committed"), self.end_offsets("read_uncommitted")
@@ -93,7 +93,7 @@ class BrokerView:
         }
 
     def wait_until_quiet(self) -> None:
-        """Wait until no end of a transaction is under way (DIF-08)."""
+        """Wait until no end of a transaction is in progress (DIF-08)."""
         for _ in again("all transactions should be complete"):
             if not any(self._state(name).startswith("PREPARE") for name in self.transactional_ids()):
                 return
@@ -106,14 +106,14 @@ class BrokerView:
         return [name for name in found if state is None or self._state(name) == state]
 
     def describe(self, name: str) -> Any:
-        """What the coordinator tells of a transactional id."""
+        """The coordinator's description of a transactional id."""
         return self.admin.describeTransactions([name]).description(name).get()
 
     def _state(self, name: str) -> str:
         return _upper(self.describe(name).state().toString())
 
     def transaction(self, name: str) -> dict[str, Any]:
-        """The columns of a trace; the groups are not told."""
+        """The columns of a trace; Kafka does not describe the groups."""
         found = self.describe(name)
         partitions = [f"{tp.topic()}-{tp.partition()}" for tp in found.topicPartitions()]
         return {

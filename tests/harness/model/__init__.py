@@ -1,7 +1,7 @@
 """A small Kafka to compare with: lists, no I/O, nothing of txnstore (DIF-13).
 
-It is meant to be right at a glance, not fast: what can be read off a log by looking at all of it is not kept anywhere
-else. The rules are those of KIP-98 with KIP-360, KIP-447 and KIP-890 (``transaction.version`` 2).
+It is simple, not fast: it stores nothing that can be computed from the whole log. The rules are those
+of KIP-98 with KIP-360, KIP-447 and KIP-890 (``transaction.version`` 2).
 """
 
 from tests.harness.model.broker import Broker, Identity, Transaction

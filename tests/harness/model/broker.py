@@ -18,7 +18,7 @@ MAX_TIMEOUT_MS = 900_000
 
 @dataclass(frozen=True)
 class Identity:
-    """Who asks: the producer id and epoch, and the transactional id if there is one."""
+    """The identity in a request: the producer id and epoch, and the transactional id if there is one."""
 
     producer_id: int
     epoch: int
@@ -27,7 +27,7 @@ class Identity:
 
 @dataclass
 class Transaction:
-    """What the coordinator knows of a transactional id.
+    """The coordinator's state of a transactional id.
 
     ``last``: the producer id and epoch of the transaction that ended last, or that a repeated init may carry.
     """
@@ -107,11 +107,11 @@ class Broker:
             raise RefusedError("PRODUCER_FENCED")
         if txn.state == "ONGOING":
             self.finish(transactional_id, "ABORT")
-            if expected is not None:  # That was the bump which it has asked for (KIP-360).
+            if expected is not None:  # The epoch bump that it requested before (KIP-360).
                 txn.state, txn.timeout_ms = "EMPTY", timeout_ms
                 return Identity(*txn.current, transactional_id)
         self._bump(transactional_id, txn)
-        # Only who has asked for the bump by its own identity may ask again (INIT-10).
+        # Only an instance that requested the bump with its own identity may repeat it (INIT-10).
         txn.state, txn.timeout_ms, txn.last = "EMPTY", timeout_ms, expected
         return Identity(*txn.current, transactional_id)
 
@@ -150,7 +150,7 @@ class Broker:
         self._join(txn, set(partitions), set())
 
     def produce(self, who: Identity, data: list[Data], offsets: list[Offsets] | None = None) -> list[tuple[int, bool]]:
-        """Append batches and pending offsets: all or nothing. The base offset of each, and whether it was there."""
+        """Append batches and pending offsets: all or nothing. Returns base offsets, and whether each is a duplicate."""
         transactional = who.transactional_id is not None
         txn = self._fence(who) if transactional else None
         if txn is None and self.owners.get(who.producer_id) is not None:
@@ -200,7 +200,7 @@ class Broker:
         return Identity(*txn.current, who.transactional_id)
 
     def _end_again(self, txn: Transaction, who: Identity, outcome: str) -> Identity:
-        """The answer was lost, so the same call comes again with the identity of then (TV2-03)."""
+        """Answers a repeated end, which carries the identity of the first one (TV2-03)."""
         if txn.last != (who.producer_id, who.epoch) or txn.state not in {"COMPLETE_COMMIT", "COMPLETE_ABORT"}:
             raise RefusedError("PRODUCER_FENCED")
         if txn.state != f"COMPLETE_{outcome}":
@@ -220,7 +220,7 @@ class Broker:
         txn.partitions, txn.groups = set(), set()
 
     def sweep(self) -> list[str]:
-        """Abort what is open for longer than its time-out, with the bump that fences its owner (TMO-01, TMO-02)."""
+        """Abort transactions past their timeout, with the bump that fences their producers (TMO-01, TMO-02)."""
         expired = [
             name
             for name, txn in sorted(self.transactions.items())
@@ -256,7 +256,7 @@ class Broker:
             self.group(item.group).log.append(Write(partition, offset, producer_id))
 
     def group(self, name: str) -> Group:
-        """A group; it is there as soon as somebody asks."""
+        """A group, created on first use."""
         return self.groups.setdefault(name, Group())
 
 

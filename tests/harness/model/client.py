@@ -1,4 +1,4 @@
-"""A producer as an application holds it: its state, its buffer, its sequences (API-01).
+"""A producer of an application: its state, its buffer, its sequences (API-01).
 
 Records wait in the buffer until a flush or a commit; then the records of a partition are one batch.
 """
@@ -42,7 +42,7 @@ class Producer:
         return self.identity.transactional_id is not None
 
     def begin(self) -> None:
-        """Begin a transaction; the broker hears nothing of it (API-02)."""
+        """Begin a transaction without a request (API-02)."""
         self._check(None)
         if not self.transactional or self.state != "READY":
             raise RefusedError("INVALID_TXN_STATE")
@@ -62,7 +62,7 @@ class Producer:
             self.offsets.append(offsets)
 
     def flush(self) -> dict[str, list[int]]:
-        """Write what waits; the offsets that the records got."""
+        """Write the buffered records; returns their offsets."""
         self._check(None)
         if self.state == "ABORTABLE_ERROR":
             raise RefusedError("INVALID_TXN_STATE")
@@ -89,7 +89,7 @@ class Producer:
         }
 
     def commit(self) -> dict[str, list[int]]:
-        """Write what waits, then commit; nothing is asked of the broker if there is nothing to commit (API-07)."""
+        """Write the buffered records, then commit; an empty transaction sends no request (API-07)."""
         self._check("IN_TRANSACTION")
         written = self._write()
         if self.started:
@@ -98,7 +98,7 @@ class Producer:
         return written
 
     def abort(self) -> None:
-        """Drop what waits, then abort (API-06)."""
+        """Drop the buffered records, then abort (API-06)."""
         self._check(None)
         if self.state not in {"IN_TRANSACTION", "ABORTABLE_ERROR"}:
             raise RefusedError("INVALID_TXN_STATE")
@@ -118,20 +118,20 @@ class Producer:
         self._new_transaction()
 
     def close(self) -> None:
-        """Write or abort what is open, then refuse everything (API-11)."""
+        """Flush the buffer or abort the open transaction, then refuse every call (API-11)."""
         try:
             if not self.transactional and self.state == "READY":
                 self._write()
             elif self.state in {"IN_TRANSACTION", "ABORTABLE_ERROR"}:
                 self.abort()
         except RefusedError as refused:
-            if refused.error != "PRODUCER_FENCED":  # Who fenced it has aborted what was open.
+            if refused.error != "PRODUCER_FENCED":  # The newer instance has aborted the open transaction.
                 raise
         finally:
             self.state = "CLOSED"
 
     def _check(self, state: str | None) -> None:
-        """A closed or failed producer does nothing any more; another wrong state is the caller's mistake (ERR-06)."""
+        """Raise for a closed or failed producer, and for a call in another wrong state (ERR-06)."""
         if self.state == "CLOSED":
             raise RefusedError("PRODUCER_CLOSED")
         if self.state == "FATAL_ERROR":

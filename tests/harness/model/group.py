@@ -1,7 +1,7 @@
-"""The offsets of one consumer group: a log of writes and markers, as the offsets topic is one.
+"""The offsets of one consumer group: a log of writes and markers, like Kafka's offsets topic.
 
-The offset of a partition is that of the last write in the log that took effect: a plain one at once, one of a
-transaction with its commit marker. So log order decides, not the order of the commits (OFF-11).
+The offset of a partition is that of the last write in the log that took effect: a plain one
+immediately, one of a transaction with its commit marker. So log order decides, not the order of commits (OFF-11).
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class Marker:
 
 @dataclass(frozen=True)
 class Claim:
-    """Who commits as which member: ``instance`` is the name of a static one."""
+    """The membership that a commit carries; ``instance`` is the name of a static member."""
 
     member: str = ""
     generation: int = -1
     instance: str | None = None
 
 
-#: What a commit claims that names no member.
+#: The membership of a commit that names no member.
 NOBODY = Claim()
 
 
 class Group:
     """The offsets of a group, and its members, each with its static name or None.
 
-    A change of the members is complete at once: whoever is a member then has heard of the new generation.
+    A change of the members takes one step: all members have the new generation afterwards.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Group:
         self.members[member] = instance
 
     def leave(self, claim: Claim) -> None:
-        """A member goes; one that was replaced cannot."""
+        """Remove a member; one that was replaced cannot leave."""
         self._check_member(claim)
         del self.members[claim.member]
         self.generation += 1
@@ -70,7 +70,8 @@ class Group:
     def check(self, claim: Claim, *, transactional: bool) -> None:
         """Fence a commit by member, static name and generation (OFF-06, OFF-08).
 
-        Without a generation nobody has to be a member while nobody is one; without any claim a transaction never has.
+        Without a generation a commit is accepted while the group is empty; without any membership a transaction's
+        commit always is.
         """
         if claim.generation < 0 and not self.members:
             return
@@ -93,7 +94,7 @@ class Group:
         return next((name for name, known in self.members.items() if instance is not None and known == instance), None)
 
     def outcome(self, place: int) -> str | None:
-        """What became of the write at this place of the log; None while that is not decided."""
+        """The outcome of the write at this index of the log; None while it is undecided."""
         write = self.log[place]
         assert isinstance(write, Write)
         if write.producer_id is None:

@@ -1,7 +1,7 @@
-"""One partition: a list of batches and control markers, and what follows from it.
+"""One partition: a list of batches and control markers, with the values computed from it.
 
-Each record and each marker takes one offset. Nothing is remembered beside the list but the log start and the index of
-aborted transactions, whose entries tell the LSO of their moment (LSO-06).
+Each record and each marker takes one offset. Only the log start and the index of aborted transactions are stored
+besides the list; an entry of the index contains the LSO at the time of the abort (LSO-06).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RefusedError(Exception):
 
 @dataclass
 class Batch:
-    """Records that were appended together; or one control marker, which says how a transaction ended."""
+    """Records that were appended together; or one control marker with the outcome of a transaction."""
 
     base: int
     producer_id: int = NO_PRODUCER
@@ -55,7 +55,7 @@ class Log:
     def __init__(self) -> None:
         self.start = 0
         self.batches: list[Batch] = []
-        #: Producer id, first offset, offset of the abort marker, LSO at that moment.
+        #: Producer id, first offset, offset of the abort marker, LSO at the time of the abort.
         self.aborted: list[tuple[int, int, int, int]] = []
 
     @property
@@ -81,12 +81,12 @@ class Log:
         return max(self.start, min(self.open_transactions().values(), default=self.end))
 
     def outcome(self, batch: Batch) -> str | None:
-        """What the next marker of its producer says of a transactional batch; None while there is none."""
+        """The outcome of a transactional batch, from the next marker of its producer; None while there is none."""
         later = (other for other in self.batches if other.base > batch.base)
         return next((other.marker for other in later if other.marker and other.producer_id == batch.producer_id), None)
 
     def mark(self, producer_id: int, epoch: int, outcome: str) -> None:
-        """Write the control marker of a transaction; it takes an offset, data or not (CTL-02, END-09)."""
+        """Write the control marker of a transaction; it takes an offset, also without data (CTL-02, END-09)."""
         first = self.open_transactions().get(producer_id)
         marker = Batch(self.end, producer_id, epoch, marker=outcome)
         self.batches.append(marker)
@@ -98,7 +98,7 @@ class Log:
     def append(
         self, producer_id: int, epoch: int, sequence: int, records: list[Record], *, transactional: bool
     ) -> tuple[Batch, bool]:
-        """The batch, and whether it was there already; :meth:`check` has accepted it."""
+        """Append a batch that :meth:`check` accepted; returns it, and whether it is a duplicate."""
         duplicate = self.check(producer_id, epoch, sequence, len(records), transactional=transactional)
         if duplicate is not None:
             return duplicate, True
@@ -107,22 +107,22 @@ class Log:
         return batch, False
 
     def epoch_of(self, producer_id: int) -> int | None:
-        """The epoch of the last thing that a producer id has in this log; its marker bumps it (SEQ-09)."""
+        """The epoch of the last batch or marker of a producer id in this log; a marker bumps it (SEQ-09)."""
         return next((batch.epoch for batch in reversed(self.batches) if batch.producer_id == producer_id), None)
 
     def window(self, producer_id: int) -> list[Batch]:
-        """The batches of the current epoch that a retry is recognised by: the last five (SEQ-03, SEQ-06)."""
+        """The last five batches of the current epoch, by which a retry is recognised (SEQ-03, SEQ-06)."""
         epoch = self.epoch_of(producer_id)
         mine = (batch for batch in self.batches if batch.producer_id == producer_id and not batch.marker)
         return [batch for batch in mine if batch.epoch == epoch][-WINDOW:]
 
     def check(self, producer_id: int, epoch: int, sequence: int, records: int, *, transactional: bool) -> Batch | None:
-        """Refuse a batch, or say which one it repeats (SEQ-01 to SEQ-09)."""
+        """Refuse a batch, or return the one that it repeats (SEQ-01 to SEQ-09)."""
         if producer_id == NO_PRODUCER:
             return None
         known = self.epoch_of(producer_id)
         if known is None:
-            # The state of an idempotent producer may have expired, so any sequence is good (SEQ-08).
+            # The state of an idempotent producer may have expired, so any sequence is accepted (SEQ-08).
             expected = 0 if transactional else sequence
         elif epoch < known:
             raise RefusedError("INVALID_PRODUCER_EPOCH")
@@ -142,7 +142,7 @@ class Log:
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def limit(self, isolation: str) -> int:
-        """Where a reader stops (LSO-11)."""
+        """The offset at which a reader stops (LSO-11)."""
         return self.last_stable_offset if isolation == "read_committed" else self.end
 
     def visible(self, isolation: str) -> list[tuple[int, str | None, str | None]]:
@@ -156,13 +156,13 @@ class Log:
         ]
 
     def fetch(self, offset: int, isolation: str) -> list[tuple[int, str | None, str | None]]:
-        """What a reader gets from an offset on; outside of the log it is told so (LSO-12)."""
+        """The records that a reader gets from an offset on; an offset outside of the log is an error (LSO-12)."""
         if not self.start <= offset <= self.end:
             raise RefusedError("OFFSET_OUT_OF_RANGE")
         return [found for found in self.visible(isolation) if found[0] >= offset]
 
     def delete_before(self, offset: int) -> None:
-        """Move the log start; undecided records stay (D1); Kafka moves it up to the end."""
+        """Move the log start; undecided records stay, whereas Kafka moves it up to the end (D1)."""
         if not self.start <= offset <= self.end:
             raise RefusedError("OFFSET_OUT_OF_RANGE")
         self.start = min(offset, self.last_stable_offset)

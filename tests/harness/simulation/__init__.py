@@ -2,7 +2,7 @@
 
 The clients of a run are real ones (producers, consumers, scans, compactions), each in a process of its own, with a
 wrong clock. A seeded scheduler interleaves them at every request to a storage in memory that fails in every way.
-Afterwards what they saw is compared with what the entries in the bucket say. One seed is one run, bit for bit.
+Afterwards the observations are compared with the entries in the bucket. One seed is one run, bit for bit.
 
     python -m tests.harness.simulation --seed 42 --trace
 """

@@ -21,7 +21,7 @@ from tests.harness.simulation.shrink import shrink
 from tests.harness.simulation.simulation import Run, simulate
 from txnstore.core.routing import MAX_CHAINS
 
-#: Failing seeds that are shrunk: each takes as long as some dozens of runs.
+#: The maximum number of failing seeds to shrink: each takes as long as some dozens of runs.
 _SHRUNK = 3
 
 
@@ -43,7 +43,7 @@ def show(run: Run, *, trace: bool) -> None:
 
 
 def many(first: int, count: int, chains: int | None, jobs: int) -> int:
-    """Run a range of seeds; print a summary, and failing ones as small as they get. The number of failing ones."""
+    """Run a range of seeds; print a summary, and the failing ones after shrinking. Returns the number of failures."""
     failed: list[int] = []
     requests, mishaps, operations = 0, Counter[str](), Counter[str]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
@@ -85,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", type=_settings, help="run exactly this (JSON, as a run prints it)")
     parser.add_argument("--trace", action="store_true", help="print each request and each operation")
     parser.add_argument("--shrink", action="store_true", help="look for a smaller run with an anomaly")
-    parser.add_argument("--seeds", type=int, default=100, help="run so many seeds (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=100, help="the number of seeds to run (default: %(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: %(default)s)")
-    parser.add_argument("--chains", type=_chains, help="the number of chains (default: the seed tells)")
+    parser.add_argument("--chains", type=_chains, help="the number of chains (default: drawn from the seed)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     with quiet():

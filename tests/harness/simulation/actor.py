@@ -12,12 +12,12 @@ from txnstore.testing.faults import SimulatedCrash
 
 T = TypeVar("T")
 
-#: What a client is ready to see: the storage is away. Every other error is expected by name, or an anomaly.
+#: The error of an unavailable storage, which every client expects. Other errors are expected by name, or an anomaly.
 PATIENCE = 6
 
 
 class Actor(ABC):
-    """Does ``left`` operations, in as many processes as that takes. ``name`` is ``kind:name/instance``."""
+    """Runs ``left`` operations, in one process after the other. ``name`` is ``kind:name/instance``."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -30,10 +30,10 @@ class Actor(ABC):
 
     @abstractmethod
     def live(self, process: Process) -> None:
-        """What a process does until it ends by itself; counts ``left`` down."""
+        """The operations of a process until it ends by itself; decrements ``left``."""
 
     def run(self) -> None:
-        """One process after the other, until everything is done."""
+        """One process after the other, until all operations are done."""
         while self.left > 0:
             self.client = ""
             try:
@@ -43,7 +43,7 @@ class Actor(ABC):
             except SimulatedCrash:
                 self._died()
             except StorageError:
-                self.pause(1_000)  # It could not even open the store.
+                self.pause(1_000)  # The store could not be opened.
 
     def renamed(self, process: Process) -> Process:
         """The same process under another name in the history, for a new client in it."""
@@ -55,24 +55,24 @@ class Actor(ABC):
         if self.client:
             self.world.history.crashed(self.client)
         self.left -= 1
-        # Some come back at once, some after every time-out.
+        # Some restart immediately, some after all timeouts.
         self.pause(self.rng.choice((10, 1_000, 300_000)))
 
     def pause(self, ms: int) -> None:
-        """Do nothing for up to so many milliseconds."""
+        """Pause for a random time of at most ``ms`` milliseconds."""
         self.world.scheduler.sleep(self.rng.randint(1, ms))
 
     def breathe(self) -> None:
-        """The time between two operations: mostly short, now and then longer than every time-out."""
+        """The time between two operations: mostly short, now and then longer than every timeout."""
         self.pause(self.world.settings.pace_ms if self.rng.random() < 0.97 else 300_000)
 
     def next_operation(self) -> bool:
-        """Whether there is one more to do."""
+        """Whether another operation remains."""
         self.left -= 1
         return self.left >= 0
 
     def insist(self, call: Callable[[], T]) -> T:
-        """The answer of a call that may be repeated as it is."""
+        """The result of a call that may be repeated unchanged."""
         for _ in range(PATIENCE - 1):
             try:
                 return call()
@@ -81,7 +81,7 @@ class Actor(ABC):
         return call()
 
     def unexpected(self, process: Process, what: str, error: BaseException) -> None:
-        """An error that no client should ever see."""
+        """Report an error that no client should see."""
         self.world.anomalies.append(f"unexpected-error: {process.name} {what}: {type(error).__name__}: {error}")
 
     def check_expected(

@@ -1,4 +1,4 @@
-"""Compares what the clients of a run observed with what the entries say."""
+"""Compares the observations of the clients of a run with the entries."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.harness.simulation.world import PASSING, World
 from txnstore.core.model import Outcome
 from txnstore.store import Store
 
-#: How often a record is there that an operation of each type has sent.
+#: How many copies of a record may exist, by the type of the operation that sent it.
 _WANTED = {"ok": {1}, "fail": {0}, "info": {0, 1}}
 Pairs = list[tuple[int, int]]
 
 
 def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
-    """JEP-22: ok is there whole, fail is not there, info is there whole or not at all; and nothing is there twice."""
+    """JEP-22: the records of ok exist, of fail do not, of info all or none; and there are no duplicates."""
     places = journal.places()
     for operation in history:
         if operation.f not in ("txn", "send") or operation.type not in _WANTED:
@@ -34,14 +34,14 @@ def outcomes(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
             if len(found) > 1:
                 yield f"duplicate: {value} is committed at {[(r.key, r.offset) for r in found]}"
             if found and (_name(found[0].key) != micro[1] or offset not in (None, found[0].offset)):
-                yield f"wrong-offset: {operation.process} was told {micro}, it is at {found[0]}"
+                yield f"wrong-offset: {operation.process} got {micro}, but it is at {found[0]}"
         wanted = _WANTED[operation.type]
         if landed and (len(set(landed)) > 1 or not set(landed) <= wanted):
             yield f"wrong-outcome: {operation.process} {operation.type} {operation.value}: committed {landed}"
 
 
 def fences(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
-    """TV2-02: a commit that has happened is only answered with *fenced* if somebody took over in the meantime."""
+    """TV2-02: a committed transaction is answered with *fenced* only if a newer instance was initialised meanwhile."""
     operations = list(history)
     names: dict[str, str] = {}
     begun: dict[str, int] = {}
@@ -70,11 +70,11 @@ def fences(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
         if not any(
             name == names[who] and other != who and first < at and last > since for name, other, first, last in inits
         ):
-            yield f"fenced-by-nobody: {who} was told {operation.error}, but {values} are committed"
+            yield f"fenced-without-cause: {who} got {operation.error}, but {values} are committed"
 
 
 def polls(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
-    """Consumers without a group read from the beginning: every record that they may see, once, in order."""
+    """Consumers without a group read from the beginning every visible record once, in order."""
     positions: dict[tuple[str, str], int] = {}
     for operation in history:
         if operation.f != "poll" or operation.type != "ok":
@@ -87,7 +87,7 @@ def polls(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
 
 
 def _run(who: str, key: str, at: int, pairs: Pairs, journal: Journal, *, isolated: bool) -> Iterator[str]:
-    """From ``at`` on, these pairs are what the log holds, without a gap that matters."""
+    """Whether these pairs are the records of the log from ``at`` on, without a gap in the visible ones."""
     log = journal.logs.get(key, [])
     limit = pairs[-1][0] + 1
     below = log[bisect_left(log, at, key=_offset) : bisect_left(log, limit, key=_offset)]
@@ -103,7 +103,7 @@ def _run(who: str, key: str, at: int, pairs: Pairs, journal: Journal, *, isolate
 
 
 def snapshots(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
-    """A snapshot holds exactly what is stable in it, and of a transaction all or nothing (JEP-16, LSO-19)."""
+    """A snapshot contains exactly its stable records, and of a transaction all or nothing (JEP-16, LSO-19)."""
     records: dict[tuple[int, int], list[Written]] = {}
     for log in journal.logs.values():
         for record in log:
@@ -145,7 +145,7 @@ def _snapshot(
 
 
 def ends(history: Iterable[Operation]) -> Iterator[str]:
-    """JEP-18: who asks after another was answered sees no lower log start, LSO or HW."""
+    """JEP-18: a later query returns no lower log start, LSO or HW than an earlier answer."""
     highest: dict[str, tuple[int, ...]] = {}
     before: dict[str, dict[str, tuple[int, ...]]] = {}
     for operation in history:
@@ -162,7 +162,7 @@ def ends(history: Iterable[Operation]) -> Iterator[str]:
 
 
 def deletions(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
-    """What is sent after the deletion of a topic was answered is never in it: it would be acknowledged, and lost."""
+    """Records sent after the acknowledged deletion of a topic are not in it: they would be acknowledged, and lost."""
     places = journal.places()
     deleted: dict[str, int] = {}
     begun: dict[str, int] = {}
@@ -186,12 +186,12 @@ def _values(operation: Operation) -> Iterator[int]:
 
 
 def _name(key: str) -> str:
-    """The key as clients know it, who cannot tell the lives of a topic apart."""
+    """The key as clients use it, which does not distinguish a topic from a recreated one."""
     return key.partition("@")[0]
 
 
 def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
-    """JEP-05, JEP-19: after recovery nothing hangs, and everything that was committed can be read, and nothing else."""
+    """JEP-05, JEP-19: after recovery no transaction hangs, and exactly the committed records can be read."""
     state = store._connection.view()
     for tp, partition in sorted(state.partitions.items()):
         if partition.last_stable_offset != partition.high_watermark:

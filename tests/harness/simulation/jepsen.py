@@ -1,4 +1,4 @@
-"""The history of a run for the checker of :mod:`tests.harness.history`, which knows nothing of the simulation."""
+"""The history of a run for the checker of :mod:`tests.harness.history`, which is independent of the simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.harness.simulation.journal import Journal
 from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.world import PASSING, Copied
 
-#: Jobs stop in the middle of a run, so what they have not consumed is no loss.
+#: Jobs stop in the middle of a run, so unconsumed records are not lost.
 _ALLOWED = frozenset({"unconsumed"})
 
 
@@ -64,7 +64,7 @@ def _micro_ops(operation: Operation, copied: dict[int, Copied]) -> Iterator[Micr
     if operation.f in ("txn", "send", "poll"):
         for micro in operation.value:
             if micro[0] == "send" and micro[1].startswith(f"{PASSING}-"):
-                continue  # Nobody reads it, and its offsets begin again; :mod:`.checks` looks at it.
+                continue  # It has no readers, and its offsets begin again; :mod:`.checks` checks it.
             yield from _micro_op(micro, copied)
     elif operation.f in ("assign", "subscribe"):
         yield Assign(tuple(operation.value))

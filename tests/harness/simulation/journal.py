@@ -26,7 +26,7 @@ TxnId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A record at its place. ``txn`` is None outside of transactions."""
+    """A record with its key and offset. ``txn`` is None outside of transactions."""
 
     key: str
     offset: int
@@ -36,7 +36,7 @@ class Written:
 
 @dataclass(slots=True)
 class Journal:
-    """The logs by partition, the decisions by transaction, and what does not fit together."""
+    """The logs by partition, the decisions by transaction, and the contradictions between them."""
 
     logs: dict[str, list[Written]] = field(default_factory=dict)
     outcomes: dict[TxnId, Outcome] = field(default_factory=dict)
@@ -45,11 +45,11 @@ class Journal:
     anomalies: list[str] = field(default_factory=list)
 
     def committed(self, record: Written) -> bool:
-        """Whether read_committed may ever see it."""
+        """Whether read_committed may return it."""
         return record.txn is None or self.outcomes.get(record.txn) is Outcome.COMMIT
 
     def places(self) -> dict[int, list[Written]]:
-        """Where each value is."""
+        """The records of each value."""
         found: dict[int, list[Written]] = {}
         for log in self.logs.values():
             for record in log:
@@ -96,7 +96,7 @@ def _events(bucket: Bucket, chain: int) -> Iterator[object]:
 
 
 def life(name: str, number: int, topic_id: str) -> str:
-    """The key of a partition of a topic that is created again under its name: each life is a log of its own."""
+    """The key of a partition of a topic that is recreated under its name: each topic id has its own log."""
     return f"{name}-{number}@{topic_id}"
 
 
@@ -149,7 +149,7 @@ def _decided(journal: Journal, newest: dict[str, TxnId], event: TxnPrepared) -> 
 
 
 def _newer(journal: Journal, newest: dict[str, TxnId], name: str, txn: TxnId, what: str) -> None:
-    """Each grant of an identity is above all before it (JEP-20)."""
+    """Each granted identity is higher than all before it (JEP-20)."""
     if txn <= newest.get(name, (-1, -1)):
         journal.anomalies.append(f"epoch-regression: {what} of {name!r} granted {txn} after {newest[name]}")
     newest[name] = txn

@@ -1,4 +1,4 @@
-"""Locks for scheduled threads: a thread that waits gives up its turn instead of stopping the run."""
+"""Locks for scheduled threads: a waiting thread yields its turn instead of blocking the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness.simulation.scheduler import Scheduler, Task
 
 
 class SimulatedLock:
-    """A ``threading.RLock`` whose waiting is known to the scheduler. A ``Lock`` is one that nobody takes twice."""
+    """A ``threading.RLock`` whose waiters are known to the scheduler. It also stands for a ``Lock``."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -28,7 +28,7 @@ class SimulatedLock:
         while self._held and self._owner is not me:
             if not blocking:
                 return False
-            assert me is not None  # outside of a run nobody holds a lock
+            assert me is not None  # outside of a run no lock is held
             self._waiting.append(me)
             self._scheduler.park()
         self._owner = me
@@ -36,7 +36,7 @@ class SimulatedLock:
         return True
 
     def release(self) -> None:
-        """Give it back; the first one that waits goes on."""
+        """Release it; the first waiter continues."""
         self._held -= 1
         if not self._held:
             self._owner = None
@@ -44,7 +44,7 @@ class SimulatedLock:
                 self._scheduler.wake(self._waiting.popleft())
 
     def locked(self) -> bool:
-        """Whether somebody holds it."""
+        """Whether it is held."""
         return self._held > 0
 
     def __enter__(self) -> bool:
@@ -72,7 +72,7 @@ class _Threading(ModuleType):
 
 @contextmanager
 def simulated_locks(scheduler: Scheduler) -> Iterator[None]:
-    """Inside, the locks that modules of txnstore make are those of the simulation."""
+    """Inside the block, modules of txnstore create the locks of the simulation."""
     modules = [
         module
         for name, module in list(sys.modules.items())

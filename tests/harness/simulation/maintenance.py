@@ -25,7 +25,7 @@ class Tidy(Actor):
 
 
 class Recoverer(Actor):
-    """Ends what others have left open or half done."""
+    """Aborts expired transactions and completes decided ones."""
 
     def live(self, process: Process) -> None:
         while self.next_operation():

@@ -1,4 +1,4 @@
-"""Actors around a topic that is deleted and created again while transactions are open and a chain is away."""
+"""Actors of a topic that is deleted and recreated while transactions are open and a chain is unavailable."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from txnstore.errors import (
     UnknownTopicOrPartitionError,
 )
 
-#: What a topic that is created again may cost its producers: a sequence that began in the topic before it, as in Kafka.
+#: The error of a sequence that began in the old topic, which a recreated topic may raise, as in Kafka.
 _LOST_TOPIC = (UnknownTopicOrPartitionError, OutOfOrderSequenceError)
 
 
 class Topics(Actor):
-    """Deletes the topic and creates it again: sometimes at once, so that chains hear of both together or of neither."""
+    """Deletes and recreates the topic: sometimes without a pause, so that chains get both copies together or none."""
 
     def live(self, process: Process) -> None:
         while self.next_operation():
@@ -40,7 +40,7 @@ class Topics(Actor):
         try:
             topic = (
                 connection_of(process.store).view(refresh=[CATALOG]).topics.get(PASSING)
-            )  # It has not seen the copies.
+            )  # Its state lacks the copies.
         except TxnStoreError as error:
             return self.check_expected(process, "state", error, ())
         if topic is None:
@@ -65,7 +65,7 @@ class Topics(Actor):
 
 
 class PassingProducer(TransactionalProducer):
-    """Transactions with records in the topic that is deleted, whose instances fence each other."""
+    """Transactions with records in the deleted topic, whose instances fence each other."""
 
     refusals = (*REFUSALS, *_LOST_TOPIC)
 
@@ -78,14 +78,14 @@ class PassingProducer(TransactionalProducer):
 
 
 class Stray(PlainProducer):
-    """An idempotent producer of the topic that is deleted."""
+    """An idempotent producer of the deleted topic."""
 
     topic = PASSING
     refusals = (*PlainProducer.refusals, *_LOST_TOPIC)
 
 
 class Absence(Actor):
-    """Takes a chain away from everybody for a while: it answers nothing, takes no writes, or is slow."""
+    """Makes a chain unavailable to all processes for a while: no answers, no writes, or slow ones."""
 
     def live(self, process: Process) -> None:
         rng, world = self.rng, self.world

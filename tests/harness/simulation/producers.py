@@ -25,7 +25,7 @@ class TransactionalProducer(TransactionalActor):
                 self._transaction(process, producer)
                 self.breathe()
             if self.rng.random() < 0.5:
-                return  # A new process, which reads everything anew.
+                return  # A new process, which loads the whole state.
             process = self.renamed(process)
 
     def _transaction(self, process: Process, producer: Producer) -> None:
@@ -68,7 +68,7 @@ class TransactionalProducer(TransactionalActor):
 
 
 class PlainProducer(Actor):
-    """An idempotent producer: each operation is a batch of one partition, which is there whole or not at all."""
+    """An idempotent producer: each operation is a batch of one partition, which is stored whole or not at all."""
 
     topic = SOURCE
     refusals: tuple[type[TxnStoreError], ...] = (ProducerFencedError, UploadExpiredError)
@@ -80,7 +80,7 @@ class PlainProducer(Actor):
             return self.pause(1_000)
         while self.next_operation():
             if not self._send(process, producer):
-                return None  # What nobody knows the outcome of is given up with its producer.
+                return None  # A batch of unknown outcome is abandoned with its producer.
             self.breathe()
         return None
 

@@ -14,7 +14,7 @@ from tests.harness.simulation.simulation import simulate
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a range of seeds tells of one of them."""
+    """The result of one seed of a range."""
 
     seed: int
     anomalies: tuple[str, ...]
@@ -25,7 +25,7 @@ class Result:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What the library logs of its troubles is no news in a simulation."""
+    """Silence the log of the library, which reports the injected faults."""
     logger = logging.getLogger("txnstore")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

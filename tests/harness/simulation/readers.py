@@ -25,7 +25,7 @@ Polled = dict[str, list[tuple[int, int]]]
 
 
 class Reader(Actor):
-    """Reads all topics from the beginning, once in each process; also tells the ends of the logs."""
+    """Reads all topics from the beginning, once in each process; also queries the ends of the logs."""
 
     isolation: IsolationLevel = "read_committed"
 
@@ -79,12 +79,12 @@ class UncommittedReader(Reader):
 class Copy(TransactionalActor):
     """Consume, transform, produce, exactly once: the offsets are committed with the copies.
 
-    Two instances share the transactional id, so only the newest one gets anything done.
+    Two instances share the transactional id, so only the newest one can commit.
     """
 
     source = SOURCE
     group = "copy"
-    #: How it takes part in its group, beside the defaults.
+    #: The options of its membership that differ from the defaults.
     membership: Mapping[str, Any] = MappingProxyType({})
 
     def live(self, process: Process) -> None:
@@ -156,7 +156,7 @@ class Copy(TransactionalActor):
 
 
 class Member(Copy):
-    """A copy whose instances have a transactional id each: the generation of their group fences them (KIP-447).
+    """A copy whose instances have one transactional id each: the generation of their group fences them (KIP-447).
 
     Some are static members; their leases last shorter than a pause, or longer than the run.
     """
@@ -175,7 +175,7 @@ class Member(Copy):
 
 
 class Scanner(Actor):
-    """Reads all topics under both isolation levels, of one snapshot; an older one again, if it still can."""
+    """Reads all topics of one snapshot under both isolation levels; also an older one, while its segments exist."""
 
     def live(self, process: Process) -> None:
         while self.next_operation():
@@ -188,7 +188,7 @@ class Scanner(Actor):
         try:
             found = look(store)
         except (StorageError, CorruptionError) as error:
-            # A vacuum may have taken what a scan reads if that lasted longer than the grace period.
+            # A vacuum may have deleted segments of a scan that lasted longer than the grace period.
             if isinstance(error, CorruptionError) and "missing" not in str(error):
                 self.unexpected(process, "scan", error)
             history.fail(process.name, error)
@@ -197,7 +197,7 @@ class Scanner(Actor):
 
 
 def look(store: Store) -> dict[str, Any]:
-    """Everything, of one snapshot: the records under both isolation levels, the ends of the logs, the groups."""
+    """The content of one snapshot: the records under both isolation levels, the ends of the logs, the groups."""
     snapshot = store.snapshot()
     found: dict[str, Any] = {}
     for isolation in ("read_committed", "read_uncommitted"):
@@ -218,7 +218,7 @@ def look(store: Store) -> dict[str, Any]:
 
 
 def polled(records: Iterable[Record]) -> Polled:
-    """What a poll returned, by partition."""
+    """The records of a poll, by partition."""
     found: Polled = {}
     for record in records:
         assert isinstance(record.value, bytes)
@@ -227,7 +227,7 @@ def polled(records: Iterable[Record]) -> Polled:
 
 
 def scanned(table: pa.Table) -> Polled:
-    """What a scan returned, by partition."""
+    """The records of a scan, by partition."""
     found: Polled = {}
     columns = (table[name].to_pylist() for name in ("_topic", "_partition", "_offset", "value"))
     for topic, number, offset, value in zip(*columns, strict=True):

@@ -1,4 +1,4 @@
-"""What clients saw, in the manner of Jepsen: an operation is invoked, and completed as ok, fail (certainly not), info.
+"""Records the observations of clients as Jepsen does: an operation is invoked, and completed as ok, fail or info.
 
 The format is that of ``jepsen.tests.kafka``. A key is a partition, ``"topic-0"``. The value of ``txn``, ``send`` and
 ``poll`` is a list of micro-operations: ``("send", key, value)``, completed as ``("send", key, (offset, value))``, and
@@ -17,7 +17,7 @@ Txn = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One line of a history. ``time`` is in milliseconds of the true clock; ``txn`` tells which transaction it is."""
+    """One line of a history. ``time`` is in milliseconds of the true clock; ``txn`` identifies its transaction."""
 
     index: int
     time: int
@@ -30,7 +30,7 @@ class Operation:
 
 
 class Recorder:
-    """Collects a history. A process has one operation at a time; what is open when it dies stays ``info``."""
+    """Collects a history. A process has one operation at a time; one that is open at a crash stays ``info``."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.operations: list[Operation] = []
@@ -39,7 +39,7 @@ class Recorder:
 
     def invoke(self, process: str, f: str, value: Any = None, txn: Txn | None = None) -> None:
         """The process begins an operation."""
-        assert process not in self._open, f"{process} does two things at once"
+        assert process not in self._open, f"{process} has two operations in progress"
         self._open[process] = (f, value, txn)
         self._add(process, "invoke", f, value, txn=txn)
 
@@ -49,22 +49,22 @@ class Recorder:
         self._add(process, "committing", f, value, txn=txn)
 
     def ok(self, process: str, value: Any = None) -> None:
-        """It has happened; ``value`` with what was learnt, or as invoked."""
+        """It has happened; ``value`` with its result, or as invoked."""
         f, invoked, txn = self._open.pop(process)
         self._add(process, "ok", f, invoked if value is None else value, txn=txn)
 
     def fail(self, process: str, error: object) -> None:
-        """It has not happened, and never will."""
+        """It has not happened, and will not."""
         f, value, txn = self._open.pop(process)
         self._add(process, "fail", f, value, error, txn)
 
     def info(self, process: str, error: object) -> None:
-        """Nobody can tell."""
+        """The outcome is unknown."""
         f, value, txn = self._open.pop(process)
         self._add(process, "info", f, value, error, txn)
 
     def crashed(self, process: str) -> None:
-        """The process is gone, whatever it was doing."""
+        """The process has ended; its open operation stays unknown."""
         if process in self._open:
             self.info(process, "crashed")
         self._add(process, "info", "crash", None)

@@ -16,7 +16,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class WrongClock:
-    """A clock that is off by some time, and jumps now and then, forwards or back."""
+    """A clock with an offset, which sometimes jumps forwards or back."""
 
     def __init__(self, scheduler: Scheduler, rng: random.Random, *, skew_ms: int, jumps: float) -> None:
         self._scheduler = scheduler
@@ -31,24 +31,24 @@ class WrongClock:
 
 
 class InlineExecutor(Executor):
-    """Runs each task in the thread that submits it; the items of a map in an order of its own."""
+    """Runs each task in the thread that submits it; the items of a map in a seeded order."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The result is there at once; so is an error, also a crash."""
+        """Run the task immediately; its future holds the result or the error, also a crash."""
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+        except BaseException as error:  # noqa: BLE001 - Future.result() raises it
             future.set_exception(error)
         return future
 
     def map(
         self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[Any]:
-        """The results in the order of the items, whatever the order in which they were made."""
+        """The results in the order of the items, which may run in another order."""
         calls = list(zip(*iterables, strict=False))
         futures: dict[int, Future[Any]] = {}
         for number in self._rng.sample(range(len(calls)), len(calls)):
@@ -57,7 +57,7 @@ class InlineExecutor(Executor):
 
 
 class _Awaited(Future[Any]):
-    """A future whose waiting is known to the scheduler."""
+    """A future whose waiters are known to the scheduler."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -72,14 +72,14 @@ class _Awaited(Future[Any]):
         return super().result(0)
 
     def settle(self, work: Callable[[], Any]) -> None:
-        """Do the work in the task that calls this, unless it was cancelled.
+        """Do the work in the calling task, unless it was cancelled.
 
-        An error, also a crash, goes to whoever asks.
+        ``result()`` raises its error, also a crash.
         """
         if self.set_running_or_notify_cancel():
             try:
                 self.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - whoever asks gets it
+            except BaseException as error:  # noqa: BLE001 - result() raises it
                 self.set_exception(error)
         for task in self._parked:
             self._scheduler.wake(task)
@@ -97,7 +97,7 @@ class TaskExecutor(Executor):
         future = _Awaited(self._scheduler)
         work = partial(fn, *args, **kwargs)
         if self._scheduler.current is None:
-            future.settle(work)  # Before or after a run there is nobody to take turns with.
+            future.settle(work)  # Before or after a run no other task takes turns.
         else:
             delay = self._rng.randrange(self._rng.choice(self._delays_ms))
             self._scheduler.spawn(f"{self._scheduler.current.name}+", lambda: future.settle(work), delay)
@@ -105,10 +105,10 @@ class TaskExecutor(Executor):
 
 
 def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[[], int]) -> Runtime:
-    """A runtime of a process; each one has randomness of its own.
+    """A runtime of a process, with its own randomness.
 
-    Its single requests are made in line. Work on several chains is done in parallel, and what is left to the background
-    is done sooner or later.
+    Single requests run in the caller. Work on several chains runs in parallel, and background work runs with a random
+    delay.
     """
     made: list[Executor] = []
 

@@ -1,7 +1,7 @@
-"""A scheduler that runs exactly one of many threads; the seed decides which one is next and what time it is.
+"""A scheduler that runs exactly one of many threads; the seed determines the next thread and the virtual time.
 
 Each task has a thread of its own, so the code in it is the real one, with its real stack. A task gives up its turn in
-:meth:`Scheduler.sleep` only; whoever is next on the virtual clock goes on. So a run is a function of its seed.
+:meth:`Scheduler.sleep` only; the next task on the virtual clock continues. So a run is a function of its seed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ class Stopped(BaseException):
     """The simulation ends here. No ``except Exception`` below catches it."""
 
 
-class Deadlock(RuntimeError):  # noqa: N818 - what it is called everywhere
-    """Tasks wait for each other, and nobody can go on."""
+class Deadlock(RuntimeError):  # noqa: N818 - the usual term
+    """A deadlock: tasks wait for each other."""
 
 
-class TooManySteps(RuntimeError):  # noqa: N818 - what happened
+class TooManySteps(RuntimeError):  # noqa: N818 - names the event
     """The run does not come to an end."""
 
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """A thread that takes part: its name, what it does, and the baton it waits for."""
+    """A scheduled thread: its name, its function, and the baton that it waits for."""
 
     name: str
     work: Callable[[], None]
@@ -63,16 +63,16 @@ class Scheduler:
         self._give_up(task)
 
     def park(self) -> None:
-        """Give up the turn until somebody calls :meth:`wake`."""
+        """Give up the turn until a call of :meth:`wake`."""
         assert self.current is not None
         self._give_up(self.current)
 
     def wake(self, task: Task) -> None:
-        """Let a parked task go on when its turn comes."""
+        """Schedule a parked task again."""
         self._push(0, task)
 
     def later(self, ms: int, action: Callable[[], None]) -> None:
-        """Call ``action``, which must not sleep, in ``ms`` milliseconds, if the run lasts so long."""
+        """Call ``action``, which must not sleep, in ``ms`` milliseconds, unless the run ends before."""
         self._push(ms, action)
 
     def spawn(self, name: str, work: Callable[[], None], delay_ms: int = 0) -> Task:
@@ -84,7 +84,7 @@ class Scheduler:
         self._push(delay_ms, task)
         return task
 
-    # Used by who started it -------------------------------------------------------------------------------------------
+    # Used by the caller of the run ------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run until all tasks have ended. Raises what one of them raised."""
@@ -93,14 +93,14 @@ class Scheduler:
         self._main.acquire()
         if self._error is None and any(not task.done for task in self._tasks):
             waiting = ", ".join(task.name for task in self._tasks if not task.done)
-            self._error = Deadlock(f"nobody can go on: {waiting} wait for each other")
+            self._error = Deadlock(f"deadlock: {waiting} wait for each other")
         self._end_all()
         self._main.release()
         if self._error is not None:
             raise self._error
 
     def drain(self) -> None:
-        """Do what is still to come after the last task has ended, in order: late writes arrive."""
+        """Run the remaining actions after the last task has ended, in order: late writes arrive."""
         while self._heap:
             at, _, _, what = heapq.heappop(self._heap)
             self.now = max(self.now, at)
@@ -121,7 +121,7 @@ class Scheduler:
         self.current = task
 
     def _hand_over(self, own: Task | None) -> bool:
-        """Let the next one go on; False if that is the caller itself."""
+        """Resume the next task; False if that is the caller itself."""
         self.steps += 1
         if self.steps > self._max_steps and self._error is None:
             self._error = TooManySteps(f"no end after {self._max_steps} steps")

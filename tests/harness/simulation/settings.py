@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from tests.harness.simulation.storage import Mishap
 
-#: Everybody who may take part, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
-#: The members of a group share nothing but that. The threads are two producers of one process.
+#: All actors, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
+#: The members of a group share only that group. The threads are two producers of one process.
 EVERYBODY = (
     "producer:a/1",
     "producer:b/1",
@@ -27,8 +27,8 @@ EVERYBODY = (
     "tidy:t/1",
     "recover:x/1",
 )
-#: They delete a topic and create it again, write to it, and take a chain away; all of them are in half of the runs.
-#: They are drawn apart from the others, so a seed without them is the run that it was before there were any.
+#: They delete a topic and create it again, write to it, and take a chain away; half of the runs contain all of them.
+#: They are drawn separately, so a seed without them gives the same run as before they were introduced.
 PASSERS = (
     "topics:z/1",
     "topics:z/2",
@@ -38,7 +38,7 @@ PASSERS = (
     "stray:v/2",
     "away:w/1",
 )
-#: Those who are always there; each of the others is in most runs.
+#: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
 _CHAINS = (1, 1, 2, 3, 8)

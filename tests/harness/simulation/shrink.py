@@ -1,4 +1,4 @@
-"""Making a failing run small: fewer actors, fewer kinds of mishaps, fewer operations, as long as it still fails.
+"""Shrinks a failing run: fewer actors, fewer kinds of mishaps, fewer operations, as long as it still fails.
 
 Another set of ingredients is another run, so a few seeds are tried with each.
 """
@@ -35,7 +35,7 @@ def _fails(settings: Settings) -> Run | None:
 
 
 def _smaller(settings: Settings) -> Iterator[Settings]:
-    """Each with one ingredient less."""
+    """Variants of the settings, each with one ingredient less."""
     for actor in reversed(settings.actors):
         if len(settings.actors) > 1:
             yield replace(settings, actors=tuple(other for other in settings.actors if other != actor))

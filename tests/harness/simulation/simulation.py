@@ -37,13 +37,13 @@ _KINDS: dict[str, type[Actor]] = {
     "stray": Stray,
     "away": Absence,
 }
-#: Longer than any clock is off, and any time-out.
+#: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run was and what it showed: no anomaly, if all is well."""
+    """A run and its anomalies; none if the run passed."""
 
     settings: Settings
     trace: tuple[Step, ...]
@@ -67,7 +67,7 @@ def simulate(settings: Settings) -> Run:
         try:
             world.scheduler.run()
             world.scheduler.drain()
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong is what the run has found
+        except Exception as error:  # noqa: BLE001 - every error is a finding of the run
             where = traceback.extract_tb(error.__traceback__)[-1]
             world.anomalies.append(f"broken: {type(error).__name__}: {error} ({where.name}, line {where.lineno})")
         else:
@@ -76,7 +76,7 @@ def simulate(settings: Settings) -> Run:
 
 
 def _look(world: World) -> Iterator[str]:
-    """Everything that is wrong in the end."""
+    """All anomalies at the end."""
     world.scheduler.now += _A_LONG_TIME_MS
     world.away = Away()
     try:

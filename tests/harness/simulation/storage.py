@@ -1,7 +1,7 @@
 """The storage of a simulated process: every request is a turn of the scheduler, and may go wrong in every way.
 
 All processes share one :class:`Bucket`. A request takes virtual time before and after it takes effect; between the
-two, others see what its caller does not know yet.
+two, other processes see an effect that its caller does not know yet.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LATENCY = 20
 
 
 class Mishap(StrEnum):
-    """What may go wrong with a request. "Unknown" is :class:`~txnstore.errors.UnknownOutcomeError`."""
+    """The faults of a request. "Unknown" is :class:`~txnstore.errors.UnknownOutcomeError`."""
 
     ERROR = "error"
-    """It never arrives: StorageError; a conditional put raises Unknown, because its caller cannot tell."""
+    """It never arrives: StorageError; a conditional put raises Unknown, because its outcome is unknown."""
     LOST = "lost"
     """It is done, and its answer is lost: a write raises Unknown, a read StorageError."""
     LATE = "late"
-    """A write is given up by its caller (Unknown), and arrives later, perhaps much later."""
+    """The caller of a write gets a timeout (Unknown); the write arrives later, perhaps much later."""
     TWICE = "twice"
     """A write is done and answered, and a copy of it arrives later."""
     CONFLICT = "409"
@@ -45,9 +45,9 @@ class Mishap(StrEnum):
     SLOW = "slow"
     """It takes seconds, before or after its effect."""
     OUTAGE = "outage"
-    """From now on everything fails for a while, or everything of one chain; this request may have been done."""
+    """From now on all requests, or all of one chain, fail for a while; this request may have been done."""
     PAUSE = "pause"
-    """The process stops for longer than every time-out, before or after the effect, and goes on as if nothing was."""
+    """The process pauses for longer than every timeout, before or after the effect, and continues without noticing."""
     CRASH = "crash"
     """The process dies, before or after the effect."""
 
@@ -58,7 +58,7 @@ _FAILED_READS = _FAILED_WRITES | {Mishap.LOST, Mishap.LATE, Mishap.TWICE}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request in a trace: when it began, whose it was, what it was, what went wrong, and what it answered."""
+    """One request in a trace: its start, process, operation, key, mishap and answer."""
 
     at: int
     process: str
@@ -73,7 +73,7 @@ class Step:
 
 
 class Bucket(MemoryStore):
-    """The objects of all processes; it remembers every segment that there ever was, for the checks afterwards."""
+    """The objects of all processes; it keeps every segment ever written, for the checks afterwards."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(clock=clock)
@@ -133,10 +133,10 @@ class SimulatedStorage:
         self._write("delete", " ".join(keys), lambda: self.bucket.delete(keys))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
     def crash(self) -> None:
-        """The process dies now, wherever its threads are."""
+        """Kill the process, with all its threads."""
         self.dead = True
 
     def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
@@ -158,13 +158,13 @@ class SimulatedStorage:
         self._before(mishap)
         if mishap in _FAILED_WRITES:
             self._end(step, mishap, "failed")
-            # Whoever creates an object cannot tell a lost request from a lost answer; the others just repeat it.
+            # A create cannot distinguish a lost request from a lost answer; other requests are just repeated.
             kind = UnknownOutcomeError if operation == "put_if_absent" else StorageError
             raise kind(f"simulated {mishap.value} of {operation} {key}")
         if mishap is Mishap.LATE:
             self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
             self._end(step, mishap, "unknown")
-            raise UnknownOutcomeError(f"simulated time-out of {operation} {key}")
+            raise UnknownOutcomeError(f"simulated timeout of {operation} {key}")
         answer = call()
         if mishap is Mishap.TWICE:
             self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
@@ -180,13 +180,13 @@ class SimulatedStorage:
         return (self._scheduler.now, operation, key), self._failing(operation, key)
 
     def _failing(self, operation: str, key: str) -> Mishap | None:
-        """What goes wrong with this request: what was drawn for it, or an outage that is not over."""
+        """The mishap of this request: the one drawn for it, or a current outage."""
         if self._scheduler.now < self._outage_until and key.startswith(self._outage_prefix):
             return Mishap.OUTAGE
         mishap = self._mishap(operation, key)
         if mishap is Mishap.OUTAGE:
             if operation != "put_if_absent":
-                return None  # Else who opens a store of many chains would never get through.
+                return None  # Otherwise a store of many chains could never be opened.
             self._outage_until = self._scheduler.now + self._rng.choice((1_000, 5_000, 40_000))
             chain, _, _ = key.partition("/entries/")
             self._outage_prefix = chain if chain != key and self._rng.random() < 0.5 else ""
@@ -199,7 +199,7 @@ class SimulatedStorage:
     def _wait(self, mishap: Mishap | None, *, first: bool) -> None:
         rng, ms = self._rng, 0
         if mishap is None or mishap not in (Mishap.SLOW, Mishap.PAUSE, Mishap.CRASH):
-            # Most answers are there at once, so that a run takes half of the turns.
+            # Most answers take no time, so that a run takes half of the turns.
             ms = rng.randrange(1, _LATENCY) if first or rng.random() < 0.3 else 0
         elif rng.random() < 0.5 or not first:
             if mishap is Mishap.SLOW:
@@ -227,7 +227,7 @@ def _arrive(call: Callable[[], Any]) -> None:
 
 
 def _told(answer: object) -> str:
-    """An answer as a trace shows it: enough of it that two runs with the same trace are the same."""
+    """An answer in a trace: with enough detail that two runs with equal traces are equal."""
     if isinstance(answer, bytes):
         return f"{len(answer)} bytes {hash_of(answer)}"
     if isinstance(answer, bool | int):

@@ -1,4 +1,4 @@
-"""Ends transactions as a correct client does, and records what the client knows of the outcome."""
+"""Ends transactions as a correct client does, and records the outcome that the client knows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txnstore.errors import (
 )
 from txnstore.producer import Producer
 
-#: What a transaction may be refused with although its client did everything right.
+#: The errors that a transaction of a correct client may get.
 REFUSALS = (
     ProducerFencedError,
     InvalidProducerEpochError,
@@ -35,25 +35,25 @@ TIMEOUT_S = 60.0
 
 
 class Known(Enum):
-    """What a client knows of its transaction when it has tried everything."""
+    """The outcome of a transaction as its client knows it after all retries."""
 
     COMMITTED = auto()
     ABORTED = auto()
     NOTHING = auto()
 
 
-#: What a client knows, and why it did not commit.
+#: The outcome as the client knows it, and the error that prevented the commit.
 Verdict = tuple[Known, object]
 
 
 class TransactionalActor(Actor):
-    """An actor with a transactional producer; ``usable`` is False once that must not be used any more."""
+    """An actor with a transactional producer; ``usable`` is False after a fatal error of that."""
 
     usable = True
     refusals: tuple[type[TxnStoreError], ...] = REFUSALS
 
     def initialize(self, process: Process, transactional_id: str) -> Producer | None:
-        """A producer, however long that takes; None if the storage does not let us have one."""
+        """A producer, after retries; None if the storage stays unavailable."""
         history = self.world.history
         for _ in range(PATIENCE):
             history.invoke(process.name, "init", {"transactional_id": transactional_id})
@@ -72,7 +72,7 @@ class TransactionalActor(Actor):
         return None
 
     def transact(self, process: Process, producer: Producer, body: Callable[[], None]) -> Verdict:
-        """Run ``body`` in a transaction; what is known of it then, and why it did not commit."""
+        """Run ``body`` in a transaction; returns the known outcome, and the error that prevented the commit."""
         try:
             producer.begin_transaction()
             body()
@@ -107,7 +107,7 @@ class TransactionalActor(Actor):
         return self._abort(process, producer, reason)
 
     def identity(self, producer: Producer) -> Txn:
-        """Which transaction the next one is."""
+        """The identity of the next transaction."""
         return str(producer.transactional_id), producer.producer_id, producer.epoch
 
     def change_of_mind(self) -> None:
@@ -124,7 +124,7 @@ class TransactionalActor(Actor):
         return self._abort(process, producer, error)
 
     def _abort(self, process: Process, producer: Producer, why: object) -> Verdict:
-        """It cannot commit any more, whether the abort is answered or not."""
+        """Abort a transaction that can no longer commit, whether the abort is answered or not."""
         for _ in range(PATIENCE):
             try:
                 producer.abort_transaction()
@@ -140,4 +140,4 @@ class TransactionalActor(Actor):
 
 
 class _Changed(Exception):  # noqa: N818 - not an error
-    """The client aborts because it wants to."""
+    """An abort by decision of the client."""

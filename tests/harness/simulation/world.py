@@ -15,9 +15,9 @@ from txnstore.connection import Connection
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
 
-#: Where producers write, where copies go, and a second target that makes transactions span topics.
+#: The topic of producers, the target of copies, and a second target that makes transactions span topics.
 SOURCE, SIDE, TARGET = "source", "side", "target"
-#: A topic that is deleted and created again; each life of it has partitions of its own.
+#: A topic that is deleted and recreated.
 PASSING = "passing"
 
 
@@ -32,7 +32,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Requests of one chain that go wrong for every process, until a moment of the virtual clock."""
+    """Requests of one chain that fail for every process, until a time of the virtual clock."""
 
     prefix: str = ""
     until: int = 0
@@ -42,14 +42,14 @@ class Away:
 
 @dataclass(slots=True)
 class Copied:
-    """Where the record was that a copy job copied."""
+    """The key and offset of the source of a copied record."""
 
     key: str
     offset: int
 
 
 class World:
-    """Everything that the actors of a run share. Made before the first turn, when nothing fails yet."""
+    """The state that the actors of a run share. Created before the first turn, when nothing fails yet."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -57,10 +57,10 @@ class World:
         self.trace: list[Step] = []
         self.history = Recorder(lambda: self.scheduler.now)
         self.bucket = Bucket(lambda: EPOCH_MS + self.scheduler.now)
-        #: What the checks of the actors themselves found.
+        #: The anomalies that the actors reported.
         self.anomalies: list[str] = []
         self.copied: dict[int, Copied] = {}
-        #: What is away for every process.
+        #: The outage for all processes.
         self.away = Away()
         self._values = 0
         self._incarnations: dict[str, int] = {}
@@ -79,7 +79,7 @@ class World:
         store.create_topic(name, partitions=self.settings.partitions, config={"segment.format": "arrow"})
 
     def rng(self, name: str) -> random.Random:
-        """Randomness of its own for each purpose, so that one actor's does not depend on another's."""
+        """Separate randomness for each purpose, so that actors do not influence that of others."""
         return random.Random(f"{name}/{self.settings.seed}")
 
     def next_value(self) -> int:
@@ -123,7 +123,7 @@ class World:
         settings, away = self.settings, self.away
         if self.scheduler.now < away.until and key.startswith(away.prefix) and operation in away.operations:
             return away.mishap
-        # Most requests only read; what goes wrong with a write matters more.
+        # Most requests only read; mishaps of writes matter more.
         rate = settings.rate * (2 if operation == "put_if_absent" else 0.5)
         if not settings.mishaps or rng.random() >= rate:
             return None

@@ -11,12 +11,12 @@ from tests.harness.torture.run import Settings, torture
 
 
 def main() -> int:
-    """Run as the arguments say, print the report."""
+    """Run with the arguments, print the report."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.harness.torture",
-        description="Torture a store with real processes, and check what they saw.",
+        description="Torture a store with real processes, and check their histories.",
     )
-    parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of harm")
+    parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of faults")
     parser.add_argument("--store", choices=["local", "s3", "moto"], default=Settings.store)
     parser.add_argument("--chains", type=int, default=Settings.chains)
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")

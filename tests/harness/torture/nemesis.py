@@ -16,7 +16,7 @@ import txnstore.errors
 from tests.harness.torture.plan import STOP, TRANSACTION_TIMEOUT, Task
 from tests.harness.torture.worker import ENDED
 
-#: Seconds that a process lives without harm.
+#: Seconds that a process runs before its first fault.
 _SHORTEST_LIFE = 2.0
 _START_TIMEOUT = 180.0
 _LONGEST_WAIT = 120.0
@@ -35,13 +35,13 @@ class _Running:
 
 
 def _has_begun(item: _Running, size: int = 1) -> bool:
-    """Whether it has so many bytes in its history; if any, it is past its imports and has opened the store."""
+    """Whether its history has that many bytes; a non-empty one shows that it has opened the store."""
     history = item.task.history
     return history.exists() and history.stat().st_size >= size
 
 
 class Nemesis:
-    """Starts the tasks, does harm by its seed, and ends what it started, by process id."""
+    """Starts the tasks, injects faults by its seed, and ends the processes that it started, by process id."""
 
     def __init__(self, tasks: list[Task], seed: int) -> None:
         self.faults: Counter[str] = Counter()
@@ -52,9 +52,9 @@ class Nemesis:
         self._running: list[_Running] = []
 
     def run(self, duration: float, least: int) -> None:
-        """Start everything, and as soon as all work, do harm for so many seconds; then tell all to end.
+        """Start all tasks, inject faults for some seconds once all of them work, and request their end.
 
-        On a busy machine it goes on until ``least`` transactions are committed, but not for minutes longer.
+        On a busy machine it continues until ``least`` transactions are committed, but not for minutes longer.
         """
         for task in self._tasks:
             self._start(task)
@@ -92,7 +92,7 @@ class Nemesis:
         self.kill_all()
 
     def kill_all(self) -> None:
-        """End every process that is left."""
+        """End every remaining process."""
         for item in self._running:
             if item.process.poll() is None:
                 item.process.kill()
@@ -102,7 +102,7 @@ class Nemesis:
         self._running = []
 
     def drain(self, tasks: list[Task], timeout: float) -> None:
-        """Run these to their end without harm."""
+        """Run these to their end without faults."""
         for task in tasks:
             self._start(task)
         self.finish(timeout)
@@ -124,7 +124,7 @@ class Nemesis:
         self._running.append(_Running(task, process, time.monotonic()))
 
     def _look_after(self) -> None:
-        """Wake who has slept enough; put a new process in the place of one that ended."""
+        """Wake processes whose pause is over; replace ended processes."""
         for item in list(self._running):
             if item.paused_until is not None and time.monotonic() > item.paused_until:
                 self._resume(item)
@@ -134,7 +134,7 @@ class Nemesis:
                 self._replace(item.task)
 
     def _replace(self, task: Task) -> None:
-        """Unless a younger process has that place already."""
+        """Restart the task, unless a newer process runs it already."""
         if not task.over and all((it.task.role, it.task.number) != (task.role, task.number) for it in self._running):
             self._start(task)
 
@@ -149,7 +149,7 @@ class Nemesis:
             item.process.stdin.close()
 
     def _harm(self) -> None:
-        """Harm one that has done some work, seldom a younger one; at most half of them sleep at a time."""
+        """Inject a fault into a process that has worked, seldom into a new one; pause at most half of them."""
         awake = [item for item in self._running if item.paused_until is None and item.process.poll() is None]
         early = self._rng.random() < 0.2
         victims = [

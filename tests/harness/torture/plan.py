@@ -22,9 +22,9 @@ VACUUM_GRACE = 30.0
 
 @dataclass(frozen=True)
 class Task:
-    """One process: what it does and under which name. It ends when there is a file ``stop`` in the folder.
+    """One process: its role and its name. It ends when the folder contains a file ``stop``.
 
-    ``number`` of ``count`` of its role says which partitions are its own. ``drain``: end where the input ends.
+    ``number`` of ``count`` of its role determines its partitions. ``drain``: end at the end of the input.
     """
 
     role: str
@@ -39,17 +39,17 @@ class Task:
 
     @property
     def transactional_id(self) -> str:
-        """The same for all processes that come after one another in this place."""
+        """The name of the task, which all its successive processes share."""
         return f"{self.role}-{self.number}"
 
     @property
     def history(self) -> Path:
-        """Where it writes its history."""
+        """The path of its history."""
         return Path(self.folder) / f"{self.name}.jsonl"
 
     @property
     def over(self) -> bool:
-        """Whether it is time to end."""
+        """Whether the end was requested."""
         return not self.drain and (Path(self.folder) / STOP).exists()
 
     def to_json(self) -> str:
@@ -67,7 +67,7 @@ class Task:
 
 
 def polled(records: list[txnstore.Record]) -> Poll:
-    """Records of a poll as the history has them."""
+    """Records of a poll in the form of the history."""
     found: dict[str, list[tuple[int, Value]]] = {}
     for record in records:
         assert isinstance(record.value, bytes)
@@ -77,7 +77,7 @@ def polled(records: list[txnstore.Record]) -> Poll:
 
 
 def observe(store: txnstore.Store, *, records: bool) -> Snapshot:
-    """All ends and positions of the store in one snapshot, with all committed records if they are asked for."""
+    """All ends and positions of the store in one snapshot, with all committed records on request."""
     snapshot = store.snapshot()
     view = snapshot.view
     bounds = {

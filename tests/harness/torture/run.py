@@ -53,7 +53,7 @@ class Settings:
 
 @dataclass
 class Report:
-    """What came of it. ``operations``: how many there were of each kind and end."""
+    """The result of a run. ``operations``: their number by kind and outcome."""
 
     settings: Settings
     anomalies: list[Anomaly]
@@ -65,7 +65,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no anomaly."""
         return not (self.anomalies or self.surprises or self.violations)
 
     def lines(self) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:
 
 
 def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tasks: list[Task]) -> list[str]:
-    """No more harm: time-outs pass, everything is recovered, jobs read to the end, new clients read everything."""
+    """Without faults: timeouts pass, everything is recovered, jobs read to the end, new clients read all records."""
     time.sleep(TRANSACTION_TIMEOUT + 0.2)
     report = store.recover()
     violations = [f"recover of {name} failed: {why}" for name, why in report.failed]
@@ -145,7 +145,7 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
 
 
 def decisions(store: txnstore.Store) -> Iterator[Decision]:
-    """What the chains say about the transactions, entry by entry."""
+    """The decisions of the chains about the transactions, entry by entry."""
     for chain in store._connection.chains:
         for sequence in range(1, chain.state.sequence + 1):
             key = keys.entry(chain.number, sequence)

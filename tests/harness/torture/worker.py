@@ -1,7 +1,7 @@
 """One process of a torture run: ``python -m tests.harness.torture.worker TASK``.
 
-It does one operation after the other and writes to its history before and after each. It ends with 0 when its time is
-over, and with 3 after an error that ends a client; another process takes its place then, as after a kill.
+It runs one operation after the other and writes to its history before and after each. It exits with 0 when its end is
+requested, and with 3 after an error that is fatal for a client; a new process replaces it then, as after a kill.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from txnstore.errors import CompactionConflictError, StorageError, TxnStoreError
 from txnstore.producer.futures import RecordFuture
 from txnstore.read.plan import IsolationLevel
 
-#: The exit code of a client that an error has ended.
+#: The exit code of a client after a fatal error.
 ENDED = 3
 _ATTEMPTS = 5
 
 
 class Worker:
-    """What all roles have: the store, the history, their own randomness, values that nobody else sends."""
+    """The base of all roles: the store, the history, their own randomness, unique values."""
 
     def __init__(self, task: Task, store: txnstore.Store, recorder: Recorder) -> None:
         self.task = task
@@ -59,7 +59,7 @@ class Worker:
         self._numbers = itertools.count()
 
     def value(self) -> str:
-        """A value that nobody else sends."""
+        """A value that no other process sends."""
         return f"{self.task.name}-{next(self._numbers)}"
 
     def partitions(self, topic: str) -> list[TopicPartition]:
@@ -67,7 +67,7 @@ class Worker:
         return [TopicPartition(topic, number) for number in range(self.store.topic(topic).partitions)]
 
     def transactional_producer(self) -> txnstore.Producer:
-        """Initialise the transactional id of this place, which fences whoever had it before."""
+        """Initialise the transactional id of this task, which fences the previous process."""
         name = self.task.transactional_id
         self.recorder.invoke("init", transactional_id=name)
         try:
@@ -79,7 +79,7 @@ class Worker:
         return producer
 
     def transact(self, producer: txnstore.Producer, sends: list[Send], poll: Poll, offsets: Offsets | None) -> bool:
-        """One transaction, to its end; whether it has happened. Raises what ends the client."""
+        """One transaction, to its end; whether it has happened. Raises errors that are fatal for the client."""
         more: list[MicroOp] = [poll] if poll.records else []
         value: list[MicroOp] = [*more, *sends, *([offsets] if offsets is not None else [])]
         self.recorder.invoke(
@@ -125,7 +125,7 @@ class Worker:
 
     @staticmethod
     def _commit(producer: txnstore.Producer, commits: list[BaseException | None]) -> None:
-        """Commit; a storage that is away, or that did not answer, is asked again."""
+        """Commit; retries while the storage is unavailable or does not answer."""
         while True:
             try:
                 producer.commit_transaction()
@@ -210,7 +210,7 @@ def _sources(poll: Poll) -> Iterator[tuple[str, int]]:
 
 
 def consume(worker: Worker) -> None:
-    """Read everything from the beginning; look at all ends often, and at all records now and then."""
+    """Read all records from the beginning; query all ends often, and a snapshot of all records sometimes."""
     isolation: IsolationLevel = "read_committed" if worker.task.number % 2 == 0 else "read_uncommitted"
     recorder, rng = worker.recorder, worker.rng
     partitions = [*worker.partitions(INPUT), *worker.partitions(OUTPUT)]
@@ -237,7 +237,7 @@ def consume(worker: Worker) -> None:
 
 
 def tidy(worker: Worker) -> None:
-    """Recover, compact and vacuum all the time."""
+    """Recover, compact and vacuum repeatedly."""
     while not worker.task.over:
         for name, call in (
             ("recover", worker.store.recover),
@@ -273,7 +273,7 @@ def main(argument: str) -> int:
 
 
 def _end_with_parent() -> None:
-    while os.read(0, 1):  # Not through sys.stdin, whose lock would be in the way of this process's own end.
+    while os.read(0, 1):  # Not through sys.stdin, whose lock would block the end of this process.
         pass
     os._exit(0)
 
