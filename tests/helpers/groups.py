@@ -1,4 +1,4 @@
-"""Members of a group in the world of the pure core: each keeps in mind what it was told, as a consumer does."""
+"""Members of a group on the pure core: each keeps its assignment, as a consumer does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Peer:
 
     @property
     def numbers(self) -> list[int]:
-        """The partitions that it was told to read."""
+        """The partitions that it is to read."""
         return [tp.partition for tp in self.told.assigned]
 
     def look(self) -> Peer:
@@ -38,7 +38,7 @@ class Peer:
         return self
 
     def beat(self, topics: tuple[tuple[str, int], ...] | None = None) -> Peer:
-        """Renew the lease; whatever it was told not to read any more, it gives back."""
+        """Renew the lease, and release the partitions that it is no longer to read."""
         self.look()
         self.told = self.world.do(self.heartbeat(topics))
         return self

@@ -1,4 +1,4 @@
-"""KIP-664 and ``fenceProducers`` on a store, of one chain and of several: looking, and ending what nobody ends."""
+"""KIP-664 and ``fenceProducers`` on a store, of one chain and of several: descriptions, aborts, fences."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_adm_01_transactions_are_filtered(store: Store) -> None:
 
 
 def test_adm_02_a_transaction_is_described_in_each_state(store: Store, clock: ManualClock) -> None:
-    """ADM-02: its chain, identity, time-out, start, partitions, and what it holds open."""
+    """ADM-02: its chain, identity, timeout, start, partitions and groups."""
     name, producer = name_of(store), store.producer(name_of(store), transaction_timeout=30.0)
     found = store.transaction(name)
     assert (found.state, found.chain, found.timeout_ms) == (
@@ -128,7 +128,7 @@ def test_adm_03_producers_of_a_partition_are_described(store: Store, clock: Manu
 
 
 def test_adm_05_an_open_transaction_is_aborted_and_its_owner_fenced(store: Store) -> None:
-    """ADM-05: before its time-out, in all partitions; the second time there is nothing to do."""
+    """ADM-05: before its timeout, in all partitions; a second abort does nothing."""
     name = name_of(store)
     producer = open_everywhere(store, name)
     producer.send_offsets({T0: 5}, "g")

@@ -120,7 +120,7 @@ def test_adm_05_open_data_of_the_current_epoch_fences_its_owner(store: Store, *,
 
 
 def test_adm_04_transaction_long_past_its_timeout_is_found(store: Store, clock: ManualClock) -> None:
-    """ADM-04, TMO-12: past the time-out by the margin, in each of its partitions; ``recover`` ends it."""
+    """ADM-04, TMO-12: past the timeout by the margin, in each of its partitions; ``recover`` ends it."""
     producer = open_everywhere(store, name_of(store), transaction_timeout=60.0)
     clock.advance(60_000 + 300_000)
     assert store.find_hanging() == []
@@ -179,7 +179,7 @@ def test_adm_04_offsets_that_no_coordinator_knows_are_found(store: Store, clock:
 
 
 def test_adm_04_decided_transaction_is_not_hanging(store: Store, clock: ManualClock) -> None:
-    """Its markers are written by whoever comes next, and no reader waits for them."""
+    """The next process writes its markers, and no reader waits for them."""
     decided(store, clock)
     clock.advance(DAY_MS)
     assert store.find_hanging() == []

@@ -94,6 +94,6 @@ def test_invalid_transactional_id_or_group_is_refused_by_every_call(store: Store
 @pytest.mark.parametrize("value", ["a", b"a", math.nan, math.inf, (1, 2, 3)], ids=repr)
 @pytest.mark.parametrize("call", OTHERS)
 def test_arguments_of_wrong_types_are_refused_by_every_call(store: Store, call: str, value: Any) -> None:
-    """One string is no list of transactional ids: producers would be fenced that nobody has named."""
+    """One string is no list of transactional ids: it would fence producers that were not named."""
     with pytest.raises((InvalidConfigError, InvalidTopicError, UnknownTopicOrPartitionError)):
         OTHERS[call](store, value)

@@ -61,7 +61,7 @@ def test_wrong_credentials(status: int, code: str, says: str) -> None:
 
 
 class Quota:
-    """A disk with so many bytes left: the system call writes what fits, and then fails as the kernel's does."""
+    """A disk with ``left`` free bytes: the system call writes what fits, and then fails as the kernel's does."""
 
     def __init__(self, left: int) -> None:
         self.left = left

@@ -1,4 +1,4 @@
-"""A chain that somebody has altered: named, never read over in silence (OBJ-13, invariant 8)."""
+"""Altered chains are reported with the object, never read silently (OBJ-13, invariant 8)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bucket() -> MemoryStore:
 
 
 def change(objects: MemoryStore, sequence: int, **members: Any) -> None:
-    """Rewrite an entry, with a checksum that fits: as somebody who knows the format could."""
+    """Rewrite an entry, with a checksum that fits: as a process that knows the format could."""
     document = json.loads(objects.get(keys.entry(0, sequence)))
     del document["checksum"]
     body = json.dumps(document | members, separators=(",", ":")).encode()
@@ -38,7 +38,7 @@ def change(objects: MemoryStore, sequence: int, **members: Any) -> None:
 
 
 def opened(objects: MemoryStore) -> str:
-    """What opening the chain says about it."""
+    """The error of opening the chain."""
     with pytest.raises(CorruptionError) as raised, a_chain(objects):
         pass
     return str(raised.value)

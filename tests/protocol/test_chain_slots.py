@@ -182,7 +182,7 @@ def test_s10_the_read_back_fails_too(world: World) -> None:
 
 
 class Refusing(MemoryStore):
-    """Refuses creates for good, as S3 does with wrong credentials; ``unknown_first`` so many are unclear before."""
+    """Refuses creates, as S3 does with wrong credentials; the first ``unknown_first`` have an unknown outcome."""
 
     def __init__(self, unknown_first: int = 0) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def test_s11_definite_error_before_any_unknown_outcome_is_final() -> None:
 
 
 def test_s12_definite_error_after_an_unknown_outcome_is_unknown() -> None:
-    """REC-08: [a] -> unknown, then refused for good -> UnknownOutcomeError: the first offer may have been accepted."""
+    """REC-08: [a] -> unknown, then finally refused -> UnknownOutcomeError: the first offer may have been accepted."""
     inner = Refusing(unknown_first=1)
     with a_chain(inner) as chain:
         chain.submit(CreateTopic(topic("a")))
@@ -233,7 +233,7 @@ def test_s12_definite_error_after_an_unknown_outcome_is_unknown() -> None:
 
 
 def undecided(world: World, fault: Fault = Fault.LATE) -> None:
-    """Our offer of "ours" stays without an answer; nothing that we try tells us what became of it."""
+    """Our offer of "ours" stays without an answer; no retry resolves its outcome."""
     world.faults.plan = first(on(fault, "put_if_absent", times=None), on(Fault.ERROR_BEFORE, "get", times=None))
     with pytest.raises(UnknownOutcomeError):
         world.commit("ours")
@@ -280,7 +280,7 @@ def test_s16_another_process_takes_the_slot_of_an_undecided_entry(world: World) 
 
 
 def test_s17_a_refresh_settles_an_undecided_entry_as_well(world: World) -> None:
-    """[a, ours] after an unknown outcome: whoever reads the slot knows; no PUT is needed for that."""
+    """[a, ours] after an unknown outcome: a read of the slot resolves it; no PUT is needed."""
     undecided(world, Fault.LOST_RESPONSE)
     since = len(world.faults.requests)
     assert world.ours.refresh().sequence == 2

@@ -74,7 +74,7 @@ def test_failure_after_complete_before_answer(bucket: MemoryStore, clock: Manual
     producer.begin_transaction()
     write_everywhere(producer, b"value")
     epoch = producer.epoch
-    # The decision is written, its answer is not read, and nobody can be asked; then somebody else completes it.
+    # The decision is written, its answer is not read, the storage is unavailable; another process completes it.
     faults.plan = lambda n, operation, key: (
         Fault.LOST_RESPONSE if "chains/0001/entries" in key and _is_prepare(bucket, key, operation) else None
     )

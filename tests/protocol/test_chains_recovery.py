@@ -1,4 +1,4 @@
-"""Across chains, whoever stops where: the outcome is the decided one, or abort, and anybody can bring it about.
+"""Crashes across chains: the outcome is the decided one, or abort, and any process can complete it.
 
 The producer and the recoverer die at every one of their requests (REC-01, REC-02). The three failure points of the
 seeds are told one by one: before PREPARE, after PREPARE with some markers written, after COMPLETE before the answer.
@@ -95,7 +95,7 @@ def recover_by_reading(store: Store, clock: ManualClock) -> None:
     consumer = store.consumer(["t"], name_and_group(store)[1] + "-other")
     while consumer.poll(max_records=1000):
         pass
-    store.recover()  # What holds nobody back, such as a transaction of offsets alone, is nobody's to see.
+    store.recover()  # A transaction that blocks no reader, such as one of offsets alone, is not visible.
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -140,7 +140,7 @@ def test_rec_02_recovery_crash_at_any_request(bucket: MemoryStore, clock: Manual
             assert ended(process(again, clock)) is decided
 
 
-# Two at once, and chains that are away --------------------------------------------------------------------------------
+# Concurrent recoveries, unavailable chains-----------------------------------------------------------------------------
 
 
 def test_rec_concurrent_recoveries_write_nothing_twice(bucket: MemoryStore, clock: ManualClock) -> None:
@@ -214,7 +214,7 @@ def test_next_transaction_completes_previous_one(bucket: MemoryStore, clock: Man
 
 
 def test_zombie_is_fenced_in_other_chains(bucket: MemoryStore, clock: ManualClock) -> None:
-    """FEN-02, JEP-21: it sleeps through its successor, then goes on where it was, and is refused everywhere."""
+    """FEN-02, JEP-21: it pauses during the init of a newer instance, then continues, and is refused everywhere."""
     old = process(bucket, clock)
     name = ids_of(old, 1)
     zombie = old.producer(name)
@@ -255,7 +255,7 @@ def test_refused_batch_in_one_chain_aborts_whole_transaction(bucket: MemoryStore
 
 
 def test_reader_leaves_completion_to_producer_at_first(bucket: MemoryStore, clock: ManualClock) -> None:
-    """A consumer reads what is decided at once; only after ten seconds it writes the markers itself."""
+    """A consumer reads a decided transaction immediately; it writes the markers only after ten seconds."""
     background = DeferredExecutor()
     store = process(bucket, clock, background=lambda: background)
     name = ids_of(store, 1)

@@ -1,4 +1,4 @@
-"""A chain whose writes hang: whoever needs it waits, and nobody else (docs/operations.md)."""
+"""A chain whose writes hang blocks only the calls that need it (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def test_calls_blocked_on_one_chain_do_not_block_other_chains() -> None:
 
 
 class Full(Executor):
-    """A background that is busy with something else for ever."""
+    """A background executor that never runs its tasks."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return Future()
 
 
 def test_full_background_executor_does_not_block_next_transaction() -> None:
-    """What was left to it, and has not begun, is done by whoever needs it (REC-01)."""
+    """A background task that has not started runs in the thread that needs it (REC-01)."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
     process(bucket, clock, chains=CHAINS).create_topic("t", partitions=6)

@@ -1,4 +1,4 @@
-"""Promises of the core that no other test tells of: states on disk, lost data, identities that are not complete yet."""
+"""Conformance items of the core without another test: states on disk, lost data, incomplete identities."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_rec_09_data_that_a_restore_has_lost_is_noticed() -> None:
 
 
 def test_tv2_05_the_next_id_waits_while_its_transaction_is_completed() -> None:
-    """TV2-05: the epoch was the last one, so the decision names a new producer id; it is told to wait, not unknown."""
+    """TV2-05: the epoch was the last one, so the decision names a new producer id; its requests are delayed."""
     cluster = Cluster(chains=2)
     cluster.name = cluster.home(0)
     identity = cluster.do(0, InitProducer(cluster.name))

@@ -77,7 +77,7 @@ def test_coord_03_all_that_is_known_of_an_id_is_stored_before_the_answer() -> No
 
 
 def test_coord_04_a_commit_that_slept_through_its_successor_changes_nothing() -> None:
-    """COORD-04, STM-04, OBJ-09: it lost its slot, so everything is checked again on what is there now."""
+    """COORD-04, STM-04, OBJ-09: after the conflict all checks run again on the new state."""
     gated = GatedStore(MemoryStore())
     store = new_store(gated)
     old = begun(store, "id", b"old")
@@ -99,7 +99,7 @@ def test_coord_04_a_commit_that_slept_through_its_successor_changes_nothing() ->
 
 
 def test_stm_04_instances_that_come_at_once_follow_one_another() -> None:
-    """STM-04, INIT-14, TST-09: whoever is told that it has committed has, nobody else; no epoch is granted twice."""
+    """STM-04, INIT-14, TST-09: exactly the acknowledged commits have happened; no epoch is granted twice."""
     store = new_store()
 
     def work(number: int) -> tuple[int, bytes]:
@@ -158,7 +158,7 @@ def test_fen_04_a_zombie_is_fenced_however_long_it_slept() -> None:
 
 
 def test_tmo_02_what_is_past_its_time_out_is_fenced_and_aborted() -> None:
-    """TMO-02, BUG-08, TST-02 ``testFencingOnTransactionExpiration``; CFG-03: nobody sleeps for it."""
+    """TMO-02, BUG-08, TST-02 ``testFencingOnTransactionExpiration``; CFG-03: without a sleep."""
     clock = ManualClock()
     store = new_store(clock=clock)
     producer = begun(store, "id", b"late")

@@ -1,4 +1,4 @@
-"""A copier goes on through one outage after the other, as through Kafka's rolling restarts of brokers (TST-07).
+"""A copier continues through one outage after the other, as through Kafka's rolling restarts of brokers (TST-07).
 
 10,000 records, three partitions, every third transaction aborted. A chain at a time cannot be reached for a while:
 requests are refused, do not arrive, or are done and their answers lost.
@@ -40,7 +40,7 @@ def rolling(chains: int) -> Callable[[int, str, str], Fault | None]:
 
 
 class Copier:
-    """Repeats what was not answered, aborts what was refused, and begins anew where it is fenced."""
+    """Repeats calls without an answer, aborts refused transactions, and restarts when it is fenced."""
 
     def __init__(self, store: Store, *, members: bool) -> None:
         self.store, self.members = store, members

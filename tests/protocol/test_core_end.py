@@ -126,7 +126,7 @@ def test_repeated_end_writes_no_second_marker(world: World) -> None:
 
 
 def test_partition_without_data_has_no_aborted_index_entry(world: World) -> None:
-    """END-09: its marker takes an offset, but holds up nobody and hides nothing."""
+    """END-09: its marker takes an offset, but blocks no reader and hides no record."""
     client = world.client("a")
     world.plain(2, T1)
     world.happen(PartitionsAdded(transactional_id="a", producer_id=client.producer_id, epoch=0, partitions=[T0, T1]))
@@ -200,7 +200,7 @@ def test_repeated_version_aborts_registered_batches(world: World) -> None:
 
 
 def test_repeated_version_gets_same_answer(world: World) -> None:
-    """TV2-02: the answer may have been lost, and nobody else has ended the transaction."""
+    """TV2-02: the answer may have been lost, and no other process has ended the transaction."""
     client = world.client("job")
     first = world.do(client.end(COMMIT, client.numbered(2), versions=(("s", 1),)))
     client = Client(world, first.producer)
@@ -318,7 +318,7 @@ def test_end_in_every_state(
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_repeated_end_returns_lost_answer(world: World, outcome: Outcome) -> None:
-    """TV2-03: the retry gives the next identity, with which the client goes on without being fenced."""
+    """TV2-03: the retry gives the next identity, with which the client continues without being fenced."""
     client = world.client("a")
     client.send()
     command = client.end(outcome)

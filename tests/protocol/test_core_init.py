@@ -67,7 +67,7 @@ def test_init_never_undoes_commit(world: World) -> None:
 
 
 def test_abort_epoch_fences_open_transaction(world: World) -> None:
-    """TST-08, INIT-04, TV2-09: ongoing at e, marker at e+1, grant e+2; the fence epoch is given to nobody."""
+    """TST-08, INIT-04, TV2-09: ongoing at e, marker at e+1, grant e+2; the fence epoch is never granted."""
     old = world.client("a")
     for _ in range(3):
         old.send()

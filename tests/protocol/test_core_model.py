@@ -35,7 +35,7 @@ class Txn:
 
 @dataclass(eq=False)
 class Slot:
-    """One offset: a record of a transaction, one of nobody (``txn`` None), or a marker."""
+    """One offset: a record of a transaction, one outside of transactions (``txn`` None), or a marker."""
 
     txn: Txn | None = None
     marker: bool = False

@@ -87,7 +87,7 @@ def test_offsets_need_a_transaction(world: World) -> None:
 
 @pytest.mark.parametrize(("group", "error"), [("known", UnknownMemberError), ("unknown", IllegalGenerationError)])
 def test_offset_commit_checks_generation(world: World, group: str, error: type[TxnStoreError]) -> None:
-    """OFF-06, OFF-08: without a generation it is accepted, also for a new group; with one of nobody it is refused."""
+    """OFF-06, OFF-08: without a generation it is accepted, also in a new group; an unknown member is refused."""
     client = world.client("a")
     world.commit_offset(1, group="known")
     wrong = client.append(offsets=offsets({T0: 5}, group, generation=3))

@@ -34,7 +34,7 @@ def _window(world: World, client: Client) -> list[tuple[int, int]]:
 
 
 def _at_sequence(world: World, client: Client, last: int) -> None:
-    """As if the producer had sent so many records that ``last`` is its last sequence."""
+    """The state after the producer has sent records up to sequence ``last``."""
     batch = BatchMetadata(last, last, 0, 0, world.now)
     world.plain()
     log = world.log()

@@ -24,7 +24,7 @@ from tests.harness.kafka import BrokerDriver
 from tests.harness.model import Log, Producer, Transaction
 from tests.helpers.connections import connection_of
 
-#: Each history runs against a store of so many chains, and the model.
+#: Each history runs against stores of these numbers of chains, and the model.
 CHAINS = (1, 3)
 IDS = ["a", "b"]
 PARTITIONS = ["t-0", "t-1", "t-2"]
@@ -63,7 +63,7 @@ class Histories(RuleBasedStateMachine):
         self.beside_the_broker = Comparison("kafka")
         self.ops: list[dict[str, Any]] = []
         self.failed = False
-        #: Every identity that anybody was ever granted.
+        #: Every identity that was ever granted.
         self.identities: list[dict[str, Any]] = []
 
     @initialize()

@@ -86,7 +86,7 @@ def test_tmo_08_producer_of_expired_id_is_refused(store: Store, clock: ManualClo
 
 
 def test_seq_08_idempotent_producer_continues_after_expiration(store: Store, clock: ManualClock) -> None:
-    """SEQ-08: its sequences go on where they were, in partitions that do not know it any more."""
+    """SEQ-08: its sequences continue in partitions whose producer state has expired."""
     producer = store.producer()
     for _ in range(2):
         write_everywhere(producer, b"value")
@@ -99,7 +99,7 @@ def test_seq_08_idempotent_producer_continues_after_expiration(store: Store, clo
 
 @pytest.mark.parametrize("routine", ["compact", "vacuum"])
 def test_tmo_07_maintenance_calls_also_expire(store: Store, clock: ManualClock, routine: str) -> None:
-    """TMO-07: nobody has to know of it; a dry run and ``expire=False`` leave all as it is."""
+    """TMO-07: compaction and vacuum also expire state; a dry run and ``expire=False`` leave all as it is."""
     transact(store)
     clock.advance(30 * DAY_MS)
     run = getattr(store, routine)

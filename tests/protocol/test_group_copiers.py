@@ -75,7 +75,7 @@ class Copier:
             except TxnStoreError as error:
                 if not (error.abortable or error.fatal):
                     raise
-                if error.fatal:  # Its transaction was past its time-out, and somebody ended it.
+                if error.fatal:  # Its transaction was past its timeout, and another process aborted it.
                     producer = self.store.producer(self.name, transaction_timeout=TIMEOUT)
                 else:
                     producer.abort_transaction()

@@ -50,7 +50,7 @@ def test_off_06_commit_with_old_generation_is_refused_after_rebalance(store: Sto
 
 
 def test_off_10_the_new_owner_waits_for_the_old_owners_transaction(store: Store, clock: ManualClock) -> None:
-    """FEN-07: the partition moves at once, but where to begin is known when the transaction has ended."""
+    """FEN-07: the partition moves immediately, but its start is known only after the end of the transaction."""
     _fill(store, "a", "b")
     store.create_topic("out")
     old, producer = _member(store), store.producer("p", transaction_timeout=60.0)
@@ -97,7 +97,7 @@ def test_off_20_a_rewind_with_a_rebalance_in_between(store: Store, clock: Manual
 
 
 def test_commit_with_old_generation_succeeds_for_kept_partitions(store: Store, clock: ManualClock) -> None:
-    """What it holds nobody else has read, so there is nothing to refuse."""
+    """No other member has read its partitions, so the commit is valid."""
     _fill(store, "a")
     first, second = _member(store), _member(another_process(store, clock))
     first.poll()

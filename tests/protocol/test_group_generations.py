@@ -90,7 +90,7 @@ def test_off_07_each_part_of_a_membership_is_checked(world: World, transactional
 
 
 def test_off_08_commit_without_membership(world: World) -> None:
-    """A plain commit only while nobody is a member; a transaction's also then."""
+    """A plain commit only in an empty group; one of a transaction always."""
     client = world.client("id")
     world.commit_offset(1)
     member = join(world, "a")
@@ -154,7 +154,7 @@ def test_member_cannot_commit_partition_held_by_another(world: World) -> None:
 
 
 def test_member_can_commit_partition_until_it_releases_it(world: World) -> None:
-    """In between nobody else may read it."""
+    """No other member may read it in between."""
     first, second = join(world, "a"), join(world, "b")
     last = TopicPartition("t", 3)
     first.look()

@@ -188,7 +188,7 @@ def test_assignor_is_chosen_by_majority(world: World) -> None:
 
 
 def test_static_member_gets_its_partitions_back(world: World) -> None:
-    """KIP-345: within its time-out, without a rebalance; what is left of the old process is fenced."""
+    """KIP-345: within its session timeout, without a rebalance; the old process is fenced."""
     old, other = join(world, "a", instance_id="one"), join(world, "b")
     settle(old, other)
     new = join(world, "a2", instance_id="one")

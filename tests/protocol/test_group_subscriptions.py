@@ -90,7 +90,7 @@ def test_position_sought_before_first_poll_is_kept(store: Store) -> None:
 
 
 def test_position_read_before_first_poll_is_not_kept(store: Store, clock: ManualClock) -> None:
-    """Who had the partition then has committed since."""
+    """The owner of the partition at that time has committed since."""
     _fill(store, "a", "b", "c")
     consumer, owner = _member(store), _member(another_process(store, clock))
     assert consumer.position(PARTS[0]) == 0
@@ -111,7 +111,7 @@ def test_new_subscription_changes_membership(store: Store, clock: ManualClock) -
 
 
 def test_assigning_by_hand_ends_the_membership(store: Store, clock: ManualClock) -> None:
-    """Also that of a static member; without members offsets can be committed by anybody."""
+    """Also that of a static member; without members any client can commit offsets."""
     first, second = _member(store, group_instance_id="one"), _member(another_process(store, clock))
     _settle(first, second)
     first.assign(PARTS[:1])

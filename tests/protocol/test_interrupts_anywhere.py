@@ -1,4 +1,4 @@
-"""A Ctrl-C anywhere in a producer: nothing is lost, nothing is told that is not so, and nothing hangs (API-08)."""
+"""A Ctrl-C anywhere in a producer: nothing is lost, no result is wrong, and nothing hangs (API-08)."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_transaction_whose_sends_were_interrupted_commits_all_that_was_sent_or
 
 
 def test_records_outside_a_transaction_that_were_interrupted_are_written_or_their_futures_fail() -> None:
-    """No future waits for ever, none says that something is written which is not, or elsewhere."""
+    """No future waits forever, and none reports a record that is not stored at its offset."""
 
     def attempt(interrupter: Interrupter) -> bool:
         with new_store() as store:
@@ -192,7 +192,7 @@ def test_records_outside_a_transaction_that_were_interrupted_are_written_or_thei
 
 
 def test_a_commit_whose_committing_thread_was_interrupted_is_not_acknowledged() -> None:
-    """It was taken out of the queue, and nobody offered it: its caller must not be told that it happened."""
+    """It was taken out of the queue, and not committed: its caller must not get a success."""
 
     def attempt(interrupter: Interrupter) -> bool:
         with new_store() as store:
@@ -211,7 +211,7 @@ def test_a_commit_whose_committing_thread_was_interrupted_is_not_acknowledged() 
 
 
 def test_an_interrupt_while_a_request_is_counted_leaves_no_lock_behind() -> None:
-    """Else every later request of the process would wait for ever."""
+    """Else every later request of the process would wait forever."""
     lock = ForkLock()
 
     def hold() -> None:

@@ -90,7 +90,7 @@ def test_a_compaction_writes_the_markers_that_are_missing_first(
 
 
 def test_compaction_aborts_expired_transactions(store: Store, clock: ManualClock) -> None:
-    """LSO-14, TMO-01: nobody else might come by, and everything above it would stay as it is."""
+    """LSO-14, TMO-01: otherwise nothing above it could be compacted."""
     producer = _everywhere(store, b"left")
     for number in range(3):
         commit(store, [b"%d" % number])
@@ -136,7 +136,7 @@ def test_each_partition_is_replaced_in_its_own_chain(store: Store) -> None:
 
 
 def test_vacuum_deletes_garbage_of_all_chains(store: Store, clock: ManualClock) -> None:
-    """RET-09: replaced segments, uploads that nobody registered, and a deleted topic, in every partition."""
+    """RET-09: replaced segments, unregistered uploads, and a deleted topic, in every partition."""
     store.create_topic("gone", partitions=CHAINS)
     for topic in ("t", "gone"):
         for partition in range(CHAINS):
@@ -163,13 +163,13 @@ def test_vacuum_deletes_garbage_of_all_chains(store: Store, clock: ManualClock) 
 
 
 def test_vacuum_copies_deletion_of_topic_to_other_chains(store: Store, clock: ManualClock) -> None:
-    """RET-09: until its chain knows that its topic is gone, a segment is in use; the grace period begins then."""
+    """RET-09: until its chain has the deletion of the topic, a segment is in use; the grace period begins then."""
     store.create_topic("gone", partitions=CHAINS)
     for partition in range(CHAINS):
         commit(store, [b"x"], "gone", partition)
     held = {item.key for item in connection_of(store).objects.list(f"{keys.TOPICS}gone/")}
     own = {key for key in held if chain_of_partition(TopicPartition("gone", int(key.split("/")[2])), CHAINS) == 0}
-    # Only the catalog's chain hears of it: the process died there.
+    # Only the catalog's chain has the deletion: the process died there.
     connection_of(store).chain.submit(DeleteTopic("gone"))
     clock.advance(DAY_MS)
     assert set(reopen(store, clock).vacuum(dry_run=True).deleted) == own, "the others do not know it yet"
@@ -273,7 +273,7 @@ def test_violation_names_its_chain(full: Store) -> None:
 
 
 def test_missing_entry_that_another_chain_depends_on_is_found(full: Store) -> None:
-    """OBJ-13: the end of a chain that is gone leaves no gap in it, but a marker elsewhere says that it was there."""
+    """OBJ-13: missing last entries leave no gap in a chain, but a marker of another chain depends on them."""
     home = chain_of_transactional_id("everywhere", CHAINS)
     full.recover()
     decision = _last(full, home, TxnPrepared, transactional_id="everywhere")

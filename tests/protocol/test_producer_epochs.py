@@ -94,7 +94,7 @@ def test_a_commit_at_the_last_epoch_whose_answer_is_lost_finds_its_successor(ben
 
 
 def exhausted(bench: Bench, producer: Producer, epoch: int) -> None:
-    """The chain and the producer as they are after so many transactions: by an entry that grants that epoch."""
+    """Write an entry that grants ``epoch``, as many transactions would have done."""
     chain = connection_of(bench.store).chains[chain_of_transactional_id("id", len(connection_of(bench.store).chains))]
     state = chain.refresh()
     granted = ProducerInitialized(

@@ -1,4 +1,4 @@
-"""A producer that is interrupted (Ctrl-C) while a request is under way: as after a time-out, nobody knows (API-08)."""
+"""Interrupts (Ctrl-C) of a producer during a request: the outcome is unknown, as after a timeout (API-08)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def interrupt_the_next_entry(bench: Bench, *, applied: bool) -> None:
 
 @APPLIED
 def test_an_interrupted_commit_may_only_be_repeated(bench: Bench, *, applied: bool) -> None:
-    """API-08 says so of a time-out and of an interrupt."""
+    """API-08 covers timeouts and interrupts."""
     producer = begun(bench, b"a")
     producer.send("t", b"b", partition=0)
     interrupt_the_next_entry(bench, applied=applied)

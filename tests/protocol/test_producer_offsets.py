@@ -138,7 +138,7 @@ def test_offsets_of_a_zombie_are_refused(bench: Bench) -> None:
 
 
 def test_offsets_of_a_removed_member_are_refused_and_its_transaction_can_be_aborted(bench: Bench) -> None:
-    """OFF-06: abortable; nothing of the transaction is visible, and the producer goes on."""
+    """OFF-06: abortable; nothing of the transaction is visible, and the producer continues."""
     plain(bench, 3)
     producer = begun(bench)
     producer.send("t", b"x")
@@ -217,7 +217,7 @@ def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
 def test_invalid_offset_is_refused_by_send_offsets(
     bench: Bench, offsets: Any, error: type[Exception], says: str
 ) -> None:
-    """It must never reach an entry: nobody could read the store any more. The transaction goes on."""
+    """It must never reach an entry: the store would be unreadable. The transaction continues."""
     producer = begun(bench)
     with pytest.raises(error, match=says):
         producer.send_offsets(offsets, "g")
@@ -251,7 +251,7 @@ def test_invalid_group_is_refused(bench: Bench, group: Any) -> None:
 
 
 def test_off_10_flush_registers_offsets_without_records(bench: Bench) -> None:
-    """OFF-02, OFF-10: from the flush on nobody gets the old offset as a stable one, whatever becomes of it."""
+    """OFF-02, OFF-10: after the flush no stable fetch returns the old offset, whatever the outcome."""
     plain(bench, 3)
     producer = begun(bench)
     producer.send_offsets({T0: 5}, "g")

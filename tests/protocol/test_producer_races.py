@@ -306,7 +306,7 @@ def test_forked_producer_refuses_every_call_and_parent_continues(local: Store) -
 
 
 def test_a_fork_while_another_thread_flushes_does_not_block_the_child(local: Store) -> None:
-    """The child inherits a lock that nobody in it will release."""
+    """The child inherits a lock that no thread of it will release."""
     producer = local.producer("id")
     producer.begin_transaction()
     future = producer.send("t", b"x", partition=0)
@@ -366,7 +366,7 @@ class _Turn:
 
 
 def test_flush_keeps_error_of_later_background_flush() -> None:
-    """ERR-05: the one who flushed hears of his own batches; those that fail after his turn are reported later."""
+    """ERR-05: a flush raises the errors of its own batches; later failures are reported by later calls."""
     objects = _Refusing(MemoryStore())
     store = new_store(objects)
     producer = store.producer(linger=None)

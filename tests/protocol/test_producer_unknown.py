@@ -1,4 +1,4 @@
-"""When nobody can tell what became of a commit, an abort or an append: data once, the right offsets, no guess.
+"""Commits, aborts and appends of unknown outcome: data once, the right offsets, no guess.
 
 API-08, API-16, API-17, SEQ-14, SEQ-15, OBJ-02, OBJ-03, TV2-03.
 """
@@ -247,7 +247,7 @@ def test_close_raises_a_failed_abort_and_closes_the_producer(bench: Bench) -> No
     assert not sound(bench.store).partitions[T0].open_txns
 
 
-# Everything at once ---------------------------------------------------------------------------------------------------
+# All faults together --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -162,7 +162,7 @@ def test_one_producer_may_abort_commit_and_abort_again(store: Store) -> None:
 
 
 def test_aborts_are_looked_up_by_absolute_offsets(store: Store) -> None:
-    """LSO-07, BUG-25: 2 and 4 are aborted by different transactions; whoever starts at 2 sees 3 only."""
+    """LSO-07, BUG-25: 2 and 4 are aborted by different transactions; a read from offset 2 returns only 3."""
     append(store, "0", "1")
     one, two = begin(store, "p1", "2"), begin(store, "p2")
     append(store, "3")

@@ -11,7 +11,7 @@ from txnstore.errors import ProducerFencedError
 
 
 def test_fen_01_fenced_producer_gets_no_answer_of_earlier_abort() -> None:
-    """The process learns of the abort by losing its slot, but that is not the last that happened."""
+    """The process reads the abort after a conflict, but a newer instance was initialised after it."""
     store = new_store()
     producer = store.producer("id")
     producer.begin_transaction()
@@ -25,7 +25,7 @@ def test_fen_01_fenced_producer_gets_no_answer_of_earlier_abort() -> None:
 
 
 def test_init_10_repeated_init_is_fenced_after_init_of_another_instance() -> None:
-    """INIT-10: the grant that it would be told again belongs to nobody any more."""
+    """INIT-10: the grant of the first init is no longer valid."""
     store = new_store()
     first = connection_of(store).submit(InitProducer("id"))
     again = InitProducer("id", expected=(first.producer_id, first.epoch))

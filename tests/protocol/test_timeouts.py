@@ -1,4 +1,4 @@
-"""A transaction past its time-out, in a store of one chain and of several: who ends it, and what its owner is told."""
+"""Transactions past their timeout, in stores of one chain and of several: aborts, and errors of the producer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def offset(store: Store) -> int | None:
 
 
 def test_tmo_01_transaction_is_open_at_its_timeout_and_aborted_after_it(store: Store, clock: ManualClock) -> None:
-    """TMO-01: strictly later than the time-out, and without its producer."""
+    """TMO-01: strictly later than the timeout, and without its producer."""
     opened(store)
     clock.advance(TIMEOUT_MS)
     assert store.recover().aborted == ()
@@ -91,7 +91,7 @@ def test_tmo_02_producer_paused_past_its_timeout_aborts_and_continues(
     """TMO-02, BUG-08: one bump of the epoch, in one entry with the abort; whatever it does next is refused.
 
     ``testFencingOnTransactionExpiration``: read_uncommitted has what it wrote before, read_committed nothing. No newer
-    instance has taken over, so the producer goes on with the bumped epoch after an abort (KIP-588).
+    instance has taken over, so the producer continues with the bumped epoch after an abort (KIP-588).
     """
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
@@ -140,7 +140,7 @@ def test_fen_01_producer_past_its_timeout_is_fenced_by_newer_instance(
 
 
 def test_tmo_02_abort_after_recovery_succeeds(store: Store, clock: ManualClock) -> None:
-    """TV2-03: what it wanted has happened; it goes on with the next epoch, unless there is a newer instance."""
+    """TV2-03: the producer continues with the next epoch, unless there is a newer instance."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
     store.recover()
@@ -154,9 +154,9 @@ def test_tmo_02_abort_after_recovery_succeeds(store: Store, clock: ManualClock) 
 
 
 def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnStoreError | None, tuple[str, ...]]:
-    """A commit and a sweep decide at once: the first to reach the storage waits there until the other is done.
+    """A commit and a recovery race: the first to reach the storage waits there until the other is done.
 
-    What the commit raises, and what the sweep says that it has aborted.
+    Returns the error of the commit, and the transactions that the recovery aborted.
     """
     gated = GatedStore(connection_of(store).objects.inner)
     producer = opened(process(gated if commit_first else connection_of(store).objects.inner, clock))
@@ -189,7 +189,7 @@ def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnSt
 
 
 def test_tmo_04_commit_raises_after_a_recovery_has_aborted(store: Store, clock: ManualClock) -> None:
-    """TMO-04: the commit had not reached the chain; it is refused for good, and nothing of it is seen."""
+    """TMO-04: the commit had not reached the chain; it is refused, and none of its records is visible."""
     error, aborted = race(store, clock, commit_first=True)
     assert type(error) is InvalidProducerEpochError
     assert aborted == (name_of(store),)
@@ -209,7 +209,7 @@ def test_tmo_04_recovery_after_commit_changes_nothing(store: Store, clock: Manua
 def test_tmo_05_decided_transaction_is_completed_at_any_time(
     store: Store, clock: ManualClock, outcome: Outcome, wait_ms: int
 ) -> None:
-    """TMO-05: before its time-out and after it, as it was decided."""
+    """TMO-05: before its timeout and after it, as it was decided."""
     dying = process(connection_of(store).objects.inner, clock, background=DeferredExecutor)
     producer = opened(dying)
     connection_of(dying).submit(EndTxn(ProducerIdentity(producer.producer_id, producer.epoch, name_of(store)), outcome))
@@ -233,6 +233,6 @@ def test_tmo_06_concurrent_recoveries_abort_once(store: Store, clock: ManualCloc
 
 
 def test_tmo_09_close_aborts_the_open_transaction(store: Store) -> None:
-    """TMO-09: nobody has to wait for its time-out."""
+    """TMO-09: readers do not wait for its timeout."""
     opened(store).close()
     assert store.transaction(name_of(store)).state is TxnState.COMPLETE_ABORT

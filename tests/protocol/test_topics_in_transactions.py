@@ -66,7 +66,7 @@ def test_late_copy_of_recreated_topic_keeps_its_partitions_in_transaction(home: 
     for number in scene.others():
         scene.producer.send("t", b"value", partition=number)
     scene.producer.flush()
-    scene.operator.recover()  # Now its chain is told.
+    scene.operator.recover()  # Now its chain gets the copy.
     scene.producer.commit_transaction()
     assert seen(scene.sound()) == {b"value": len(scene.others())}
 

@@ -1,4 +1,4 @@
-"""Transactions that an outside coordinator decides: prepare, crash, take over, complete (KIP-939)."""
+"""Transactions that an external coordinator decides: prepare, crash, take over, complete (KIP-939)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_tpc_04_unprepared_transaction_cannot_be_completed(bucket: MemoryStore, 
 
 
 def test_tpc_02_a_prepared_transaction_never_times_out(bucket: MemoryStore, clock: ManualClock) -> None:
-    """TPC-02, TMO-13: nobody aborts it for its age; an administrator may."""
+    """TPC-02, TMO-13: no recovery aborts it; an administrator may."""
     store = process(bucket, clock)
     producer, _ = prepared(store)
     clock.advance(30 * 86_400_000)
@@ -136,7 +136,7 @@ def test_tpc_04_keep_prepared_needs_transactional_id(bucket: MemoryStore, clock:
 def test_tpc_04_new_instance_completes_transaction_as_decided(
     bucket: MemoryStore, clock: ManualClock, *, decided: bool
 ) -> None:
-    """TPC-04, TPC-05: the outside coordinator has it recorded, or not; the old instance is fenced either way."""
+    """TPC-04, TPC-05: the external coordinator has recorded it, or not; the old instance is fenced either way."""
     store = process(bucket, clock)
     zombie, name = prepared(store)
     recorded = str(name) if decided else "7:7"
@@ -219,7 +219,7 @@ def test_empty_transaction_can_be_prepared(bucket: MemoryStore, clock: ManualClo
 
 
 def test_takeover_survives_crash_at_any_request(bucket: MemoryStore, clock: ManualClock) -> None:
-    """TPC-04: whoever comes next can still complete it."""
+    """TPC-04: the next instance can still complete it."""
     store = process(bucket, clock)
     _, name = prepared(store)
     for skip in range(4):

@@ -1,4 +1,4 @@
-"""Vacuum: nothing that anybody may still need is deleted, and everything else is, by the storage's own clock."""
+"""Vacuum: it deletes exactly the objects that no process may still need, by the storage's own clock."""
 
 from __future__ import annotations
 

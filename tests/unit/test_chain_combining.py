@@ -1,4 +1,4 @@
-"""Flat combining: whoever arrives while an entry is on its way rides in the next one (OBJ-10)."""
+"""Flat combining: commands that arrive during the write of an entry share the next one (OBJ-10)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Crowd:
         self._chain, self._gate, self._pool = chain, gate, pool
 
     def submit(self, first: Command, *others: Command) -> list[Future[Any]]:
-        """All of them, in this order; returns when the PUT has passed and everybody has an answer."""
+        """All of them, in this order; returns when the PUT has passed and all callers have an answer."""
         leader = self._pool.submit(self._chain.submit, first)
         self._gate.wait_for()
         arrived = threading.Semaphore(0)
@@ -58,7 +58,7 @@ class Crowd:
 
 
 class _Announced(list[Any]):
-    """A queue that tells when somebody has joined it."""
+    """A queue that signals each new command."""
 
     def __init__(self, arrived: threading.Semaphore) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def test_commands_arriving_during_a_put_share_the_next_entry(crowd: Crowd, objec
 
 
 def test_each_caller_gets_its_own_result(crowd: Crowd) -> None:
-    """Producer ids are granted one after the other inside the entry, so nobody gets the id of another."""
+    """Producer ids are granted one after the other inside the entry, so no caller gets the id of another."""
     answers = [future.result().producer_id for future in crowd.submit(*[InitProducer()] * 20)]
     assert answers == list(range(20))
 
@@ -149,7 +149,7 @@ def test_refused_commands_write_no_entry(crowd: Crowd, objects: MemoryStore) -> 
 
 
 def test_storage_refusal_is_reported_to_all_callers_of_the_entry(crowd: Crowd, objects: MemoryStore) -> None:
-    """The storage refuses for good: nothing of the entry happened, and everybody in it is told so."""
+    """The storage refuses the entry: no command took effect, and all callers get the error."""
 
     def refuse(key: str, data: bytes) -> bool:
         if len(objects.list("chains/")) == 1:
@@ -163,7 +163,7 @@ def test_storage_refusal_is_reported_to_all_callers_of_the_entry(crowd: Crowd, o
 
 
 def test_interrupt_of_the_leader_does_not_interrupt_followers(crowd: Crowd, objects: MemoryStore) -> None:
-    """The others learn that nobody knows; a KeyboardInterrupt belongs to the thread that got it."""
+    """The followers get an unknown outcome; only the interrupted thread gets the KeyboardInterrupt."""
 
     def interrupted(key: str, data: bytes) -> bool:
         if len(objects.list("chains/")) == 1:

@@ -77,7 +77,7 @@ def test_the_head_is_written_after_the_batches_and_the_hint_last() -> None:
 
 
 def test_equal_states_give_equal_checkpoint_bytes(bucket: MemoryStore) -> None:
-    """Two processes may write one checkpoint at once: it does not matter who is last."""
+    """Two processes may write one checkpoint concurrently, in any order."""
     saved = []
     for _ in range(2):
         objects = MemoryStore()

@@ -1,4 +1,4 @@
-"""Closing a store while somebody still uses it."""
+"""Closing a store while other threads use it."""
 
 from __future__ import annotations
 

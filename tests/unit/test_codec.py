@@ -1,4 +1,4 @@
-"""Entries and other small documents: exact, versioned, and every damage is told (OBJ-13)."""
+"""Entries and other small documents: exact, versioned, and every damage is detected (OBJ-13)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_document_of_another_kind_is_corruption() -> None:
 
 @pytest.mark.parametrize("offset", [1.5, "1", None, object()], ids=["float", "text", "none", "object"])
 def test_a_value_of_a_wrong_type_is_not_written(offset: Any) -> None:
-    """An entry that no reader accepts would make the store unreadable for ever, so it must not come into being."""
+    """An entry that no reader accepts would make the store unreadable, so it must not be written."""
     events = [OffsetsCommitted(group="g", offsets=[GroupOffset(topic="t", partition=0, offset=offset)])]
     with pytest.raises(InvalidConfigError, match="wrong type"):
         encode(entry(events=events))

@@ -168,7 +168,7 @@ def test_only_unreferenced_segments_may_be_deleted(world: World, log: tuple[Batc
 
 
 def test_vacuumed_upload_cannot_be_registered(world: World) -> None:
-    """OBJ-06: the chain orders the two, and whoever comes second is refused; a duplicate is still answered."""
+    """OBJ-06: the chain orders the two, and the second is refused; a duplicate is still answered."""
     client = world.client()
     batch, late = client.numbered(), client.numbered(sequence=1)
     world.do(client.append(batch))

@@ -264,7 +264,7 @@ def test_dif_17_every_changed_value_in_trace_is_detected() -> None:
 
 
 def test_additional_item_is_a_difference() -> None:
-    """DIF-07: a partition, group or transaction that nobody expects."""
+    """DIF-07: an unexpected partition, group or transaction."""
     for part in ("partitions", "transactions", "groups"):
         found = Comparison().step({"op": "flush"}, {"state": {part: {}}}, {"state": {part: {"new": 1}}})
         assert [str(difference) for difference in found] == [f"state.{part}.new: expected None, got 1"]

@@ -41,7 +41,7 @@ def _words(text: str) -> set[str]:
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 def test_every_event_has_a_row_with_its_fields(event: type) -> None:
-    """The format is written down: somebody else can build a reader."""
+    """The format is documented completely, so that other readers can be built."""
     rows = [line for line in _section("3. Events").splitlines() if line.startswith("|")]
     rows = [row for row in rows if f"`{event.__name__}`" in row.split(" | ")[0]]
     assert len(rows) == 1

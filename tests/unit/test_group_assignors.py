@@ -136,7 +136,7 @@ def test_sticky_is_balanced_with_fewest_moves(count: int, seed: int) -> None:
 
 @given(wanted=groups, seed=st.integers(0, 99))
 def test_sticky_is_balanced_as_subscriptions_allow(wanted: list[list[str]], seed: int) -> None:
-    """Nobody could hand a partition to somebody with two less; and it comes to rest."""
+    """No member has two partitions more than another that could read one of them; and it is stable."""
     members = _members(wanted)
     found = sticky_assignor(members, _some_owners(members, seed))
     for giver in members:

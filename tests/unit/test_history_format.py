@@ -114,7 +114,7 @@ UNKNOWN, FENCED = errors.UnknownOutcomeError("?"), errors.ProducerFencedError("!
     [
         ([None], False, Type.OK),
         ([UNKNOWN, None], False, Type.OK),
-        ([], False, Type.FAIL),  # Never asked to commit: nobody else may.
+        ([], False, Type.FAIL),  # Without a commit request: no other process may commit.
         ([], True, Type.FAIL),
         ([FENCED], False, Type.FAIL),  # No earlier call can have been applied.
         ([UNKNOWN, FENCED], False, Type.INFO),  # The earlier call may be why.

@@ -9,7 +9,7 @@ from tests.helpers.histories import Story, poll, send
 
 
 def written() -> Story:
-    """Three values that somebody else has read, so that none is lost; the offsets have gaps of markers."""
+    """Three values that another process has read, so that none is lost; the offsets have gaps of markers."""
     story = Story()
     for number, value in enumerate("abc"):
         story.op("w", "send", send(value, 10 * number))

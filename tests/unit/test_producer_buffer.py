@@ -132,7 +132,7 @@ def test_a_stream_is_taken_batch_by_batch(gated: GatedStore) -> None:
 
 
 def test_a_batch_is_uploaded_when_it_is_full(gated: GatedStore) -> None:
-    """Before anybody flushes; the rest of the batch is on its own."""
+    """Before any flush; the rest of the batch is separate."""
     store = new_store(gated)
     gate = gated.hold("put", "topics/")
     producer = store.producer(batch_bytes=BATCH, linger=None)
@@ -222,7 +222,7 @@ def test_transaction_has_no_linger_by_default() -> None:
 
 
 def test_lingering_record_is_written_after_storage_outage() -> None:
-    """Nobody has to send another one."""
+    """Without another send."""
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
     producer._linger._again = 0.001
@@ -263,7 +263,7 @@ def test_close_flushes_lingering_records_and_ends_thread() -> None:
 
 
 def test_close_of_transactional_producer_aborts_open_transaction() -> None:
-    """API-11: LSO and high watermark meet at once."""
+    """API-11: the LSO equals the high watermark immediately."""
     bench = Bench()
     producer = bench.store.producer("id")
     producer.begin_transaction()

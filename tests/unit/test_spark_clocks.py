@@ -1,4 +1,4 @@
-"""Uploads of a Spark job, when somebody's clock was days ahead once."""
+"""Uploads of a Spark job after a writer had a clock days ahead."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_version_that_is_committed_is_known_before_anything_is_computed(store:
     sequence = connection_of(store).view().sequence
     for version in (4, 3, 0):
         assert begin(store, "loader", version).repeated
-    assert connection_of(store).view().sequence == sequence  # Nobody was fenced by a job that does nothing.
+    assert connection_of(store).view().sequence == sequence  # A job without effect fences no producer.
     assert not begin(store, "loader", 5).repeated
     assert not begin(store, "other", 4).repeated
 

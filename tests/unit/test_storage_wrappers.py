@@ -196,7 +196,7 @@ def in_a_fork(call: object) -> int:
 
 
 def test_memory_is_refused_in_a_forked_child() -> None:
-    """OBJ-18: the child would write to a copy that nobody sees."""
+    """OBJ-18: the child would write to a copy that no other process sees."""
     store = MemoryStore("forked")
     store.put("a", b"1")
     pickled = pickle.dumps(store)

@@ -93,7 +93,7 @@ def test_store_refuses_invalid_number_of_chains(chains: Any) -> None:
 
 
 def test_coord_02_the_number_of_chains_never_changes() -> None:
-    """COORD-02: what hashes to one of four chains must be found there for ever."""
+    """COORD-02: the chain of a key depends on the number of chains."""
     objects = MemoryStore()
     assert len(connection_of(create_on(objects, 4, runtime=runtime())).chains) == 4
     with pytest.raises(InvalidConfigError, match="has 4 chains, not 8"):

@@ -264,7 +264,7 @@ def test_a_topic_of_records_cannot_get_a_schema(bench: Bench) -> None:
 
 
 def test_concurrent_alterations_do_not_overwrite_each_other(bench: Bench) -> None:
-    """The one who decided on an old version is told to look again."""
+    """An alteration of a stale version is refused."""
     stores = [bench.store, *(another_process(bench.store, bench.inner) for _ in range(3))]
     answers = in_threads(4, lambda number: stores[number].alter_topic("t", config={f"{SETTINGS[number]}": 7}))
     refused = [answer for answer in answers if isinstance(answer, Exception)]

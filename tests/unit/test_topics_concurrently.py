@@ -1,4 +1,4 @@
-"""Two who alter a topic at once."""
+"""Concurrent alterations of a topic."""
 
 from __future__ import annotations
 

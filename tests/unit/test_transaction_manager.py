@@ -39,7 +39,7 @@ def manager(state: State = State.READY, identity: ProducerIdentity = TRANSACTION
 
 
 def uploaded(rows: int) -> Upload:
-    """An upload of so many rows that has ended."""
+    """A completed upload of ``rows`` rows."""
     batch = object.__new__(Batch)
     batch.tp, batch.rows, batch.bytes = TP, rows, 1
     upload = Upload(batch)
@@ -190,7 +190,7 @@ def test_an_abort_that_failed_forbids_a_commit() -> None:
 
 
 def test_an_end_that_was_interrupted_before_it_returned_may_be_repeated() -> None:
-    """API-08: until the application has heard of it, or begins the next transaction."""
+    """API-08: until the call returns, or the next transaction begins."""
     found = manager(State.COMMITTING_TRANSACTION)
     found.ended(Outcome.COMMIT, TRANSACTIONAL)
     assert found.was_ended(Outcome.COMMIT)
