@@ -143,7 +143,7 @@ def test_dir_shows_our_names_only() -> None:
     assert dir(testing) == sorted(testing.__all__)
 
 
-def test_a_store_shows_users_what_is_theirs() -> None:
+def test_store_exposes_exactly_public_names() -> None:
     """A contract: a name may be added here, and none may go; what holds the store together stays behind it."""
     assert [name for name in dir(txnstore.Store) if not name.startswith("_")] == [
         "abort_hanging",

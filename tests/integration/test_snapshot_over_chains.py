@@ -144,8 +144,8 @@ def test_everything_is_seen_from_the_decision_on(bench: Bench, read: Reader, mar
 
 
 @READERS
-def test_nothing_is_seen_of_what_is_decided_to_be_aborted(bench: Bench, read: Reader) -> None:
-    """END-06, LSO-07: before the markers are written, too, and it holds nobody back."""
+def test_transaction_decided_to_abort_is_invisible(bench: Bench, read: Reader) -> None:
+    """END-06, LSO-07: also before the markers are written, and it blocks no reader."""
     bench.end(Outcome.ABORT)
     connection_of(bench.reader).view()
     with bench.reader.producer("after") as producer, producer.transaction():
@@ -159,7 +159,7 @@ def test_consumers_see_it_from_the_decision_on(bench: Bench) -> None:
     assert sorted(_consumer(bench.reader, bench.reader.snapshot())) == sorted([*BEFORE, *EVERYWHERE])
 
 
-def test_inspection_tells_what_is_decided_and_what_is_still_to_be_done(bench: Bench) -> None:
+def test_inspection_shows_decided_and_incomplete_transactions(bench: Bench) -> None:
     """The logs and groups look ended everywhere; the transaction says that its markers are not known to be written."""
     with bench.reader.duckdb() as con:
         assert values(con, "SELECT sum(open_transactions) FROM txn.partitions") == [CHAINS]

@@ -106,7 +106,7 @@ def test_columns_of_yesterday_and_of_today(spark: SparkSession, store: Store) ->
     assert same(spark, store) == 41
 
 
-def test_many_files_are_joined_with_what_is_known_of_them(spark: SparkSession, store: Store) -> None:
+def test_many_files_are_joined_with_their_offsets(spark: SparkSession, store: Store) -> None:
     """Beyond some files a literal map would be walked for each row."""
     with store.producer("writer") as producer:
         for number in range(40, 80):

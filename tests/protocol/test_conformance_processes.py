@@ -47,7 +47,7 @@ def begun(store: Store, name: str, value: bytes, partition: int = 0) -> Producer
     return producer
 
 
-def test_coord_03_all_that_is_known_of_an_id_is_stored_before_the_answer() -> None:
+def test_coord_03_state_of_id_is_stored_before_answer() -> None:
     """COORD-03: after each call a process that shares nothing finds the whole record."""
     store = new_store()
     tp = TopicPartition("t", 0)
@@ -76,7 +76,7 @@ def test_coord_03_all_that_is_known_of_an_id_is_stored_before_the_answer() -> No
     assert record() == (TxnState.COMPLETE_ABORT, 2, frozenset(), frozenset(), False)
 
 
-def test_coord_04_a_commit_that_slept_through_its_successor_changes_nothing() -> None:
+def test_coord_04_commit_delayed_past_newer_init_changes_nothing() -> None:
     """COORD-04, STM-04, OBJ-09: after the conflict all checks run again on the new state."""
     gated = GatedStore(MemoryStore())
     store = new_store(gated)
@@ -98,7 +98,7 @@ def test_coord_04_a_commit_that_slept_through_its_successor_changes_nothing() ->
     sound(store)
 
 
-def test_stm_04_instances_that_come_at_once_follow_one_another() -> None:
+def test_stm_04_concurrent_inits_are_serialized() -> None:
     """STM-04, INIT-14, TST-09: exactly the acknowledged commits have happened; no epoch is granted twice."""
     store = new_store()
 
@@ -120,7 +120,7 @@ def test_stm_04_instances_that_come_at_once_follow_one_another() -> None:
     sound(store)
 
 
-def test_api_16_half_a_transaction_never_passes_for_the_whole() -> None:
+def test_api_16_partial_transaction_is_never_committed() -> None:
     """API-16, BUG-11, END-10: 50 of 100 records are in the log when an upload fails; no new epoch hides the loss."""
     bench = Bench()
     producer = bench.store.producer("id")
@@ -144,7 +144,7 @@ def test_api_16_half_a_transaction_never_passes_for_the_whole() -> None:
     assert values(bench.store) == [b"again"]
 
 
-def test_fen_04_a_zombie_is_fenced_however_long_it_slept() -> None:
+def test_fen_04_zombie_is_fenced_after_any_pause() -> None:
     """FEN-04, FEN-05: no clock and no lease decides; its successor may be closed and gone meanwhile."""
     clock = ManualClock()
     store = new_store(clock=clock)
@@ -157,7 +157,7 @@ def test_fen_04_a_zombie_is_fenced_however_long_it_slept() -> None:
     assert values(store) == [b"new"]
 
 
-def test_tmo_02_what_is_past_its_time_out_is_fenced_and_aborted() -> None:
+def test_tmo_02_expired_transaction_is_fenced_and_aborted() -> None:
     """TMO-02, BUG-08, TST-02 ``testFencingOnTransactionExpiration``; CFG-03: without a sleep."""
     clock = ManualClock()
     store = new_store(clock=clock)
@@ -179,7 +179,7 @@ def test_tmo_02_what_is_past_its_time_out_is_fenced_and_aborted() -> None:
 
 
 @pytest.mark.parametrize("first", ["commit", "sweep"])
-def test_tmo_04_commit_or_time_out_one_of_them_and_it_is_told(first: str) -> None:
+def test_tmo_04_either_commit_or_timeout_wins(first: str) -> None:
     """TMO-04: one stands in front of its entry while the other one goes through."""
     clock = ManualClock()
     gated = GatedStore(MemoryStore())
@@ -211,7 +211,7 @@ def new_view(objects: ObjectStore, clock: ManualClock) -> Store:
 
 @pytest.mark.parametrize("n", range(1, 6))
 @pytest.mark.parametrize("what", ["compact", "recover", "verify"])
-def test_rec_04_others_may_die_and_the_transaction_goes_on(what: str, n: int) -> None:
+def test_rec_04_transaction_survives_crash_of_other_process(what: str, n: int) -> None:
     """REC-04: a compactor, a recoverer or a reader that dies at its n-th request takes nothing with it."""
     store = new_store()
     producer = begun(store, "id", b"a")
@@ -228,7 +228,7 @@ def test_rec_04_others_may_die_and_the_transaction_goes_on(what: str, n: int) ->
     sound(store)
 
 
-def test_err_04_a_storage_that_is_away_for_a_moment_is_no_error() -> None:
+def test_err_04_transient_storage_errors_are_retried() -> None:
     """ERR-04, COORD-05: refusals for now are repeated; one that lasts is told as what it is, and a later call works."""
     bench = Bench()
     producer = begun(bench.store, "id", b"a")
