@@ -5,7 +5,7 @@ The allowed types are those that Parquet, DuckDB and Spark all read back unchang
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -120,26 +120,13 @@ def check_schema(schema: pa.Schema) -> None:
 
 def check_key(schema: pa.Schema, key: str | None) -> None:
     """Raise :class:`SchemaMismatchError` if the key column does not exist, or is of a type that cannot be a key."""
-    if key is None:
-        return
-    field = _field(schema, "key", key)
-    if not is_key_type(field.type):
-        raise SchemaMismatchError(
-            f"column {key!r} is of type {field.type} and cannot be the key; a key is a string, binary, int16, int32, "
-            "int64, float or double",
-        )
+    _check_column(schema, "key", key, is_key_type, "a string, binary, int16, int32, int64, float or double")
 
 
 def check_timestamp(schema: pa.Schema, timestamp: str | None) -> None:
     """Raise :class:`SchemaMismatchError` if the timestamp column does not exist, or is of another type."""
-    if timestamp is None:
-        return
-    field = _field(schema, "timestamp", timestamp)
-    if not is_timestamp_type(field.type):
-        raise SchemaMismatchError(
-            f"column {timestamp!r} is of type {field.type} and cannot be the timestamp; it must be a timestamp in ms "
-            "or us, or an int64 of milliseconds",
-        )
+    allowed = "a timestamp in ms or us, or an int64 of milliseconds"
+    _check_column(schema, "timestamp", timestamp, is_timestamp_type, allowed)
 
 
 def evolve_schema(old: pa.Schema, new: pa.Schema, key: str | None = None) -> None:
@@ -182,10 +169,19 @@ def _is_wider(old: pa.DataType, new: pa.DataType) -> bool:
     return bool(decimals and old.scale == new.scale and old.precision < new.precision)
 
 
-def _field(schema: pa.Schema, what: str, column: str) -> pa.Field:
+def _check_column(
+    schema: pa.Schema, what: str, column: str | None, is_allowed: Callable[[pa.DataType], bool], allowed: str
+) -> None:
+    """Raise if the column that serves as ``what`` does not exist, or is of another type than those ``allowed``."""
+    if column is None:
+        return
     if column not in schema.names:
         raise SchemaMismatchError(f"the {what} column {column!r} is not in the schema, which has {schema.names}")
-    return schema.field(column)
+    data_type = schema.field(column).type
+    if not is_allowed(data_type):
+        raise SchemaMismatchError(
+            f"column {column!r} is of type {data_type} and cannot be the {what}; it must be {allowed}",
+        )
 
 
 def _check_names(path: str, fields: Iterable[pa.Field]) -> None:

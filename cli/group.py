@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.context import App, confirm, pass_app, shared_options
 from txnstore.cli.output import instant
 
 if TYPE_CHECKING:
@@ -112,10 +111,7 @@ def delete(app: App, name: str, yes: bool) -> None:
     with app.open() as store:
         store.group(name)
         if not yes:
-            if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
-                msg = f"deleting {name!r} cannot be undone: confirm with --yes"
-                raise click.UsageError(msg)
-            click.confirm(f"Delete group {name!r} with its offsets?", abort=True, err=True)
+            confirm(name, f"Delete group {name!r} with its offsets?")
         store.delete_group(name)
     app.out.result(f"Group {name!r} is deleted", group=name)
 

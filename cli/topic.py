@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.context import App, parse_pairs, pass_app, shared_options
+from txnstore.cli.context import App, confirm, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import counted, instant
 from txnstore.cli.values import column
 from txnstore.core.view import View
@@ -150,10 +149,7 @@ def delete(app: App, name: str, yes: bool) -> None:
     with app.open() as store:
         store.topic(name)
         if not yes:
-            if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
-                msg = f"deleting {name!r} cannot be undone: confirm with --yes"
-                raise click.UsageError(msg)
-            click.confirm(f"Delete topic {name!r} with all of its records?", abort=True, err=True)
+            confirm(name, f"Delete topic {name!r} with all of its records?")
         store.delete_topic(name)
     app.out.result(f"Topic {name!r} is deleted; a later vacuum removes its objects", topic=name)
 

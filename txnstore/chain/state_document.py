@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar, get_args
 
 from txnstore.chain.codec import Stored
 from txnstore.core.catalog.model import Topic
@@ -97,6 +97,9 @@ class HeadDocument(Stored):
     batches_sha256: str
 
 
+D = TypeVar("D", PartitionDocument, TransactionDocument, GroupDocument, Partition, Transaction, Group)
+
+
 def to_document(state: State, batches_sha256: str) -> HeadDocument:
     """The document of a state; equal states have equal documents."""
     return HeadDocument(
@@ -143,10 +146,10 @@ def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchLis
 
 
 def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDocument:
-    return PartitionDocument(
+    return _converted(
+        PartitionDocument,
+        partition,
         tp=tp,
-        log_start=partition.log_start,
-        high_watermark=partition.high_watermark,
         producers=_sorted(partition.producers),
         open_txns=_sorted(partition.open_txns),
         aborted=list(partition.aborted),
@@ -154,9 +157,9 @@ def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDo
 
 
 def _partition(item: PartitionDocument, batches: dict[TopicPartition, BatchList[Batch]]) -> Partition:
-    return Partition(
-        log_start=item.log_start,
-        high_watermark=item.high_watermark,
+    return _converted(
+        Partition,
+        item,
         batches=batches.get(item.tp, BatchList()),
         producers=Map(item.producers),
         open_txns=Map(item.open_txns),
@@ -165,22 +168,13 @@ def _partition(item: PartitionDocument, batches: dict[TopicPartition, BatchList[
 
 
 def _transaction_document(txn: Transaction) -> TransactionDocument:
-    return TransactionDocument(
-        transactional_id=txn.transactional_id,
-        producer_id=txn.producer_id,
-        epoch=txn.epoch,
-        timeout_ms=txn.timeout_ms,
+    return _converted(
+        TransactionDocument,
+        txn,
         state=_stored(txn.state),
-        last_epoch=txn.last_epoch,
-        previous_producer_id=txn.previous_producer_id,
-        next_producer_id=txn.next_producer_id,
-        next_epoch=txn.next_epoch,
-        held=txn.held,
         partitions=sorted(txn.partitions),
         groups=sorted(txn.groups),
         topic_ids=_sorted(txn.topic_ids),
-        started_at=txn.started_at,
-        updated_at=txn.updated_at,
         versions=_sorted(txn.versions),
     )
 
@@ -196,47 +190,42 @@ def _stored(state: TxnState) -> StoredState:
 
 
 def _transaction(item: TransactionDocument) -> Transaction:
-    return Transaction(
-        transactional_id=item.transactional_id,
-        producer_id=item.producer_id,
-        epoch=item.epoch,
-        timeout_ms=item.timeout_ms,
+    return _converted(
+        Transaction,
+        item,
         state=TxnState[item.state],
-        last_epoch=item.last_epoch,
-        previous_producer_id=item.previous_producer_id,
-        next_producer_id=item.next_producer_id,
-        next_epoch=item.next_epoch,
-        held=item.held,
         partitions=frozenset(item.partitions),
         groups=frozenset(item.groups),
         topic_ids=Map(item.topic_ids),
-        started_at=item.started_at,
-        updated_at=item.updated_at,
         versions=Map(item.versions),
     )
 
 
 def _group_document(name: str, group: Group) -> GroupDocument:
-    return GroupDocument(
+    return _converted(
+        GroupDocument,
+        group,
         name=name,
         offsets=_offset_documents(group.offsets),
         pending={pid: _offset_documents(group.pending[pid]) for pid in sorted(group.pending)},
-        generation=group.generation,
-        last_producer=group.last_producer,
         members=[group.members[member_id] for member_id in sorted(group.members)],
-        emptied_at=group.emptied_at,
     )
 
 
 def _group(item: GroupDocument) -> Group:
-    return Group(
+    return _converted(
+        Group,
+        item,
         offsets=_offsets(item.offsets),
         pending=Map({pid: _offsets(offsets) for pid, offsets in item.pending.items()}),
-        generation=item.generation,
-        last_producer=item.last_producer,
         members=Map({member.member_id: member for member in item.members}),
-        emptied_at=item.emptied_at,
     )
+
+
+def _converted(kind: type[D], source: object, **converted: Any) -> D:
+    """A ``kind`` with the fields of ``source``, except for those that are stored in another form: ``converted``."""
+    same = {field.name: getattr(source, field.name) for field in fields(kind) if field.name not in converted}
+    return kind(**same, **converted)
 
 
 def _offset_documents(offsets: Map[TopicPartition, CommittedOffset]) -> list[OffsetDocument]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from txnstore.core.groups.assignors import Subscriptions
 from txnstore.core.groups.model import Group, Member
@@ -35,28 +35,35 @@ def group_offsets_sound(state: State) -> Iterator[str]:
 def partitions_have_one_holder(state: State) -> Iterator[str]:
     """No two members of a group hold the same partition: its records would be processed twice."""
     for name, members in _groups(state):
-        holders: dict[TopicPartition, str] = {}
-        for member in members:
-            for tp in member.held:
-                other = holders.setdefault(tp, member.member_id)
-                if other != member.member_id:
-                    yield f"group {name!r}: {tp} is held by {other!r} and by {member.member_id!r}"
+        for tp, first, second in _shared(members, lambda member: member.held):
+            yield f"group {name!r}: {tp} is held by {first!r} and by {second!r}"
 
 
 def targets_cover_what_is_read(state: State) -> Iterator[str]:
     """Every partition that a group reads is the target of exactly one member, which reads its topic."""
     for name, members in _groups(state):
-        targets: dict[TopicPartition, str] = {}
+        for tp, first, second in _shared(members, lambda member: member.target):
+            yield f"group {name!r}: {tp} is a target of {first!r} and of {second!r}"
         for member in members:
             for tp in member.target:
-                other = targets.setdefault(tp, member.member_id)
-                if other != member.member_id:
-                    yield f"group {name!r}: {tp} is a target of {other!r} and of {member.member_id!r}"
                 if tp.topic not in member.topics:
                     yield f"group {name!r}: {tp} is a target of {member.member_id!r}, which does not read its topic"
+        targets = {tp for member in members for tp in member.target}
         for tp in Subscriptions.of(members).all_partitions():
             if tp not in targets:
                 yield f"group {name!r}: {tp} is a target of no member"
+
+
+def _shared(
+    members: Sequence[Member], partitions: Callable[[Member], Iterable[TopicPartition]]
+) -> Iterator[tuple[TopicPartition, str, str]]:
+    """The partitions that two members have, with the ids of both."""
+    owners: dict[TopicPartition, str] = {}
+    for member in members:
+        for tp in partitions(member):
+            owner = owners.setdefault(tp, member.member_id)
+            if owner != member.member_id:
+                yield tp, owner, member.member_id
 
 
 def free_partitions_are_given(state: State) -> Iterator[str]:
