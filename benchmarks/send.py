@@ -1,4 +1,4 @@
-"""Sending records, before anything is uploaded: bytes, rows of a schema, many sealed batches; files that a call enters.
+"""Sending records, before anything is uploaded: bytes, rows of a schema, many sealed batches.
 
 The rates are absolute, so they are given twice: by the wall clock, and by the CPU time of the calling thread, which a
 busy neighbour spoils less. The target is for the second one. The raw baseline, in turns, appends tuples to a list.
@@ -7,11 +7,8 @@ busy neighbour spoils less. The target is for the second one. The raw baseline, 
 from __future__ import annotations
 
 import datetime as dt
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import FrameType
 
 import pyarrow as pa
 
@@ -28,11 +25,10 @@ SCHEMA = pa.schema(
     ]
 )
 ROW = {"id": 1, "name": "a name", "at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "price": 1.5}
-_PACKAGE = str(Path(txnstore.__file__).parent)
 
 
 def run() -> Iterator[Result]:
-    """Rates of ``send`` in one thread on a store in memory, and the files of the library that a call enters."""
+    """Rates of ``send`` in one thread on a store in memory."""
     store = txnstore.create("memory://benchmark-send")
     store.create_topic("records", 3)
     store.create_topic("rows", 3, schema=SCHEMA, timestamp="at")
@@ -53,7 +49,6 @@ def run() -> Iterator[Result]:
         rate = _rate(times[name], 1) / 1000
         yield Result(f"send: 1,000 {name}/s by CPU time", rate, target / 1000, at_most=False, detail=detail)
     yield _many_batches(store)
-    yield from _files(store)
     store.close()
 
 
@@ -79,35 +74,3 @@ def _many_batches(store: txnstore.Store) -> Result:
     detail = f"{RECORDS / first:,.0f}/s, then {RECORDS / last:,.0f}/s with {waiting} batches sealed"
     name = f"send: last {RECORDS:,} of {3 * RECORDS:,} records / first, small batches"
     return Result(name, last / first, 1.5, at_most=True, detail=detail)
-
-
-def _files(store: txnstore.Store) -> Iterator[Result]:
-    producer = store.producer("benchmark")
-    for _ in range(2):  # What happens once only is not counted.
-        with producer.transaction() as txn:
-            txn.send("records", VALUE)
-    producer.begin_transaction()
-    producer.send("records", VALUE)
-    for name, call, target in (
-        ("send", lambda: producer.send("records", VALUE), 6),
-        ("commit", producer.commit_transaction, 20),
-    ):
-        found = files_entered(call)
-        yield Result(f"files entered by a {name}", len(found), target, at_most=True, detail=" ".join(sorted(found)))
-
-
-def files_entered(call: Callable[[], object]) -> set[str]:
-    """The files of the library whose functions a call runs, in this thread."""
-    found: set[str] = set()
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        name = frame.f_code.co_filename
-        if event == "call" and name.startswith(_PACKAGE):
-            found.add(name[len(_PACKAGE) + 1 :])
-
-    sys.setprofile(watch)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return found
