@@ -1,4 +1,4 @@
-"""The pages that describe the structure of the code name files, folders and names that exist."""
+"""The structure of the code: the pages that describe it name what exists; no circle of imports; no long file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import grimp
 import pytest
 
 from txnstore.chain.state_document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
@@ -115,3 +116,49 @@ def test_checkpoint_document_has_every_field_of_the_state() -> None:
     assert _names(TransactionDocument) == _names(Transaction)
     assert _names(PartitionDocument) == _names(Partition) - {"batches"} | {"tp"}
     assert set(HeadDocument.model_fields) - {"version"} == _names(State) | {"batches_sha256"}
+
+
+#: The greatest number of lines of a Python file.
+MAX_LINES = 400
+
+
+def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one module, each sorted: modules that import each other."""
+    reached: dict[str, set[str]] = {}
+    for module in imports:
+        reached[module] = set()
+        waiting = [module]
+        while waiting:
+            following = imports[waiting.pop()] - reached[module]
+            reached[module] |= following
+            waiting += following
+    components = {tuple(sorted(other for other in reached[one] if one in reached[other])) for one in reached}
+    return [list(component) for component in sorted(components) if len(component) > 1]
+
+
+def _imports() -> dict[str, set[str]]:
+    """The modules that each module imports, also inside functions and for annotations only."""
+    graph = grimp.build_graph("txnstore", exclude_type_checking_imports=False, cache_dir=None)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Of any kind, across all packages: import-linter looks at the siblings of one package, and not into the core."""
+    imports = _imports()
+    assert "txnstore.core.state" in imports["txnstore.core.decide"]
+    assert {"txnstore.catalog.topics", "txnstore.cli.app", "txnstore.compactor.vacuum"} <= imports.keys()
+    assert _circles(imports) == []
+
+
+def test_circles_are_found() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert _circles(imports) == [["a", "b", "c"], ["d", "e"]]
+    assert _circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_no_python_file_is_long() -> None:
+    folders = ("benchmarks", "catalog", "cli", "compactor", "docs", "examples", "pyspark_txnstore", "tests", "txnstore")
+    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in (ROOT / folder).rglob("*.py"))]
+    lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    assert len(lines) > 400
+    assert {str(file.relative_to(ROOT)): count for file, count in lines.items() if count > MAX_LINES} == {}
