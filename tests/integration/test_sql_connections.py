@@ -80,7 +80,7 @@ def test_a_connection_with_a_result_half_read_can_be_refreshed(store: Store) -> 
 
 
 def test_only_connections_of_this_store_are_refreshed(store: Store, memory_store_url: str) -> None:
-    with duckdb.connect() as foreign, pytest.raises(InvalidConfigError, match="not made by"):
+    with duckdb.connect() as foreign, pytest.raises(InvalidConfigError, match="not opened by"):
         store.refresh(foreign)
     with create(memory_store_url) as other, other.duckdb() as con:
         with pytest.raises(InvalidConfigError, match="another store"):

@@ -105,7 +105,7 @@ def test_segment_that_differs_from_chain_is_named(store: Store) -> None:
     (part,) = _slices(store, 1)
     projection = Projection(store.topic("t"))
     two_rows = encode(pa.table({"key": [b"a", b"b"], "value": [b"a", b"b"]})).data
-    with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} holds 2 rows; the chain says 1"):
+    with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} has 2 rows; expected 1"):
         open_slice(connection_of(store).objects, _with(store, two_rows, part), projection)
     with pytest.raises(CorruptionError, match="no column _offset"):
         open_slice(

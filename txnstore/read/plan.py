@@ -46,29 +46,37 @@ class OffsetAndTimestamp:
 
 
 def parse_isolation(value: str) -> Isolation:
-    """The isolation level of this name (CON-01).
+    """Convert the name of an isolation level (CON-01).
 
     Raises:
-        InvalidConfigError: There is no such level.
+        InvalidConfigError: The level does not exist.
     """
     return check_choice("isolation", value, Isolation)
 
 
 def partition_offsets(view: View, topic: str, partition: int) -> PartitionOffsets:
-    """The bounds of a partition log.
+    """Look up the bounds of a partition log.
 
     Raises:
-        UnknownTopicOrPartitionError: There is no such partition.
+        UnknownTopicOrPartitionError: The partition does not exist.
     """
     found = view.find_partition(TopicPartition(topic, partition))
     return PartitionOffsets(found.log_start, found.last_stable_offset, found.high_watermark)
 
 
 def find_partitions(view: View, topic: str, numbers: Iterable[int] | None) -> list[TopicPartition]:
-    """These partitions of a topic in ascending order, each once; all of them for None.
+    """Look up partitions of a topic.
+
+    Args:
+        view: The view of the store.
+        topic: The name of the topic.
+        numbers: The numbers of the partitions; None for all.
+
+    Returns:
+        The partitions in ascending order, without duplicates.
 
     Raises:
-        UnknownTopicOrPartitionError: There is no such topic, or no such partition.
+        UnknownTopicOrPartitionError: The topic or a partition does not exist.
     """
     count = view.find_topic(topic).partitions
     chosen = sorted({TopicPartition(topic, number) for number in (range(count) if numbers is None else numbers)})
@@ -80,10 +88,24 @@ def find_partitions(view: View, topic: str, numbers: Iterable[int] | None) -> li
 def offset_for_time(
     objects: ObjectStore, view: View, tp: TopicPartition, isolation: Isolation, timestamp: int
 ) -> OffsetAndTimestamp | None:
-    """The first record that the isolation shows and whose timestamp is ``timestamp`` (ms) or later (LSO-11).
+    """Find the first visible record at or after a time (LSO-11).
 
-    The chain knows the range of timestamps of each batch, so at most the batch that holds the answer is read, and
-    those in front of it only if compaction or retention took the records that the ranges promise.
+    The chain records the range of timestamps of each batch, so usually only the batch with the result is read. Earlier
+    batches are read only if a compaction removed records that their ranges include.
+
+    Args:
+        objects: The object store.
+        view: The view of the store.
+        tp: The partition.
+        isolation: Which records are visible.
+        timestamp: The time, in milliseconds since the epoch.
+
+    Returns:
+        The offset and the timestamp of the record; None if there is no such record.
+
+    Raises:
+        UnknownTopicOrPartitionError: The partition does not exist.
+        CorruptionError: A segment is missing or damaged.
     """
     projection = Projection(view.find_topic(tp.topic), ["_offset", "_timestamp"])
     for part in visible(tp, view.find_partition(tp), isolation):

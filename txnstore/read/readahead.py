@@ -1,8 +1,7 @@
-"""The rows of many slices in order, fetched and decoded ahead of the reader in parallel, in bounded memory (CON-12).
+"""Read-ahead: fetches and decodes slices concurrently, ahead of the reader, in bounded memory (CON-12).
 
-Two windows move over the slices: segments are fetched ahead (what costs time there is the round trip), and pieces of
-the segments that have arrived are decoded ahead (what costs time there is the processor). A segment of one piece is
-decoded by the thread that fetched it.
+Two windows move over the slices: one of segments that are fetched (bound by latency), one of pieces of the fetched
+segments that are decoded (bound by CPU). The thread that fetched a segment of one piece also decodes it.
 """
 
 from __future__ import annotations
@@ -20,18 +19,22 @@ from txnstore.core.log.visibility import Slice
 from txnstore.read.reader import OpenSlice, Projection, open_slice
 from txnstore.storage.base import ObjectStore
 
-#: Segments on their way at a time: so many, and so many bytes of them beyond the first.
+#: The maximum number of segments fetched concurrently, and of their bytes; one segment may be larger.
 MAX_FETCHES = 16
 MAX_FETCH_BYTES = 32 << 20
-#: Pieces that are decoded or wait decoded at a time.
+#: The maximum number of pieces that are being decoded, or are decoded and not yet returned.
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 
 
 @dataclass(slots=True)
 class Fetched:
-    """A segment that has arrived: its only piece decoded, or the pieces still to be decoded.
+    """A fetched segment.
 
-    ``tables``: the pieces in order, each decoded when it is asked for. ``pieces``: how many there are.
+    Attributes:
+        opened: The slice, whose pieces can be read.
+        only: The table of the only piece, already decoded; None if there are several pieces, or none.
+        tables: The tables of the pieces in order; each is decoded when it is taken.
+        pieces: The number of pieces.
     """
 
     opened: OpenSlice
@@ -41,7 +44,7 @@ class Fetched:
 
 
 def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
-    """Fetch a slice; decode it if it is one piece, in the thread that fetched it."""
+    """Fetch a slice with one GET, and decode it if it has one piece."""
     opened = open_slice(objects, part, projection)
     if len(opened) == 1:
         table = opened.read(0)
@@ -55,10 +58,21 @@ def read_ahead(
     slices: Iterable[Slice],
     projection: Projection,
 ) -> Iterator[pa.Table]:
-    """The rows of the slices in their order, as tables of ``projection.schema``.
+    """Read slices in order.
 
-    Nothing is fetched before the first table is asked for. Closing the iterator drops what was not started. Errors
-    of a slice are raised where its rows would have come.
+    Nothing is fetched before the first table is taken. Closing the iterator cancels tasks that have not started.
+
+    Args:
+        objects: The object store.
+        pool: Fetches and decodes concurrently.
+        slices: The slices, all of the topic of ``projection``.
+        projection: The columns to read.
+
+    Yields:
+        The rows, as tables of ``projection.schema``.
+
+    Raises:
+        CorruptionError: A segment is missing or damaged; raised after the rows of the slices before it.
     """
     fetches = _Fetches(objects, pool, slices, projection)
     tables: deque[Future[pa.Table] | pa.Table] = deque()
@@ -86,7 +100,7 @@ def read_ahead(
 
 
 class _Fetches:
-    """The window over segments that are on their way."""
+    """The window of segments that are being fetched."""
 
     def __init__(self, objects: ObjectStore, pool: Executor, slices: Iterable[Slice], projection: Projection) -> None:
         self._objects, self._pool, self._projection = objects, pool, projection
@@ -95,7 +109,7 @@ class _Fetches:
         self._bytes = 0
 
     def fill(self) -> bool:
-        """Start as many fetches as the window takes; False if there is nothing left to wait for."""
+        """Start fetches until the window is full; returns whether any segment is in the window."""
         while self._waiting and len(self._flying) < MAX_FETCHES and (not self._flying or self._bytes < MAX_FETCH_BYTES):
             part = self._waiting.popleft()
             size = part.batch.segment.size
@@ -104,11 +118,11 @@ class _Fetches:
         return bool(self._flying)
 
     def arrived(self) -> bool:
-        """Whether the next segment is here."""
+        """Whether the next segment has been fetched."""
         return self._flying[0][1].done()
 
     def pop(self) -> Future[Fetched]:
-        """The next segment; wait for it if it is not here."""
+        """Remove the next segment from the window; waits until it has been fetched."""
         size, future = self._flying.popleft()
         self._bytes -= size
         wait([future])
@@ -120,7 +134,7 @@ class _Fetches:
 
 
 def _decode(pool: Executor, arrived: Future[Any]) -> Iterator[Future[pa.Table] | pa.Table]:
-    """The pieces of a segment, each on its way as soon as it is asked for; a failed fetch is a failed piece."""
+    """The pieces of a segment; taking one starts its decoding. A failed fetch is returned as the only piece."""
     if arrived.exception() is not None:
         yield arrived
         return

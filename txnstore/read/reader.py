@@ -1,8 +1,8 @@
-"""From a slice of a plan to the rows of it: fetch the segment, check it, decode what is needed, give it its columns.
+"""Reads a slice: fetches its segment, checks it, decodes the needed columns, and adds the reserved ones.
 
-Everything here is told by the chain before a byte is read: the size and the hash of the object, its rows, the offset
-of the first one. So a segment is one GET, and whatever differs from what the chain says is a
-:class:`~txnstore.errors.CorruptionError` that names the object.
+The chain records the size and the hash of each object, the number of its rows and the offset of the first one. So a
+segment costs one GET, and any difference from the chain is a :class:`~txnstore.errors.CorruptionError` that names the
+object.
 """
 
 from __future__ import annotations
@@ -34,17 +34,26 @@ from txnstore.segment.schema import (
 )
 from txnstore.storage.base import ObjectStore
 
-#: What pyarrow raises for bytes that are not what they should be.
+#: The exceptions that pyarrow raises for damaged bytes.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 _RESERVED = {field.name for field in RESERVED_FIELDS}
 
 
 class Projection:
-    """Which columns a read of a topic gives, in which order, and what of a segment is needed for them.
+    """The columns that a read of a topic returns, and the columns of a segment that they need.
 
-    ``columns`` None: ``_topic, _partition, _offset, _timestamp``, then all columns of the topic. An unknown one is a
-    :class:`SchemaMismatchError` that names it. ``schema``: the exact Arrow schema of every table that it makes, rows
-    or not. ``time_column``: the column that ``_timestamp`` comes from, if there is one.
+    Args:
+        topic: The topic.
+        columns: The columns in the order of the result; None for ``_topic, _partition, _offset, _timestamp`` and then
+            all columns of the topic.
+
+    Raises:
+        SchemaMismatchError: A column is unknown or is listed twice; the message names it.
+
+    Attributes:
+        columns: The names of the columns.
+        schema: The Arrow schema of every table of the read, also of an empty one.
+        time_column: The column that ``_timestamp`` is taken from; None if the topic has none.
     """
 
     def __init__(self, topic: Topic, columns: Sequence[str] | None = None) -> None:
@@ -61,7 +70,7 @@ class Projection:
         self._constants: dict[str | int, Any] = {}
 
     def needs(self, segment: Segment) -> list[str]:
-        """The columns to decode."""
+        """The columns to decode from a segment."""
         names = list(self._stored)
         if TIMESTAMP_FIELD.name in self.columns:
             if segment.explicit_offsets:
@@ -73,7 +82,13 @@ class Projection:
         return names
 
     def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
-        """Decoded rows with the columns of the read; ``first_offset`` is that of the first row if none are stored."""
+        """Convert decoded rows to the columns of the read.
+
+        Args:
+            table: The rows.
+            part: The slice that they belong to.
+            first_offset: The offset of the first row, for segments that store no offsets.
+        """
         stored = conform(table, self._topic_schema, self._stored)
         arrays = [
             self._reserved(name, table, part, first_offset) if name in _RESERVED else stored.column(name)
@@ -94,18 +109,18 @@ class Projection:
         return timestamps_of(table, self.time_column, self.default_timestamp(part))
 
     def default_timestamp(self, part: Slice) -> int:
-        """The ``_timestamp`` in ms of a row that holds no time of its own."""
+        """The ``_timestamp`` of a row without a stored time, in milliseconds since the epoch."""
         return part.batch.appended_at if self._append_time else part.batch.max_timestamp
 
     def _constant(self, key: str | int, data_type: pa.DataType, rows: int) -> Any:
-        """``rows`` times the value ``key``: a slice of the longest such column that was made so far."""
+        """A column with the value ``key`` in each row: a slice of the longest such column so far."""
         longest = self._constants.get(key)
         if longest is None or len(longest) < rows:
             longest = self._constants[key] = pa.repeat(pa.scalar(key, data_type), rows)
         return longest.slice(0, rows)
 
     def timestamp_range(self, part: Slice) -> tuple[int, int]:
-        """Bounds of ``_timestamp`` in a slice in ms, both inclusive, known without reading it."""
+        """The range of ``_timestamp`` in a slice, in milliseconds, both ends included, without reading it."""
         batch = part.batch
         if self._append_time and not batch.segment.explicit_offsets:
             return batch.appended_at, batch.appended_at
@@ -125,13 +140,13 @@ def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> Non
             msg = f"topic {topic!r} has no column {name!r}; it has {', '.join(schema.names)}"
             raise SchemaMismatchError(msg)
         if name in columns[:number]:
-            msg = f"column {name!r} is asked for twice"
+            msg = f"column {name!r} is listed twice"
             raise SchemaMismatchError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The rows ``[first_row, first_row + rows)`` of a piece of a segment; ``offset`` is that of the first of them."""
+    """The rows ``[first_row, first_row + rows)`` of a piece of a segment; ``offset`` is the offset of the first one."""
 
     number: int
     first_row: int
@@ -140,7 +155,7 @@ class _Piece:
 
 
 class OpenSlice:
-    """A slice whose segment is here and was checked: read it piece by piece, in any thread."""
+    """A slice whose segment has been fetched and checked. Thread-safe; read it piece by piece."""
 
     def __init__(self, part: Slice, projection: Projection, file: SegmentFile) -> None:
         self.part = part
@@ -149,11 +164,21 @@ class OpenSlice:
         self._pieces = list(_pieces(part, file))
 
     def __len__(self) -> int:
-        """How many pieces hold rows of the slice."""
+        """The number of pieces with rows of the slice."""
         return len(self._pieces)
 
     def read(self, number: int) -> pa.Table:
-        """The rows of one piece, in offset order."""
+        """Decode one piece.
+
+        Args:
+            number: The number of the piece, from 0.
+
+        Returns:
+            The rows of the slice in this piece, in offset order.
+
+        Raises:
+            CorruptionError: The piece cannot be decoded.
+        """
         piece, segment = self._pieces[number], self.part.batch.segment
         try:
             table = self._file.read(piece.number, self._projection.needs(segment))
@@ -166,7 +191,11 @@ class OpenSlice:
 
 
 def open_slice(objects: ObjectStore, part: Slice, projection: Projection) -> OpenSlice:
-    """Fetch and check the segment of a slice: one GET."""
+    """Fetch the segment of a slice with one GET, and check it.
+
+    Raises:
+        CorruptionError: The segment is missing, or differs from its description in the chain.
+    """
     segment = part.batch.segment
     data = fetch(objects, part.tp, segment)
     try:
@@ -174,29 +203,37 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Ope
     except _DAMAGE as error:
         raise _unreadable(segment, error) from error
     if sum(file.rows) != segment.rows:
-        msg = f"segment {segment.key} holds {sum(file.rows)} rows; the chain says {segment.rows}"
+        msg = f"segment {segment.key} has {sum(file.rows)} rows; expected {segment.rows}"
         raise CorruptionError(msg)
     if segment.explicit_offsets and OFFSET_FIELD.name not in file.columns:
-        msg = f"segment {segment.key} has no column {OFFSET_FIELD.name}; the chain says that it has"
+        msg = f"segment {segment.key} has no column {OFFSET_FIELD.name}, which every merged segment has"
         raise CorruptionError(msg)
     return OpenSlice(part, projection, file)
 
 
 def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.Table:
-    """All rows of a slice: one GET."""
+    """Fetch and decode all rows of a slice with one GET.
+
+    Raises:
+        CorruptionError: The segment is missing or damaged.
+    """
     opened = open_slice(objects, part, projection)
     tables = [opened.read(number) for number in range(len(opened))]
     return pa.concat_tables(tables) if tables else projection.schema.empty_table()
 
 
 def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
-    """The bytes of a segment, checked against what the chain says of it."""
+    """Fetch the bytes of a segment, and check their size and hash.
+
+    Raises:
+        CorruptionError: The segment is missing, or differs from its description in the chain.
+    """
     try:
         data = objects.get(segment.key)
     except ObjectNotFoundError as error:
         msg = (
-            f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this reads "
-            "an old snapshot, a vacuum may have removed what only that snapshot named"
+            f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this is "
+            "an old snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
         )
         raise CorruptionError(msg) from error
     verify_checksum(f"segment {segment.key} of {tp}", data, segment.sha256, segment.size)
@@ -204,7 +241,7 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
 
 
 def is_missing(error: CorruptionError) -> bool:
-    """Whether the segment is not there at all: a reader whose plan is old makes a new one first."""
+    """Whether the segment does not exist: a reader with an old plan makes a new plan and tries again."""
     return isinstance(error.__cause__, ObjectNotFoundError)
 
 
@@ -213,7 +250,7 @@ def _unreadable(segment: Segment, error: Exception) -> CorruptionError:
 
 
 def _pieces(part: Slice, file: SegmentFile) -> list[_Piece]:
-    """The pieces of a segment that hold rows of the slice."""
+    """The pieces of a segment with rows of the slice."""
     batch = part.batch
     first, limit = batch.first_row, batch.first_row + batch.records
     if not batch.segment.explicit_offsets:
@@ -230,7 +267,7 @@ def _pieces(part: Slice, file: SegmentFile) -> list[_Piece]:
 
 
 def _may_hold(file: SegmentFile, piece: int, part: Slice) -> bool:
-    """Whether a piece of a merged segment may hold one of the slice's offsets."""
+    """Whether a piece of a merged segment may contain an offset of the slice."""
     if part.whole or not part.batch.segment.explicit_offsets:
         return True
     known = file.offset_range(piece)
@@ -238,7 +275,7 @@ def _may_hold(file: SegmentFile, piece: int, part: Slice) -> bool:
 
 
 def _cut(table: pa.Table, start: int, limit: int) -> pa.Table:
-    """The rows whose stored offsets lie in ``[start, limit)``. Offsets ascend."""
+    """The rows with stored offsets in ``[start, limit)``; offsets ascend."""
     offsets = table.column(OFFSET_FIELD.name).to_numpy()
     first, last = np.searchsorted(offsets, [start, limit])
     return table.slice(int(first), int(last - first))

@@ -1,4 +1,4 @@
-"""Records as an application reads them, one by one."""
+"""The records that consumers and scans return."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ Headers = tuple[tuple[str, bytes | None], ...]
 class Record:
     """A record of a partition.
 
-    ``timestamp`` is in milliseconds since the epoch. In a topic without a schema ``key`` and ``value`` are bytes or
-    None, as in Kafka. In a typed topic ``value`` is a dict of all columns and ``key`` the value of the key column
-    (None if the topic has no key); it has no headers.
+    Attributes:
+        topic: The name of the topic.
+        partition: The number of the partition.
+        offset: The position in the partition.
+        timestamp: The time of the record, in milliseconds since the epoch.
+        key: Bytes or None, as in Kafka. In a topic with a schema: the value of the key column; None without one.
+        value: Bytes or None, as in Kafka. In a topic with a schema: a dict of all columns.
+        headers: The headers in their order; names may repeat. Empty in a topic with a schema.
     """
 
     topic: str

@@ -108,7 +108,7 @@ def read_table(
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
 ) -> pa.Table:
-    """The result of a query as an Arrow table; empty for a statement without a result.
+    """Runs a query and returns its result as an Arrow table; empty for a statement without a result.
 
     Args:
         connection: The connection to the store.
@@ -130,7 +130,7 @@ def read_table(
     level, shown = parse_isolation(isolation), _snapshot(connection, snapshot)
     done, relation = run_kept(connection, sql, level, shown.view)
     if done:
-        # An error is found again, and named, in a database of its own.
+        # After an error the query runs again in a database of its own, which finds the damaged segment.
         with suppress(duckdb.Error):
             return _table(relation)
     with open_session(connection, level, shown) as database, errors_of(database):
@@ -169,7 +169,7 @@ def refresh(connection: Connection, database: duckdb.DuckDBPyConnection) -> Snap
 
 
 def emit_views(connection: Connection, isolation: str = "read_committed", snapshot: Snapshot | None = None) -> str:
-    """The SQL that creates the views of a snapshot in a DuckDB without txnstore.
+    """Returns the SQL that creates the views of a snapshot in a DuckDB without txnstore.
 
     It is plain ``CREATE VIEW … read_parquet([…])`` over absolute paths or ``s3://`` URLs (for which DuckDB needs its
     httpfs extension and credentials). The views name files: emit them again after new commits, and before a vacuum

@@ -17,7 +17,7 @@ _LOCAL = "file://"
 
 
 def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
-    """One ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
+    """Write one ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
     root = _root(objects.url)
     view = snapshot.view
     names = view_names(view)
@@ -39,7 +39,7 @@ def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
 
 
 def _root(url: str) -> str:
-    """The prefix of a key, as another DuckDB reads it."""
+    """The prefix of keys in a DuckDB without txnstore: the absolute folder or the ``s3://`` URL."""
     if url.startswith(_LOCAL):
         return url.removeprefix(_LOCAL).rstrip("/")
     if url.startswith("s3://"):

@@ -1,8 +1,8 @@
 """The file system through which DuckDB reads segments and inspection tables; read-only, registered with fsspec.
 
 DuckDB's own S3 reader is an extension that it downloads, and through s3fs it sends 8 to 9 requests for a file. Here the
-chain knows the size of every object, so a file costs one GET and no LIST, and the bytes are checked against the
-checksum in the chain. Requests go through the store's object store: they are counted and retried, on every backend.
+chain records the size of every object, so a file costs one GET and no LIST, and the bytes are checked against the
+checksum in the chain. Requests go through the store's object store: they are counted and retried, on every storage.
 
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
 that is made when a query first opens it.
@@ -32,14 +32,18 @@ from txnstore.segment.codec import decode
 from txnstore.storage.base import ObjectStore
 
 PROTOCOL = "txnseg"
-#: Bytes of unused files that a cache keeps.
+#: The maximum size of unused files in a cache, in bytes.
 CACHE_BYTES = 256 << 20
-#: Files never change under their name, so any constant serves.
+#: The modification time of every file: files never change, so it is a constant.
 _MODIFIED = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class VirtualFile(Protocol):
-    """A file that is loaded on demand. ``size``: in bytes, or None if it is known only after loading."""
+    """A file that is loaded on demand.
+
+    Attributes:
+        size: The size in bytes; None if only loading the file can tell it.
+    """
 
     @property
     def size(self) -> int | None: ...
@@ -49,7 +53,7 @@ class VirtualFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
-    """A segment of the store as a Parquet file; loading it is one GET, whose bytes are checked."""
+    """A segment of the store as a Parquet file; loading costs one GET and checks the bytes."""
 
     objects: ObjectStore
     tp: TopicPartition
@@ -68,7 +72,7 @@ class SegmentObject:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table that is made when it is first read."""
+    """A table that is computed when it is first read."""
 
     make: Callable[[], pa.Table]
 
@@ -81,14 +85,14 @@ class TableFile:
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """The table as a Parquet file, uncompressed: it never leaves this process."""
+    """Encode a table as Parquet, uncompressed, because it never leaves this process."""
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="none", use_dictionary=False)
     return sink.getvalue()
 
 
 class _Content:
-    """The bytes of a file, in an object that can be referred to weakly."""
+    """The bytes of a file, in an object that supports weak references."""
 
     __slots__ = ("__weakref__", "data")
 
@@ -99,8 +103,11 @@ class _Content:
 class ContentCache:
     """A cache of file contents.
 
-    Concurrent reads of a file load it once. Content in use is always kept, unused content up to ``bound`` bytes, the
-    least recently used dropped first.
+    Concurrent reads of a file load it once. Content in use is always kept; of unused content, the least recently used
+    is evicted first. Thread-safe.
+
+    Args:
+        bound: The maximum size of unused content, in bytes.
     """
 
     def __init__(self, bound: int = CACHE_BYTES) -> None:
@@ -112,7 +119,10 @@ class ContentCache:
         self._bytes = 0
 
     def get(self, path: str, load: Callable[[], bytes]) -> _Content:
-        """The content of a file. All threads that wait for a failed ``load`` get its exception; it is not cached."""
+        """Return the content of a file, loaded with ``load`` if it is not cached.
+
+        An exception of ``load`` is raised in all threads that wait for the file, and is not cached.
+        """
         with self._lock:
             content = self._used.get(path)
             if content is not None:
@@ -152,7 +162,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     """The files of one database, by their path below ``txnseg://``. Thread-safe.
 
     Attributes:
-        damage: The last error of the store in a read; DuckDB passes on only its text.
+        damage: The last error of the store in a read; DuckDB reports only its text.
         owner: An object that lives as long as the file system, which the database owns.
     """
 
@@ -168,15 +178,15 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         self.owner: object = None
 
     def replace(self, files: Mapping[str, VirtualFile]) -> None:
-        """Offers these files from now on; the previous set stays readable for queries that still run."""
+        """Replace all files; the previous ones stay readable for queries that still run."""
         self._files, self._before = dict(files), self._files
 
     def add(self, files: Mapping[str, VirtualFile]) -> None:
-        """Offers these files, too."""
+        """Add files."""
         self._files.update(files)
 
     def content(self, path: str) -> _Content:
-        """The bytes of a file."""
+        """Return the bytes of a file; an error of the store is also stored in ``damage``."""
         file = self._file(path)
         try:
             return self._cache.get(path, file.load)
@@ -185,7 +195,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
             raise
 
     def size_of(self, path: str) -> int:
-        """The number of bytes of a file."""
+        """Return the size of a file in bytes; loads the file if its size is not known."""
         size = self._file(path).size
         return len(self.content(path).data) if size is None else size
 
@@ -196,7 +206,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
             raise FileNotFoundError(msg)
         return file
 
-    # What DuckDB calls ------------------------------------------------------------------------------------------------
+    # Called by DuckDB -------------------------------------------------------------------------------------------------
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:

@@ -1,7 +1,7 @@
-"""The tables of the schema ``txn`` that the state does not hold: the entries of the chains, and their compactions.
+"""The tables of the schema ``txn`` that the state does not contain: entries of the chains, and compactions.
 
-They are read when a query first asks, one GET an entry, the newest :data:`ENTRIES` only; a chain may have millions.
-``txnstore log show`` prints any others.
+The entries are read when a query first needs them, with one GET per entry. A chain may have millions of entries, so
+only the newest :data:`ENTRIES` are read; ``txnstore log show`` prints older ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
 from txnstore.storage.base import ObjectStore
 
-#: How many entries back from the snapshot the tables look, in all chains together.
+#: The maximum number of entries in the tables, in all chains together.
 ENTRIES = 1000
 
 SCHEMAS: dict[str, pa.Schema] = {
@@ -65,7 +65,14 @@ class _Found:
 
 
 class History:
-    """The newest entries up to ``heads``, one a chain, read once and when they are first needed."""
+    """The newest entries of the chains, read once, when they are first needed. Thread-safe.
+
+    Args:
+        objects: The object store.
+        pool: Returns the executor of the requests.
+        heads: The sequence number of the newest entry to read, by chain.
+        entries: The maximum number of entries.
+    """
 
     def __init__(
         self,
@@ -81,7 +88,7 @@ class History:
         self._entries: list[_Found] | None = None
 
     def table(self, name: str) -> pa.Table:
-        """One of the tables of :data:`SCHEMAS`."""
+        """Compute a table of :data:`SCHEMAS`."""
         rows = self._entry_rows() if name == "entries" else self._compaction_rows()
         return from_rows(SCHEMAS[name], rows)
 
@@ -93,7 +100,7 @@ class History:
             return self._entries
 
     def _entry(self, place: tuple[int, int]) -> _Found | None:
-        """An entry; None if it is below the boundary of the chain and gone."""
+        """Read an entry; None if it does not exist any more."""
         found = read_entry(self._objects, *place)
         return _Found(place[0], *found) if found is not None else None
 

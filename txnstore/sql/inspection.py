@@ -1,6 +1,6 @@
-"""The tables of the schema ``txn`` that are made from the state alone. Pure: a state in, Arrow tables out.
+"""The tables of the schema ``txn`` that are computed from the state alone; no I/O.
 
-Every table is typed when it is empty, too. Producer ids, epochs and sequences are null where there is no producer.
+An empty table has the same schema. Producer ids, epochs and sequences are null where there is no producer.
 Offset ranges are half-open: ``[base_offset, limit_offset)``.
 """
 
@@ -152,19 +152,19 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def table(name: str, view: View) -> pa.Table:
-    """One of the tables of :data:`SCHEMAS`."""
+    """Compute a table of :data:`SCHEMAS`."""
     return from_rows(SCHEMAS[name], _ROWS[name](view))
 
 
 def from_rows(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
-    """Rows, each a tuple in the order of the schema, as a table."""
+    """Convert rows, each a tuple in the order of the schema, to a table."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def batch_status(partition: Partition) -> Callable[[Batch], str]:
-    """Tells of a batch of this partition whether it is committed, aborted, open (its transaction is) or compacted."""
+    """Return a function that gives the status of a batch of this partition: committed, aborted, open or compacted."""
     is_aborted = aborted_batches(partition)
 
     def status(batch: Batch) -> str:
@@ -246,7 +246,7 @@ def _transaction_rows(view: View) -> Iterator[Row]:
 
 
 def _producer_rows(view: View) -> Iterator[Row]:
-    """What KIP-664's DescribeProducers tells of each partition; a transaction that is decided is not open any more."""
+    """The producers of each partition, as KIP-664's DescribeProducers lists them; decided transactions are not open."""
     for tp, partition in _partitions(view):
         for producer_id, producer in sorted(partition.producers.items()):
             yield (

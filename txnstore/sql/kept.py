@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-#: Bytes of segments that are cached between calls.
+#: The maximum size of segments that are cached between calls, in bytes.
 CACHE_BYTES = 64 << 20
-#: Characters of outdated views that a database may hold, if they are fewer than those of the current ones.
+#: The maximum number of characters of outdated views in a database, unless the current ones have more.
 OUTDATED_CHARACTERS = 4 << 20
-#: States of the schema ``txn`` that a database may hold.
+#: The maximum number of states of the schema ``txn`` in a database.
 STATES = 64
-#: Calls that a database may serve: each leaves an empty schema.
+#: The maximum number of calls that a database serves: each leaves an empty schema.
 CALLS = 1000
 
 #: Words of queries that list what the database contains, or that may contain such a query.
@@ -56,7 +56,7 @@ _LISTING = re.compile(
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[\w$]+")
 _QUOTE = re.compile(r"[\"']")
-#: The variable of a cursor that says which state ``txn`` shows.
+#: The variable of a cursor that selects the state that ``txn`` shows.
 _SHOWN = "txn shown"
 
 
@@ -85,12 +85,12 @@ def names_in(query: str) -> set[str]:
 
 @dataclass(slots=True)
 class Work:
-    """What a :class:`Kept` has done so far.
+    """The counters of a :class:`Kept`.
 
     Attributes:
-        databases: Databases begun.
-        planned: How often the segments of a topic were listed.
-        created: Views of topics created.
+        databases: The number of databases that were created.
+        planned: The number of times that a topic was planned.
+        created: The number of views of topics that were created.
     """
 
     databases: int = 0
@@ -110,7 +110,7 @@ class Kept:
     def cursor(
         self, connection: Connection, query: str, isolation: Isolation, view: View
     ) -> duckdb.DuckDBPyConnection | None:
-        """A cursor in which the topics that a query names are views of a state.
+        """Create a cursor in which the topics that a query names are views of a state.
 
         Args:
             connection: The connection to the store.
@@ -119,8 +119,8 @@ class Kept:
             view: The view to show.
 
         Returns:
-            The cursor; None if the query needs a database of its own, also to report that it is no SQL, or that a
-            segment is missing.
+            The cursor; None if the query needs a database of its own, which also reports invalid SQL and missing
+            segments.
         """
         import duckdb
 
@@ -138,11 +138,12 @@ class Kept:
             return cursor
 
     def release(self) -> None:
-        """Drops the database; relations that were made in it stay valid."""
+        """Release the database; relations that were created in it stay valid."""
         self._database = None
 
 
-#: Forked processes inherit no threads, without which a database cannot be released: so none is kept across a fork.
+#: All instances: they release their databases before a fork, because a forked process has no threads of DuckDB, and
+#: without them a database cannot be released.
 _all: WeakSet[Kept] = WeakSet()
 
 
@@ -156,7 +157,13 @@ os.register_at_fork(before=_release_all)
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The newest view of a topic: its quoted schema, its characters, the parts of the state that it shows."""
+    """The newest view of a topic.
+
+    Attributes:
+        schema: The quoted name of its schema.
+        size: The number of its characters.
+        seen: The parts of the state that it shows.
+    """
 
     schema: str
     size: int
@@ -177,7 +184,7 @@ class _Database:
         self.main.execute("SET GLOBAL TimeZone = 'UTC'")
         self._files.add({f"state/0/{name}.parquet": _empty(schema) for name, schema in inspection_schemas().items()})
         self.main.execute(_inspection_views())
-        #: The state of the last call, its topics by the lower-case names of their views, and what is known to show it.
+        #: The view of the last call, its topics by the lower-case names of their views, and the schemas that show it.
         self._view: View | None = None
         self._topics: dict[str, tuple[str, Topic]] = {}
         self._current: dict[tuple[str, Isolation], str] = {}
@@ -189,7 +196,7 @@ class _Database:
         self._states = self._calls = 0
 
     def is_outdated(self) -> bool:
-        """Whether most of the database shows earlier states, or belongs to earlier calls."""
+        """Whether most of the database belongs to earlier states or calls."""
         outdated = self._written - self._live
         return outdated > max(OUTDATED_CHARACTERS, self._live) or self._states > STATES or self._calls > CALLS
 
@@ -201,11 +208,11 @@ class _Database:
         isolation: Isolation,
         view: View,
     ) -> None:
-        """Makes a cursor show a state under the given names."""
+        """Prepare a cursor that shows the topics of a view with the given names."""
         self._move(view)
         found = [self._topics[name] for name in sorted(self._topics.keys() & names)]
         schemas = [self._schema(connection, view_name, topic, isolation) for view_name, topic in found]
-        # What a method of the relation creates goes to the first schema of the path: this call's own.
+        # Objects that a method of the relation creates go to the first schema of the path, which belongs to this call.
         own = f'"txn call {self._calls}"'
         self._calls += 1
         cursor.execute(f"CREATE SCHEMA {own}; SET search_path = '{','.join([own, *schemas])}'")
@@ -224,7 +231,7 @@ class _Database:
         self._current.clear()
 
     def _schema(self, connection: Connection, view_name: str, topic: Topic, isolation: Isolation) -> str:
-        """The quoted name of the schema in which the view of a topic shows the state."""
+        """The quoted name of the schema with the current view of a topic; plans the topic if it has changed."""
         key = (view_name, isolation)
         if key not in self._current:
             assert self._view is not None
@@ -269,12 +276,12 @@ class _Database:
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether the same objects are in both; states share what has not changed."""
+    """Whether both contain the same objects; states share unchanged parts."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _shown(number: int, view: View, isolation: Isolation) -> str:
-    """The value of the variable that says what ``txn`` shows."""
+    """The value of the variable that selects the state that ``txn`` shows."""
     heads = [chain.sequence for chain in view.states]
     return (
         f"{{'path': 'state/{number}', 'sequence': {view.sequence}::BIGINT, 'timestamp': {view.timestamp}::BIGINT, "
@@ -308,7 +315,7 @@ def _empty(schema: pa.Schema) -> TableFile:
 
 
 def _pool(connection: Connection) -> Callable[[], Executor]:
-    """The threads of a store, without keeping it alive: the database may outlive it."""
+    """Return a function that gives the executor of a store, without a strong reference: the database may outlive it."""
     weak, runtime = ref(connection), connection.runtime
 
     def pool() -> Executor:
@@ -319,7 +326,7 @@ def _pool(connection: Connection) -> Callable[[], Executor]:
 
 
 def kept_of(connection: Connection) -> Kept:
-    """What an open store keeps for its queries."""
+    """Return the kept database of an open store."""
     return connection.kept("sql", Kept)
 
 
@@ -327,8 +334,8 @@ def run_kept(connection: Connection, query: str, isolation: Isolation, view: Vie
     """Runs a query in the kept database.
 
     Returns:
-        Whether that was possible, and the relation. A query that DuckDB refuses is to run in a database of its own,
-        which raises the same error, or finds what the text of the query did not name.
+        Whether the query ran, and the relation. A query that DuckDB refuses must run in a database of its own, which
+        raises the same error, or has the views that the text of the query did not name.
     """
     import duckdb
 

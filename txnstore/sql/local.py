@@ -1,4 +1,4 @@
-"""Segments that DuckDB may read from the file system by itself."""
+"""Finds the local folder of a store, where DuckDB can read segments directly."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.retry import RetryingStore
 
-#: What DuckDB takes for a pattern in a path.
+#: The characters that make a path a pattern in DuckDB.
 _PATTERN = frozenset("*?[]{}")
 
 
 def local_root(objects: ObjectStore) -> str | None:
-    """The absolute folder of a store in a folder; None for any other, and where DuckDB would misread the path.
+    """Return the absolute folder of a local store.
 
-    DuckDB does not know the checksums of what it reads there: ``verify(deep=True)`` checks them.
+    DuckDB does not check the checksums of files that it reads there; ``verify(deep=True)`` does.
 
-    Only wrappers that neither change nor refuse a request are looked through: a store that injects faults, or adds
-    anything else, stays in the way of every read.
+    Args:
+        objects: The object store. Wrappers that only count and retry requests are ignored; any other wrapper, such as
+            one that injects faults, must see every read.
+
+    Returns:
+        The folder; None for any other store, and if DuckDB would read the path as a pattern.
     """
     while isinstance(objects, CountingStore | RetryingStore):
         objects = objects.inner

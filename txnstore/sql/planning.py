@@ -1,4 +1,4 @@
-"""Plans what DuckDB needs to show a snapshot: a SELECT for each topic, and the files that it reads."""
+"""Plans the views of a snapshot: the SELECT of each topic, and the files that it reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Plan:
     Attributes:
         select: The SELECT of the view.
         files: The files below ``txnseg://`` that it reads, by path.
-        in_place: The segments that DuckDB reads from a local folder itself.
+        in_place: The segments that DuckDB reads directly from a local folder.
     """
 
     select: str = ""
@@ -35,17 +35,17 @@ class Plan:
 
 
 def plan_topic(objects: ObjectStore, topic: Topic, view: View, isolation: Isolation, root: str | None) -> Plan:
-    """Lists the segments that a reader of the topic sees, and writes the SELECT over them. Reads no object.
+    """Plans the view of a topic: lists the visible segments and writes the SELECT over them. Reads no object.
 
     Args:
-        objects: Where the segments are.
+        objects: The object store.
         topic: The topic, as it is in ``view``.
         view: The view to show.
         isolation: Which records are visible.
-        root: The local folder of the store if DuckDB may read Parquet segments there itself, or None.
+        root: The local folder in which DuckDB reads Parquet segments directly; None to read them through txnstore.
 
     Returns:
-        The plan; the same text for the same visible segments.
+        The plan. Equal visible segments give the same text.
     """
     plan = Plan()
 
@@ -62,16 +62,16 @@ def plan_topic(objects: ObjectStore, topic: Topic, view: View, isolation: Isolat
 
 
 def inspection_schemas() -> dict[str, pa.Schema]:
-    """The columns of each table of the schema ``txn``; ``txn.snapshot`` is not among them."""
+    """Return the columns of each table of the schema ``txn``, except for ``txn.snapshot``."""
     return inspection.SCHEMAS | history.SCHEMAS
 
 
 def inspection_files(objects: ObjectStore, pool: Callable[[], Executor], view: View) -> dict[str, VirtualFile]:
-    """The tables of the schema ``txn`` for a state, by name; each is made when it is first read.
+    """Return the tables of the schema ``txn`` for a view, by name; each is computed when it is first read.
 
     Args:
-        objects: Where the entries of the chains are.
-        pool: Gives the threads that read the entries.
+        objects: The object store.
+        pool: Returns the executor of requests for entries.
         view: The view to show.
     """
     past = History(objects, pool, [chain.sequence for chain in view.states])

@@ -23,20 +23,20 @@ from txnstore.sql.views import read_parquet, view_names
 if TYPE_CHECKING:
     import duckdb
 
-#: The settings of every connection: nothing is ever fetched from the internet.
+#: The settings of every connection: DuckDB downloads no extensions.
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
 
 _numbers = itertools.count(1)
-#: The sessions of this process whose databases are open, by the number that the database itself knows.
+#: The sessions of this process whose databases are open, by the number in their view ``txn.snapshot``.
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The views of a snapshot by name, the files that they read, the segments that DuckDB reads in place."""
+    """The views of a snapshot by name, the files that they read, and the segments that DuckDB reads directly."""
 
     views: dict[str, str] = field(default_factory=dict)
     files: dict[str, VirtualFile] = field(default_factory=dict)
@@ -44,10 +44,10 @@ class _Plan:
 
 
 class Session:
-    """One in-memory database: its store, its isolation level, its current views.
+    """An in-memory database with the views of a store at one isolation level.
 
-    The database owns its file system, which owns the session. The session refers to neither strongly, so closing the
-    last DuckDB connection releases everything.
+    The database owns its file system, which owns the session. The session has no strong reference to either, so
+    closing the last DuckDB connection releases everything.
     """
 
     def __init__(self, connection: Connection, isolation: Isolation, files: SegmentFileSystem) -> None:
@@ -69,8 +69,8 @@ class Session:
             try:
                 self._show(database, self._plan(snapshot, local_root(self.connection.objects)))
             except duckdb.IOException:
-                # A segment is missing from the folder, which DuckDB checks for all views. The store's own file system
-                # reports it when it is read, by name, and other topics are not affected.
+                # A segment is missing from the folder; DuckDB checks the files of all views. Through txnstore's file
+                # system, only a query that reads the segment fails, with an error that names it.
                 self._show(database, self._plan(snapshot, None))
 
     def _show(self, database: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
@@ -81,7 +81,7 @@ class Session:
             for name, select in plan.views.items()
             if self._views.get(name) != select
         ]
-        # A cursor, because the connection itself may be in the middle of a result. Closed early, it rolls back.
+        # A cursor, because the connection itself may have an unfinished result. Closing it early rolls back.
         cursor = database.cursor()
         try:
             cursor.execute("BEGIN")
@@ -93,10 +93,16 @@ class Session:
         self._views, self._in_place = plan.views, plan.in_place
 
     def damaged(self, error: Exception) -> TxnStoreError | None:
-        """The damage of a segment that DuckDB reads in place, if its error is about one; else None.
+        """Find the damaged segment that caused an error of DuckDB, among those that it reads directly.
 
         Most errors of DuckDB name the file. Undecodable bytes raise its base error class without a name: then all
         segments of the connection are checked.
+
+        Args:
+            error: The error of DuckDB.
+
+        Returns:
+            The error of the damaged segment; None if there is no damage.
         """
         import duckdb
 
@@ -188,14 +194,14 @@ def session_of(database: duckdb.DuckDBPyConnection) -> Session:
     finally:
         cursor.close()
     if session is None:
-        msg = "this DuckDB connection was not made by store.duckdb() in this process, so it has no views to move"
+        msg = "this DuckDB connection was not opened by store.duckdb() in this process, so it cannot be refreshed"
         raise InvalidConfigError(msg)
     return session
 
 
 @contextmanager
 def errors_of(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Wraps the evaluation of a query: failures of the store are raised as the :class:`TxnStoreError` that they are.
+    """Raises failures of the store during the evaluation of a query as :class:`TxnStoreError`.
 
     DuckDB reports an exception of a file system as an error of its own class that contains the text. Errors of the
     query itself pass through.

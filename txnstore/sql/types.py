@@ -1,4 +1,4 @@
-"""How names, strings and Arrow types are written in DuckDB's SQL."""
+"""Writes names, strings and Arrow types in DuckDB's SQL."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ _PLAIN = {
 
 
 def quote(name: str) -> str:
-    """An identifier, whatever its characters."""
+    """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A string constant."""
+    """Quote a string constant."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def duckdb_type(data_type: pa.DataType) -> str:
-    """The type as which DuckDB reads a Parquet column of this Arrow type.
+    """Return the type as which DuckDB reads a Parquet column of this Arrow type.
 
-    Times have microseconds in DuckDB, whatever their unit in Arrow; those with a zone are instants. Types that no
-    topic can have are an :class:`UnsupportedFormatError`.
+    Timestamps have microseconds in DuckDB, whatever their unit in Arrow; those with a zone are instants.
+
+    Raises:
+        UnsupportedFormatError: No topic can have a column of this type.
     """
     if data_type in _PLAIN:
         return _PLAIN[data_type]

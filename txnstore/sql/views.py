@@ -1,4 +1,4 @@
-"""The SQL of a topic: a SELECT over exactly the segments that a reader of a snapshot sees. Pure text, no I/O.
+"""Writes the SELECT of a topic over the segments that a reader of a snapshot sees; no I/O.
 
 A view reads its segments with DuckDB's Parquet reader, which pushes columns and filters into the files. The columns and
 their types are given (``schema``), so DuckDB opens no file to infer them; segments of an older schema are widened and
@@ -31,22 +31,22 @@ from txnstore.read.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
 from txnstore.sql.types import duckdb_type, literal, quote
 
-#: Where DuckDB finds a segment.
+#: Returns the path or URL at which DuckDB reads a segment.
 Locate = Callable[[TopicPartition, Segment], str]
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
-#: So many files are looked up by their names: the map is planned anew with each query.
+#: Up to this number of files, values are looked up by name: DuckDB plans the map again for each query.
 _FEW = 64
 #: Above this number of partitions, neighbours share a branch of the UNION ALL: each branch costs about 1 ms to plan.
 _MAX_BRANCHES = 16
-#: Names that DuckDB's reader gives columns of its own; a column of a topic with such a name is renamed inside the view.
+#: The names of virtual columns of DuckDB's reader; a topic's column with such a name is renamed inside the view.
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})
-#: The name of the file of a row, as a column inside the view. No column of a topic may begin like this.
+#: The column inside the view with the path of the file of a row. Names of a topic's columns cannot begin like this.
 _FILE = f"{PARTITION_FIELD.name} file"
 
 
 def view_names(view: View) -> dict[str, str]:
-    """The name of the view of each topic: the topic's name.
+    """Return the name of the view of each topic: the topic's name.
 
     DuckDB ignores case in names, so topics whose names differ in case only get the suffixes ``#1``, ``#2``, in the
     order of their creation; the bare name then exists for none of them.
@@ -62,12 +62,18 @@ def view_names(view: View) -> dict[str, str]:
 
 
 def visible_slices(topic: Topic, view: View, isolation: Isolation) -> list[Slice]:
-    """The slices that a reader of the topic sees, by partition, then offset."""
+    """Return the slices that a reader of the topic sees, by partition, then offset."""
     return [part for tp, partition in view.partitions_of(topic.name) for part in visible(tp, partition, isolation)]
 
 
 def topic_select(topic: Topic, slices: Iterable[Slice], locate: Locate) -> str:
-    """The rows of the slices with the columns and types of a scan of the topic, in no particular order."""
+    """Write the SELECT of the rows of the slices, with the columns and types of a scan, in no particular order.
+
+    Args:
+        topic: The topic.
+        slices: The slices.
+        locate: Returns the path or URL of a segment.
+    """
     schema = Projection(topic).schema
     parts = list(slices)
     fresh = sum(not part.batch.segment.explicit_offsets for part in parts)
@@ -92,13 +98,13 @@ def read_parquet(
     names: Sequence[str] | None = None,
     file_column: str | None = None,
 ) -> str:
-    """A call of ``read_parquet`` with given columns, so that DuckDB opens no file to bind it.
+    """Write a call of ``read_parquet`` with explicit columns, so that DuckDB opens no file to infer them.
 
     Args:
         paths: The files.
         columns: The columns to read. One that a file lacks is null; a narrower one is widened.
-        names: What the columns are called inside the query, if not as in the files.
-        file_column: The name of a further column with the path of the file of each row.
+        names: The names of the columns inside the query; None for those in the files.
+        file_column: The name of an additional column with the path of the file of each row; None for no such column.
     """
     files = ",\n  ".join(literal(path) for path in paths)
     return read_parquet_from(f"[\n  {files}\n]", columns, names, file_column)
@@ -110,7 +116,7 @@ def read_parquet_from(
     names: Sequence[str] | None = None,
     file_column: str | None = None,
 ) -> str:
-    """The same, where ``source`` is an SQL expression that gives the paths."""
+    """Like :func:`read_parquet`; ``source`` is an SQL expression of the paths."""
     entries = ", ".join(
         f"{literal(column.name)}: "
         f"{{name: {literal(name)}, type: {literal(duckdb_type(column.type))}, default_value: NULL}}"
@@ -132,7 +138,7 @@ def _empty(schema: pa.Schema) -> str:
 
 
 class _Branch:
-    """Slices that are read the same way: with stored offsets or counted ones, whole files or parts of files."""
+    """Slices that are read in the same way: with stored or computed offsets, whole files or parts of files."""
 
     def __init__(self, topic: Topic, schema: pa.Schema, slices: Sequence[Slice], explicit: bool, whole: bool) -> None:
         self._topic = topic
@@ -141,12 +147,12 @@ class _Branch:
         self._explicit = explicit
         self._whole = whole
         self._names = [part.batch.segment.key.rpartition("/")[2] for part in slices]
-        # A file of which two parts are read is listed twice, so its name says too little.
+        # A file of which two parts are read is listed twice, so its name is ambiguous.
         unique = len(set(self._names)) == len(slices)
         self._by_name = unique and (len(slices) <= _FEW or (explicit and whole))
 
     def select(self, locate: Locate) -> str:
-        """One SELECT over all files of the branch."""
+        """Write one SELECT over all files of the branch."""
         stored = [field for field in self._schema if field.name not in _RESERVED]
         if self._explicit:
             stored = [*stored, OFFSET_FIELD, TIMESTAMP_FIELD]
@@ -186,8 +192,8 @@ class _Branch:
     def _timestamp(self) -> str:
         """The ``_timestamp`` of freshly appended rows, by the rules of a scan.
 
-        Writers leave no event time null (they fill in the time of the append), so a column of the right type is
-        taken as it is: then filters on ``_timestamp`` skip row groups. Merged segments store ``_timestamp`` itself.
+        Writers replace a null event time by the append time, so a column of the right type is used unchanged: then
+        filters on ``_timestamp`` skip row groups. Merged segments store ``_timestamp`` itself.
         """
         if self._topic.config.get("message.timestamp.type") == "LogAppendTime":
             return self._instants([part.batch.appended_at for part in self._slices])
@@ -206,21 +212,21 @@ class _Branch:
         return f"coalesce(make_timestamptz({micros}), {default})"
 
     def _condition(self) -> str:
-        """Which rows of each file belong to its slice."""
+        """The condition on rows of a file that belong to its slice."""
         position = quote(OFFSET_FIELD.name) if self._explicit else f"({self._offset()})"
         first = self._per_file([part.start for part in self._slices])
         limit = self._per_file([part.limit for part in self._slices])
         return f"{position} >= {first} AND {position} < {limit}"
 
     def _lookup(self, values: Sequence[int]) -> str:
-        """A BIGINT with one value a file. Not to be used without a second virtual column."""
+        """A BIGINT with one value per file; use it only together with a second virtual column."""
         if self._by_name:
             entries = ", ".join(f"{literal(name)}: {value}" for name, value in zip(self._names, values, strict=True))
             return f"(MAP {{{entries}}}[split_part({quote(_FILE)}, '/', -1)])::BIGINT"
         return f"([{', '.join(map(str, values))}]::BIGINT[])[file_index::BIGINT + 1]"
 
     def _per_file(self, values: Sequence[int]) -> str:
-        """The same, fit to stand alone: a constant where all files have one value."""
+        """Like :meth:`_lookup`, but usable alone; a constant if all files have the same value."""
         if len(set(values)) == 1:
             return f"{values[0]}::BIGINT"
         return self._lookup(values) if self._by_name else f"({self._lookup(values)} + 0 * file_row_number)"
