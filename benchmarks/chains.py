@@ -99,7 +99,7 @@ def run() -> Iterator[Result]:
 def _measure(chains: int) -> tuple[int, int]:
     """The commits of all writers, and the races that they lost."""
     context = get_context("spawn")
-    # Over a Unix socket: a TCP one forgets who knocks while many threads connect at once, and they wait for ever.
+    # Over a Unix socket: a TCP one drops connections while many threads connect concurrently, and they would hang.
     with Bucket(authkey=b"benchmark", ctx=context) as manager:
         create_on(FarStore(manager.address), chains).create_topic("t", partitions=WRITERS)
         ends = [context.Pipe() for _ in range(WRITERS)]

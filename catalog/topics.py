@@ -47,7 +47,7 @@ def create_topic(
     """Create a topic.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         name: The name, by Kafka's rules.
         partitions: The number of partitions.
         schema: The schema; None for Kafka records.
@@ -107,7 +107,7 @@ def alter_topic(
     """Change a topic. If it is altered concurrently, the change is applied to the new version.
 
     Args:
-        store: The store.
+        connection: The connection to the store.
         name: The name of the topic.
         partitions: The new number of partitions; None to keep it.
         schema: The new schema; None to keep it.
@@ -156,7 +156,16 @@ def _altered(
 
 
 def delete_topic(connection: _Catalog, name: str) -> None:
-    """Delete a topic."""
+    """Delete a topic and all of its records.
+
+    Args:
+        connection: The connection to the store.
+        name: The name of the topic.
+
+    Raises:
+        InvalidTopicError: The name is not legal.
+        UnknownTopicOrPartitionError: The topic does not exist.
+    """
     connection.submit(DeleteTopic(check_topic_name(name)))
 
 

@@ -186,7 +186,7 @@ def compact(
 
 
 def _open_producers(view: View, topics: Iterable[Topic]) -> set[int]:
-    """Whose transactions are open in these topics."""
+    """The producer ids with open transactions in these topics."""
     logs = (view.log(tp) for topic in topics for tp in _partitions(topic))
     return {producer_id for log in logs if log is not None for producer_id in log.open_txns}
 
@@ -197,7 +197,7 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
 
 
 def _log(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
-    """The log as its own chain has it, which decides a replacement; None if the topic is gone meanwhile."""
+    """The log in the state of its own chain, which decides a replacement; None if the topic has been deleted."""
     known = view.topics.get(topic.name)
     return view.log(tp) if known is not None and known.topic_id == topic.topic_id else None
 
@@ -220,9 +220,9 @@ def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompactio
 def _carry_out(
     connection: Connection, topic: Topic, result: PartitionCompaction, plan: MergePlan
 ) -> PartitionCompaction:
-    """Upload the merged segment, then put it in its place with one entry."""
+    """Upload the merged segment, then replace the sources with one entry."""
     try:
-        # By the chain's time where that is ahead, so that a wrong clock elsewhere does not make this merge look old.
+        # The later of both clocks: if another writer's clock is ahead, this merge must not look old to the chain.
         chain = connection.chains[chain_of_partition(plan.tp, len(connection.chains))]
         started = max(connection.runtime.clock(), chain.state.timestamp)
         added = _merged(connection, topic, plan)
@@ -230,7 +230,7 @@ def _carry_out(
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
             raise
-        _LOG.info("merge lost to a concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
+        _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)
     return _counted(result, plan, len(added), sum(batch.segment.size for batch in added))
 
@@ -242,7 +242,7 @@ def _merged(connection: Connection, topic: Topic, plan: MergePlan) -> tuple[Batc
 
 
 def _overtaken(connection: Connection, plan: MergePlan) -> bool:
-    """Whether the log does not hold the batches of the plan any more, so that a vacuum may have taken a source away."""
+    """Whether the log no longer contains the batches of the plan, so that a vacuum may have deleted a source."""
     log = connection.view().log(plan.tp)
     return log is None or tuple(log.batches.overlapping(plan.base_offset, plan.limit)) != plan.removed
 

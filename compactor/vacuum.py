@@ -125,7 +125,7 @@ def _grace_ms(older_than: float | None) -> int:
 
 
 def named_keys(view: View) -> set[str]:
-    """The keys of all segments that a chain names, if only because it does not know yet that their topic is gone."""
+    """The keys of all segments that a chain references, also for a deleted topic that it still has a copy of."""
     return {
         batch.segment.key
         for chain in view.states
@@ -135,7 +135,7 @@ def named_keys(view: View) -> set[str]:
 
 
 def _choose(view: View, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
-    """The segments that nothing names; ``before`` is the time, in ms, at which the grace period began."""
+    """The unreferenced segments; ``before`` is the start of the grace period, in milliseconds since the epoch."""
     named = named_keys(view)
     return [
         item
@@ -162,7 +162,7 @@ def _folder(key: str) -> str:
 
 
 def _all_old_checkpoints(connection: Connection) -> list[ObjectInfo]:
-    """Those of all chains, which are asked for at once."""
+    """The old checkpoints of all chains, listed concurrently."""
     found = connection.chains.at_once(
         {chain.number: partial(_old_checkpoints, connection.objects, chain.number) for chain in connection.chains}
     )
@@ -196,7 +196,7 @@ def _hinted(objects: ObjectStore, chain: int) -> int:
 
 
 def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Announce, then delete; the segments that were named in the meantime stay."""
+    """Announce segments, then delete them; keeps those that have been referenced in the meantime."""
     deleted: list[ObjectInfo] = []
     for start in range(0, len(garbage), _ENTRY):
         chunk = garbage[start : start + _ENTRY]
@@ -213,11 +213,11 @@ def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
 
 
 def _forget(connection: Connection, view: View, segments: Iterable[ObjectInfo], before: int) -> None:
-    """Let the chains forget what was dropped long ago and is not there any more."""
-    there = {item.key for item in segments}
-    gone = sorted(key for key, dropped in view.dropped.items() if key not in there and dropped <= before)
-    for start in range(0, len(gone), _ENTRY):
-        connection.submit(ForgetObjects(tuple(gone[start : start + _ENTRY])))
+    """Remove the keys of segments that were dropped before ``before`` and no longer exist from the states."""
+    existing = {item.key for item in segments}
+    deleted = sorted(key for key, dropped in view.dropped.items() if key not in existing and dropped <= before)
+    for start in range(0, len(deleted), _ENTRY):
+        connection.submit(ForgetObjects(tuple(deleted[start : start + _ENTRY])))
 
 
 def _sweep(objects: object, older_than_ms: int) -> int:

@@ -100,9 +100,11 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
 
 
 def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
-    """What is wrong with all chains together, in the consistent cut that a reader gets now.
+    """Check the chains together, in the consistent cut that a reader gets now.
 
-    ``damaged``: single chains are damaged, so that an error of the view repeats known violations.
+    Args:
+        connection: The connection to the store.
+        damaged: Whether single chains are damaged, so that an error of the view repeats known violations.
     """
     try:
         view = connection.view()
@@ -112,29 +114,29 @@ def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
 
 
 def _verify_identity(connection: Connection) -> tuple[int, list[Violation]]:
-    """The number of chains (that of the chains that are there, if the identity is damaged), and what is wrong."""
+    """The number of chains, and the damage of ``store.json``; if it is damaged, the existing chains are counted."""
     try:
         return decode(StoreDocument, keys.STORE, connection.objects.get(keys.STORE)).chains, []
     except ObjectNotFoundError as error:
         msg = f"there is no txnstore at {connection.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        return _chains_there(connection), [Violation("identity_intact", str(error), keys.STORE)]
+        return _existing_chains(connection), [Violation("identity_intact", str(error), keys.STORE)]
 
 
 def _verify_lists(connection: Connection) -> list[Violation]:
-    """A list shows the identity, which has just been read. Only verifications and vacuums rest on lists (OBJ-05)."""
+    """Check that a list contains ``store.json``, which exists. Only verify and vacuum depend on lists (OBJ-05)."""
     if any(item.key == keys.STORE for item in connection.objects.list(keys.STORE)):
         return []
     message = (
-        "it is there, and no list shows it, so what is called missing may be there, too. "
-        f"On MinIO this is what an object of the name {connection.url} does: remove it"
+        "it exists, but no list contains it, so objects that are reported missing may exist, too. "
+        f"On MinIO, an object with the name {connection.url} causes this: delete it"
     )
     return [Violation("lists_are_complete", message, keys.STORE)]
 
 
-def _chains_there(connection: Connection) -> int:
-    """How many chains there are without the identity: every checkpoint says it; else those that have an object."""
+def _existing_chains(connection: Connection) -> int:
+    """The number of chains without ``store.json``: from any checkpoint, else by the keys of objects."""
     found = [item.key for item in connection.objects.list(keys.CHAINS)]
     for key in found:
         if keys.checkpoint_sequence(key) is None:
@@ -147,7 +149,7 @@ def _chains_there(connection: Connection) -> int:
 
 
 def _known_states(connection: Connection) -> dict[int, State]:
-    """The states that this process knows, which the chains must still contain; none if they could not be loaded."""
+    """The states that this process has loaded, which the chains must still contain; empty if loading fails."""
     try:
         return {chain.number: chain.state for chain in connection.chains}
     except (CorruptionError, UnsupportedFormatError):

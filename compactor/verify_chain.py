@@ -222,16 +222,16 @@ def event_violations(key: str, state: State, event: Event) -> list[Violation]:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     is_aborted = aborted_batches(partition)
-    gone = set(event.removed)
-    removed = [batch for batch in partition.batches if batch.base_offset in gone]
+    offsets = set(event.removed)
+    removed = [batch for batch in partition.batches if batch.base_offset in offsets]
     found = []
     if removed and removed[-1].limit > partition.last_stable_offset:
         message = f"{key} replaced offsets up to {removed[-1].limit}, above {partition.last_stable_offset}"
         found.append(Violation("compaction_below_lso", message, str(tp)))
     before = sum(batch.records for batch in removed if not is_aborted(batch))
     after = sum(batch.records for batch in event.added)
-    if len(removed) != len(gone) or before != after:
-        message = f"{key} replaced {len(gone)} batches of {before} committed records by {after} records"
+    if len(removed) != len(offsets) or before != after:
+        message = f"{key} replaced {len(offsets)} batches of {before} committed records by {after} records"
         found.append(Violation("compaction_keeps_records", message, str(tp)))
     return found
 

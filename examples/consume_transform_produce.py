@@ -22,10 +22,10 @@ def prepare(store: txnstore.Store) -> None:
 
 
 def run(store: txnstore.Store) -> int:
-    """Read what is there, in transactions of up to 200 records; returns how many were read."""
+    """Process all existing records in transactions of up to 200; returns the number of records."""
     done = 0
-    # The producer comes first: it fences the job's previous instance, and aborts what that one left open. As a static
-    # member of its group the job gets its partitions back at once, also if that one was killed.
+    # The producer comes first: it fences the job's previous instance, and aborts its open transaction. As a static
+    # member of its group the job gets its partitions back immediately, also if that one was killed.
     with (
         store.producer(transactional_id="alarm-job") as producer,
         store.consumer(["readings"], group="alarm-job", group_instance_id="alarm-job") as consumer,

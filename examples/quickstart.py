@@ -17,7 +17,7 @@ def main(url: str) -> None:
         store.create_topic("payments", partitions=4, exist_ok=True)
 
         with store.producer(transactional_id="shop-1") as producer:
-            # Both records become visible at once, or never.
+            # Both records become visible in one step, or never.
             with producer.transaction() as txn:
                 txn.send("orders", key=b"order-1", value=b"3 apples")
                 txn.send("payments", key=b"order-1", value=b"4.50")
