@@ -257,7 +257,7 @@ def test_fen_02_zombie_cannot_add_partition_of_new_chain(cluster: Cluster) -> No
 
 def test_batch_of_partition_not_added_is_refused(cluster: Cluster) -> None:
     """ADD-06: a chain takes no batch of another's transaction without evidence of its coordinator."""
-    with pytest.raises(InvalidTxnStateError, match="has to add"):
+    with pytest.raises(InvalidTxnStateError, match="must add"):
         cluster.do(1, Append(cluster.identity, (cluster.batch(foreign(cluster), 1),)))
 
 
