@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,11 +13,14 @@ from txnstore.cli.context import App, CommandError, pass_app, shared_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from duckdb import DuckDBPyConnection
 
     from txnstore.read.plan import IsolationLevel
     from txnstore.store import Store
 
 _BATCH = 10_000
+
+R = TypeVar("R")
 
 
 @click.command()
@@ -74,19 +78,37 @@ def _run(app: App, store: Store, query: str, isolation: IsolationLevel, max_rows
     with store.duckdb(isolation) as connection:
         try:
             with errors_of(connection):
-                relation: Any = connection.sql(query)  # None for a statement without a result
+                # None for a statement without a result.
+                relation: Any = _interruptible(connection, lambda: connection.sql(query))
                 if relation is None:
                     return
-                _print(app, relation.to_arrow_reader(_BATCH), max_rows)
+                reader = _interruptible(connection, lambda: relation.to_arrow_reader(_BATCH))
+                _print(app, connection, reader, max_rows)
         except duckdb.Error as error:
             msg = str(error).split("\n\nLINE")[0]
             missing = isinstance(error, duckdb.CatalogException)
             raise CommandError(msg, "`txnstore sql 'SHOW ALL TABLES'` shows all." if missing else "") from error
 
 
-def _print(app: App, reader: pa.RecordBatchReader, max_rows: int) -> None:
+def _interruptible(connection: DuckDBPyConnection, call: Callable[[], R]) -> R:
+    """Call DuckDB in another thread: in its own, an interrupt has no effect, or is another error."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(call)
+        try:
+            while not future.done():  # Only a thread that wakes up sees a signal that another one received.
+                wait([future], timeout=0.1)
+            return future.result()
+        except KeyboardInterrupt:
+            while not future.done():  # An interrupt before the query has begun is lost.
+                connection.interrupt()
+                wait([future], timeout=0.05)
+            raise
+
+
+def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:
     names = _distinct(reader.schema.names)
-    rows = (row for batch in reader for row in batch.rename_columns(names).to_pylist())
+    batches = iter(lambda: _interruptible(connection, lambda: next(reader, None)), None)
+    rows = (row for batch in batches for row in batch.rename_columns(names).to_pylist())
     if app.out.as_json:
         app.out.rows(rows, names)
         return

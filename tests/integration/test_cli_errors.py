@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -264,3 +265,15 @@ def test_a_group_without_a_command_shows_its_help(cli: Cli) -> None:
 def test_debug_shows_the_traceback(cli: Cli) -> None:
     with pytest.raises(txnstore.StoreNotFoundError):
         cli("--debug", "info", url=cli.url + "-missing")
+
+
+def test_an_interrupt_ends_a_long_query(cli: Cli) -> None:
+    """It arrives while DuckDB computes: the timer counts the processor's time."""
+    before = signal.signal(signal.SIGVTALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 1.0)
+    try:
+        found = cli("sql", "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range % 7 = b.range % 5")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert (found.status, found.err.split()) == (130, ["interrupted"])
