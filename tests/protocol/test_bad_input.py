@@ -276,7 +276,7 @@ def test_the_wrong_state_for_a_call(bucket: MemoryStore, store: Store) -> None:
         with refused(bucket, InvalidTxnStateError, says):
             call()
     producer.begin_transaction()
-    with refused(bucket, InvalidTxnStateError, "cannot begin a transaction: the producer is IN_TRANSACTION"):
+    with refused(bucket, InvalidTxnStateError, "the previous one is still open; commit or abort it first"):
         producer.begin_transaction()
 
 

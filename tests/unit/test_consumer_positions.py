@@ -121,6 +121,8 @@ def test_start_position_follows_reset_policy(store: Store) -> None:
         assert consumer.position(T0) == position, (policy, isolation)
     with pytest.raises(OffsetOutOfRangeError, match=r"call seek\(\) first"):
         store.consumer(["t"], group="g", auto_offset_reset="none").poll()
+    with pytest.raises(OffsetOutOfRangeError, match="a consumer without a group has no committed offset in t-0"):
+        store.consumer(["t"], auto_offset_reset="none").poll()
 
 
 def test_partitions_can_be_assigned_one_by_one(store: Store) -> None:

@@ -384,8 +384,9 @@ class Positions:
         if part.origin is not None:
             return part.origin
         if self.reset is Reset.NONE and not part.late:
-            who = f"group {self.group!r} has no committed offset" if self.group is not None else "there is no group"
-            msg = f"{who} in {part.tp}, and auto_offset_reset is 'none', so no position is known: call seek() first"
+            who = "a consumer without a group" if self.group is None else f"group {self.group!r}"
+            msg = f"{who} has no committed offset in {part.tp}"
+            msg = f"{msg}, and auto_offset_reset is 'none', so no position is known: call seek() first"
             raise OffsetOutOfRangeError(msg)
         return self._end(part, partition, Reset.EARLIEST if part.late else self.reset)
 

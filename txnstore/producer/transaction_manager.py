@@ -108,8 +108,8 @@ class TransactionManager:
             return self.error
         if event is Event.BEGIN and not self.transactional:
             return InvalidTxnStateError("this producer has no transactional_id, so it cannot begin a transaction")
-        if event is Event.BEGIN:
-            return _caused(f"cannot {what}: the producer is {self.state.name}", self.error)
+        if event is Event.BEGIN and self.state is State.IN_TRANSACTION:
+            return InvalidTxnStateError(f"cannot {what}: the previous one is still open; commit or abort it first")
         if self.state is State.ABORTABLE_ERROR:
             return _caused(f"cannot {what}: the transaction failed ({self.error}); abort it", self.error)
         if self.state in _ENDING and event in (Event.COMMIT, Event.ABORT):
