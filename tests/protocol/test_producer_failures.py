@@ -371,3 +371,14 @@ def test_linger_thread_survives_callback_that_exits() -> None:
     assert done.wait(60)
     producer.close()
     assert values(bench.store) == [b"a", b"b"]
+
+
+def test_error_that_future_raised_is_not_raised_again() -> None:
+    """A loop of ``send(...).result()`` loses no attempt after the one that failed."""
+    bench = Bench()
+    producer, future = failed_in_the_background(bench)
+    with pytest.raises(StorageRefusedError):
+        future.result(60)
+    assert producer.send("t", b"b", partition=0).result(60).offset == 0
+    producer.close()
+    assert values(bench.store) == [b"b"]

@@ -33,6 +33,9 @@ class Flusher:
     def flush_for(self, batch: Batch) -> Exception | None:
         return self._demand() if self._demand is not None else None
 
+    def reported(self, error: Exception) -> None:
+        """Nothing waits to be reported here."""
+
     def flush_soon(self, waiter: Waiter) -> None:
         if self._demand is not None:
             waiter.wake(self._demand())

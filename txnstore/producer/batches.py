@@ -34,6 +34,10 @@ class Flusher(Protocol):
         """Flush in the background, then wake the waiter with the error that prevented the write, or None."""
         ...
 
+    def reported(self, error: Exception) -> None:
+        """The error was raised to the application: the next call need not raise it."""
+        ...
+
 
 class Waiter:
     """A thread that waits for a batch. Woken when the batch is settled, or with the error that prevents its write.
@@ -238,6 +242,7 @@ class Batch:
             if not self.settled and hindrance is not None:
                 raise hindrance
         if self._error is not None:
+            self._flusher.reported(self._error)
             raise self._error
         assert self._appended is not None
         return self._appended

@@ -332,11 +332,7 @@ class Sender:
     # In the background ------------------------------------------------------------------------------------------------
 
     def flush_for(self, batch: Batch | None) -> Exception | None:
-        """Flush for a waiter of ``batch``, or after the linger time. Failures of other batches go to the next call.
-
-        Returns:
-            The error that prevented the write, or None.
-        """
+        """Flush for a waiter of ``batch``, or after the linger time; returns the error that prevented the write."""
         manager = self._manager
         try:
             manager.check_process()
@@ -354,6 +350,9 @@ class Sender:
             if not manager.forked:
                 self.outcomes.tell()
         return manager.refusal_of_flush()
+
+    def reported(self, error: Exception) -> None:
+        self._manager.reported(error)
 
     @property
     def has_more(self) -> bool:

@@ -76,6 +76,7 @@ class TransactionManager:
         self._sequences: dict[TopicPartition, int] = {}
         self._offsets: list[TxnOffsets] = []
         self._unreported: Exception | None = None
+        self._raised: Exception | None = None  # The error that a future raised last.
         self._unheard: Outcome | None = None
         self._preparing = False
 
@@ -188,8 +189,17 @@ class TransactionManager:
         Only without transactions: a failed transaction has a state that refuses the next call.
         """
         with self.lock:
-            if not self.transactional and self.state is not State.CLOSED and self._unreported is None:
+            wanted = self._unreported is None and error is not self._raised
+            if not self.transactional and self.state is not State.CLOSED and wanted:
                 self._unreported = error
+                self._note()
+
+    def reported(self, error: Exception) -> None:
+        """A future has raised the error: the next call need not raise it again."""
+        with self.lock:
+            self._raised = error
+            if self._unreported is error:
+                self._unreported = None
                 self._note()
 
     def report(self) -> None:

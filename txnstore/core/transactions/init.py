@@ -30,7 +30,7 @@ def init_producer(draft: Draft, command: InitProducer) -> ProducerIdentity | Unf
         return ProducerIdentity(draft.state.next_producer_id - 1, 0)
     if not 0 < command.timeout_ms <= MAX_TIMEOUT_MS:
         msg = f"the transaction timeout of {transactional_id!r} must be 1 to {MAX_TIMEOUT_MS} ms, not "
-        raise InvalidTxnTimeoutError(msg + str(command.timeout_ms))
+        raise InvalidTxnTimeoutError(f"{msg}{command.timeout_ms} (transaction_timeout is in seconds)")
     txn = draft.state.transactions.get(transactional_id)
     if txn is None:
         if command.expected is not None:
