@@ -62,12 +62,15 @@ def test_a_query_plans_the_topics_that_it_names(store: Store) -> None:
 
 def test_only_a_topic_that_has_changed_is_planned_again(store: Store) -> None:
     both = "SELECT (SELECT count(*) FROM orders) + (SELECT count(*) FROM payments)"
+    store.recover()  # Markers that the background still writes would change the topics between two queries.
     assert [number(store, both) for _ in range(3)] == [16, 16, 16]
     assert work(store) == (1, 2, 2)
     fill(store, "orders", transactions=1, first=1)
+    store.recover()
     assert [number(store, both) for _ in range(3)] == [24, 24, 24]
     assert work(store) == (1, 3, 3)
     fill(store, "orders_2", transactions=1, first=1)
+    store.recover()
     assert number(store, both) == 24
     assert work(store) == (1, 3, 3)
     assert number(store, both, isolation="read_uncommitted") == 24

@@ -112,8 +112,7 @@ ONE_CHAIN = (
         log_appending._check_sequence,
         "elif producer.epoch < known.epoch:",
         "elif False:",
-        chains=3,
-        mishaps=(Mishap.PAUSE,),
+        test="protocol/test_core_sequences.py",
     ),
     Mutant(
         "a gap in the sequences is accepted",

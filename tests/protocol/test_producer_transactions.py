@@ -268,7 +268,7 @@ def test_a_scope_of_a_zombie_raises_that_it_is_fenced(bench: Bench) -> None:
 
 def test_a_scope_cannot_be_entered_inside_another(bench: Bench) -> None:
     with bench.store.producer("id") as producer, producer.transaction() as txn:
-        with pytest.raises(InvalidTxnStateError, match="IN_TRANSACTION"):
+        with pytest.raises(InvalidTxnStateError, match="commit or abort it first"):
             producer.transaction().__enter__()
         txn.send("t", b"x", partition=0)
     assert values(bench.store) == [b"x"]

@@ -1,9 +1,8 @@
 """The partitions of a consumer, its position in each, and where it begins: a sought offset, the group's, or a policy.
 
-Nothing here reads the chain or a clock: a view comes in, positions follow from it. A flow is one partition on its way
-to the application: slices that are planned, segments that were asked for, the piece that is being handed out. Its
-position is the offset of the next record that it hands out; everything behind the position can be dropped and made
-again at any time, which is what a seek does.
+No function here reads the chain or a clock: they derive positions from a view. A flow is one partition on its way to
+the application: planned slices, requested segments, and the piece that a poll returns next. Its position is the offset
+of the next record to return; a seek drops everything after the position and plans it again.
 """
 
 from __future__ import annotations

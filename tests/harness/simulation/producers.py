@@ -6,7 +6,14 @@ from tests.harness.simulation.actor import PATIENCE, Actor
 from tests.harness.simulation.runtime import TaskExecutor
 from tests.harness.simulation.transacting import Known, TransactionalActor
 from tests.harness.simulation.world import SIDE, SOURCE, Process
-from txnstore.errors import ProducerFencedError, StorageError, TxnStoreError, UnknownOutcomeError, UploadExpiredError
+from txnstore.errors import (
+    ProducerFencedError,
+    StorageError,
+    TxnStoreError,
+    UnknownOutcomeError,
+    UnknownTopicOrPartitionError,
+    UploadExpiredError,
+)
 from txnstore.producer import Producer
 from txnstore.producer.futures import RecordFuture
 from txnstore.testing.faults import SimulatedCrash
@@ -96,11 +103,13 @@ class PlainProducer(Actor):
             history.info(process.name, failure)
             return False  # Some of them may be buffered.
         error: BaseException | None = None
+        unknown = False
         for _ in range(PATIENCE):
             try:
                 producer.flush()
             except StorageError as failure:
                 error = failure
+                unknown = unknown or isinstance(failure, UnknownOutcomeError)
             except TxnStoreError as failure:
                 self.check_expected(process, "send", failure, self.refusals)
                 error = failure
@@ -112,7 +121,8 @@ class PlainProducer(Actor):
             offsets = [future.result().offset for future in futures]
             history.ok(process.name, [("send", key, pair) for pair in zip(offsets, values, strict=True)])
             return True
-        if isinstance(error, UnknownOutcomeError) or not futures[0].done():
+        lost = unknown and isinstance(error, UnknownTopicOrPartitionError)  # The topic was deleted since, with its log.
+        if lost or isinstance(error, UnknownOutcomeError) or not futures[0].done():
             history.info(process.name, error)
             return False
         history.fail(process.name, error)
