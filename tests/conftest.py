@@ -26,7 +26,7 @@ hypothesis.settings.load_profile("txnstore")
 
 def pytest_configure() -> None:
     """A shell starts what runs in its background with interrupts ignored, and every process that a test starts would
-    inherit that: tests that interrupt one would wait for ever.
+    inherit that: tests that interrupt one would wait without bound.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -83,7 +83,7 @@ def test_adm_04_adm_05_data_that_no_coordinator_knows_is_found_and_aborted(
     known = None if expired else name
     assert found == HangingTransaction(T0, gone.producer_id, 0, 4, clock(), known, "unknown")
     assert [store.offsets("t", 0).last_stable, *store.find_hanging("t")] == [4, found]
-    assert store.recover().aborted == (), "nobody else can tell what became of it"
+    assert store.recover().aborted == (), "no other process knows the outcome"
     assert not store.abort_hanging("t", 1, gone.producer_id)
     assert store.abort_hanging("t", 0, gone.producer_id)
     assert not store.abort_hanging("t", 0, gone.producer_id)

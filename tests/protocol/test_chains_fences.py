@@ -242,7 +242,7 @@ def test_topic_altered_during_deletion_is_closed_again() -> None:
 
 
 def test_off_18_offsets_of_topic_unknown_to_chain_of_group() -> None:
-    """OFF-18: a group's chain that has no copy yet is told of the topic, as it is for a record."""
+    """OFF-18: a group's chain without a copy of the topic gets one, as for a record."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
     process(bucket, clock, chains=2)

@@ -104,7 +104,7 @@ def test_repeated_end_is_answered_after_deletion_of_offset_topic(home: int) -> N
 
 
 def test_topic_copy_in_chain_without_its_partitions_is_no_violation() -> None:
-    """A marker's chain is told of the next topic of the name, which is smaller; its deletion has nothing to close."""
+    """The chain of a marker gets a copy of the next, smaller topic; that one's deletion closes nothing there."""
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
     store, other = process(bucket, clock, chains=3), process(bucket, clock)
@@ -122,7 +122,7 @@ def test_topic_copy_in_chain_without_its_partitions_is_no_violation() -> None:
 
 
 def test_off_18_chain_with_old_topic_refuses_offsets_of_recreated_one(cluster: Cluster) -> None:
-    """OFF-18: it is told first, so that hearing of the deletion alone leaves no offset of a topic it does not know."""
+    """OFF-18: it gets a copy first, so the deletion alone leaves no offset of a topic that it does not know."""
     before = cluster.states[0]
     cluster.delete("t")
     deleted = cluster.states[0].sequence

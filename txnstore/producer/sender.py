@@ -352,6 +352,7 @@ class Sender:
         return manager.refusal_of_flush()
 
     def reported(self, error: Exception) -> None:
+        """A future has raised the error."""
         self._manager.reported(error)
 
     @property
