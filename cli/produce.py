@@ -15,7 +15,7 @@ from txnstore.cli.output import Advance, counted
 from txnstore.cli.records import ADVICE, InputPiece, Reading, pieces_of_file, pieces_of_stream, size_of_file
 
 if TYPE_CHECKING:
-    from txnstore.core.catalog.model import Topic
+    from txnstore.catalog.description import Topic
     from txnstore.producer import Producer
 
 _SUFFIXES = (".parquet", ".csv", ".jsonl", ".ndjson")
@@ -103,14 +103,12 @@ def _check_partition(topic: Topic, partition: int | None) -> None:
 
 
 def _reading(topic: Topic, form: str | None, key_field: str | None, key_separator: str | None) -> Reading:
-    from txnstore.segment.schema_text import schema_from_text
-
-    if topic.schema is None:
+    if (schema := topic.schema) is None:
         return Reading(None, form == "json" or key_field is not None, key_field, key_separator)
     if form == "text" or key_field is not None or key_separator is not None:
         msg = f"topic {topic.name!r} has a schema: send rows as JSON or a file; its key is a column"
         raise click.UsageError(msg)
-    return Reading(schema_from_text(topic.schema), as_json=True)
+    return Reading(schema, as_json=True)
 
 
 def _input(path: Path | None, reading: Reading) -> tuple[Iterator[InputPiece], int | None]:

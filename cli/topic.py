@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from txnstore.catalog.description import Topic
 from txnstore.cli.context import App, confirm, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import counted, instant
 from txnstore.cli.values import column
@@ -13,8 +14,6 @@ from txnstore.core.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from txnstore.core.catalog.model import Topic
 
 
 @click.group()
@@ -98,7 +97,7 @@ def show(app: App, name: str) -> None:
     """Show the columns, the settings and the partitions of the topic NAME."""
     with app.connect() as connection:
         view = connection.view(refresh=False)
-        found = view.find_topic(name)
+        found = Topic(view.find_topic(name))
     described = _described(found)
     partitions = _partitions(view, name)
     if app.out.as_json:
@@ -167,12 +166,10 @@ def _schema(columns: tuple[str, ...]) -> pa.Schema | None:
 
 
 def _wider(found: Topic, columns: tuple[str, ...]) -> pa.Schema:
-    from txnstore.segment.schema_text import schema_from_text
-
-    if found.schema is None:
+    schema = found.schema
+    if schema is None:
         msg = f"topic {found.name!r} was created without columns (Kafka records), so none can be added"
         raise click.UsageError(msg)
-    schema = schema_from_text(found.schema)
     for text in columns:
         schema = schema.append(column(text))
     return schema
@@ -180,11 +177,9 @@ def _wider(found: Topic, columns: tuple[str, ...]) -> pa.Schema:
 
 def _described(found: Topic) -> dict[str, Any]:
     from txnstore.catalog.settings import TopicConfig
-    from txnstore.segment.schema_text import schema_from_text
 
     columns = None
-    if found.schema is not None:
-        fields = schema_from_text(found.schema)
+    if (fields := found.schema) is not None:
         columns = [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in fields]
     return {
         "topic": found.name,

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from txnstore.admin.groups import GroupDescription as GroupDescription
     from txnstore.admin.groups import GroupMember as GroupMember
     from txnstore.admin.groups import GroupPosition as GroupPosition
+    from txnstore.catalog.description import Topic as Topic
     from txnstore.connection import StoreMetrics as StoreMetrics
     from txnstore.consumer import Consumer as Consumer
     from txnstore.consumer import PartitionOffsets as PartitionOffsets
     from txnstore.coordinator.expiration import ExpiryReport as ExpiryReport
     from txnstore.coordinator.recovery import RecoveryReport as RecoveryReport
-    from txnstore.core.catalog.model import Topic as Topic
     from txnstore.core.groups.model import GroupMetadata as GroupMetadata
     from txnstore.core.groups.model import OffsetAndMetadata as OffsetAndMetadata
     from txnstore.core.history import TransactionStep as TransactionStep
@@ -92,7 +92,7 @@ _HOMES = {
     "Store": "txnstore.store",
     "StoreMetrics": "txnstore.connection",
     "TableFuture": "txnstore.producer.futures",
-    "Topic": "txnstore.core.catalog.model",
+    "Topic": "txnstore.catalog.description",
     "TopicPartition": "txnstore.core.model",
     "Transaction": "txnstore.core.transactions.model",
     "TransactionDescription": "txnstore.admin.descriptions",

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from txnstore.catalog import topics as catalog
+from txnstore.catalog.description import Topic
 from txnstore.connection import Connection, StoreMetrics, create_connection, open_connection
-from txnstore.core.catalog.model import Topic
 from txnstore.operations import Operations
 from txnstore.read.plan import IsolationLevel, PartitionOffsets, partition_offsets
 from txnstore.runtime import Runtime
@@ -154,13 +154,14 @@ class Store(Operations):
             InvalidConfigError: A setting is unknown or out of range.
             SchemaMismatchError: The schema, or the key in it, cannot be stored.
         """
-        return catalog.create_topic(
+        created = catalog.create_topic(
             self._connection, name, partitions, schema, key, timestamp, config, exist_ok=exist_ok
         )
+        return Topic(created)
 
     def topics(self) -> list[Topic]:
         """All topics by name."""
-        return self._connection.view().sorted_topics()
+        return [Topic(topic) for topic in self._connection.view().sorted_topics()]
 
     def topic(self, name: str) -> Topic:
         """A topic.
@@ -168,7 +169,7 @@ class Store(Operations):
         Raises:
             UnknownTopicOrPartitionError: There is no such topic.
         """
-        return self._connection.view().find_topic(name)
+        return Topic(self._connection.view().find_topic(name))
 
     def alter_topic(
         self,
@@ -190,7 +191,7 @@ class Store(Operations):
             InvalidConfigError: A setting, or the number of partitions, is out of range.
             SchemaMismatchError: The columns cannot evolve that way; names the column.
         """
-        return catalog.alter_topic(self._connection, name, partitions, schema, config)
+        return Topic(catalog.alter_topic(self._connection, name, partitions, schema, config))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all of its records. Its objects are deleted by the next vacuum.

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers.connections import connection_of
+from tests.helpers.connections import connection_of, stored_topic
 from tests.helpers.reading import T0, append, new_store
 from txnstore.core.log.visibility import Slice
 from txnstore.errors import CorruptionError, UnsupportedFormatError
@@ -56,7 +56,7 @@ def _slices(store: Store, count: int) -> list[Slice]:
 def test_readahead_window_bounds_pending_fetches(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """CON-12: by number, and by bytes beyond the first."""
     slices = _slices(store, 60)
-    projection = Projection(store.topic("t"))
+    projection = Projection(stored_topic(store, "t"))
     for window, largest in [(readahead.MAX_FETCH_BYTES, readahead.MAX_FETCHES + 10), (1, 10)]:
         monkeypatch.setattr(readahead, "MAX_FETCH_BYTES", window)
         pool = _Inline()
@@ -103,7 +103,7 @@ def _with(store: Store, data: bytes, part: Slice, **changes: Any) -> Slice:
 
 def test_segment_that_differs_from_chain_is_named(store: Store) -> None:
     (part,) = _slices(store, 1)
-    projection = Projection(store.topic("t"))
+    projection = Projection(stored_topic(store, "t"))
     two_rows = encode(pa.table({"key": [b"a", b"b"], "value": [b"a", b"b"]})).data
     with pytest.raises(CorruptionError, match=f"{part.batch.segment.key} has 2 rows; expected 1"):
         open_slice(connection_of(store).objects, _with(store, two_rows, part), projection)
@@ -121,7 +121,7 @@ def test_two_batches_may_share_a_segment(store: Store) -> None:
     table = pa.table({"key": [b"k"] * 6, "value": [b"%d" % number for number in range(6)]})
     shared = _with(store, encode(table, row_group_rows=2).data, part, rows=6)
     batch = replace(shared.batch, base_offset=100, limit=103, records=3, first_row=2)
-    projection = Projection(store.topic("t"), ["_offset", "value"])
+    projection = Projection(stored_topic(store, "t"), ["_offset", "value"])
     assert read_slice(connection_of(store).objects, Slice(T0, batch, 100, 103), projection).to_pydict() == {
         "_offset": [100, 101, 102],
         "value": [b"2", b"3", b"4"],
@@ -139,7 +139,7 @@ def test_a_merged_segment_is_cut_by_its_offsets(store: Store) -> None:
     table = pa.table({"_offset": offsets, "value": [b"%d" % offset for offset in offsets]})
     merged = _with(store, encode(table, row_group_rows=2).data, part, rows=6, explicit_offsets=True)
     batch = replace(merged.batch, base_offset=0, limit=50, records=6)
-    projection = Projection(store.topic("t"), ["_offset", "value"])
+    projection = Projection(stored_topic(store, "t"), ["_offset", "value"])
     for start in range(0, 51, 3):
         for limit in range(start, 51, 5):
             cut = Slice(T0, batch, start, limit)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.executors import InlineExecutor
-from tests.helpers.connections import connection_of
+from tests.helpers.connections import connection_of, stored_topic
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.core.log.model import NewBatch
@@ -44,7 +44,7 @@ def store(faults: FaultStore, clock: ManualClock, chains: int) -> Iterator[Store
 def uploaded(store: Store, *values: str, partition: int = 0) -> NewBatch:
     """A segment that a task uploaded."""
     rows = normalize([{"value": value.encode()} for value in values], None)
-    writer = topic_writer(store.topic("t"))
+    writer = topic_writer(stored_topic(store, "t"))
     return upload(
         connection_of(store).objects, connection_of(store).runtime, writer, TopicPartition("t", partition), rows
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import another_process, entries, in_threads, sound
-from txnstore.core.catalog.model import Topic
+from txnstore.catalog.description import Topic
 from txnstore.errors import (
     CompactionConflictError,
     InvalidConfigError,
@@ -306,3 +307,17 @@ def test_deleted_topic_loses_its_records_and_can_be_recreated(bench: Bench) -> N
 
 def test_an_unknown_topic_is_not_deleted(bench: Bench) -> None:
     unchanged(bench, UnknownTopicOrPartitionError, lambda: bench.store.delete_topic("nope"))
+
+
+def test_a_topic_shows_its_columns_as_an_arrow_schema(bench: Bench) -> None:
+    """The schema that topic() returns is one that alter_topic() accepts."""
+    schema = bench.store.create_topic("typed", schema=SCHEMA, key="id").schema
+    assert schema is not None
+    assert schema.equals(SCHEMA)
+    wider = bench.store.alter_topic("typed", schema=schema.append(pa.field("new", pa.string())))
+    assert repr(wider) == "Topic('typed', partitions=1, key='id', columns=['id', 'name', 'at', 'new'])"
+    assert bench.store.topic("typed") == wider
+    assert bench.store.topic("t") != wider
+    assert bench.store.topic("t").schema is None
+    assert bench.store.topics() == [bench.store.topic("t"), wider]
+    assert pickle.loads(pickle.dumps(wider)) == wider  # noqa: S301

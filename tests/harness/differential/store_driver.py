@@ -20,6 +20,7 @@ from tests.harness.differential.store_support import (
 from tests.harness.differential.store_view import StoreView
 from tests.harness.differential.trace import Op
 from tests.harness.executors import InlineExecutor
+from tests.helpers.connections import stored_topic
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
@@ -187,7 +188,7 @@ class StoreDriver:
         """A batch of records with the timestamp of the step."""
         now = self.clock()
         table = records_to_table([(as_bytes(key), as_bytes(value), None, now) for key, value in records], now)
-        writer = topic_writer(self.store.topic(tp.topic))
+        writer = topic_writer(stored_topic(self.store, tp.topic))
         found = upload(self.store._connection.objects, self.store._connection.runtime, writer, tp, table)
         return replace(found, base_sequence=sequence)
 
