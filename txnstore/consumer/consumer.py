@@ -7,7 +7,7 @@ ones. Aborted records are never downloaded, records of open transactions never b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self, overload
 
 import pyarrow as pa
@@ -15,24 +15,19 @@ import pyarrow as pa
 from txnstore.connection import Connection
 from txnstore.consumer.fetcher import Poller, Taken
 from txnstore.consumer.membership import AssignorName, Callback, ConsumerGroup, MemberOptions
-from txnstore.consumer.subscription import Assignment, Positions, Reset, ResetPolicy
+from txnstore.consumer.partitions import Pair, PartitionReader
+from txnstore.consumer.subscription import Positions, Reset, ResetPolicy
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
-from txnstore.core.log.visibility import read_limit
 from txnstore.core.model import TopicPartition
-from txnstore.core.view import View
-from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
-from txnstore.read.plan import IsolationLevel, OffsetAndTimestamp, offset_for_time, parse_isolation
+from txnstore.errors import InvalidConfigError
+from txnstore.read.plan import IsolationLevel, parse_isolation
 from txnstore.read.records import Record
 from txnstore.validation import check_choice, check_id, check_integer, check_seconds
 
 _ALL_ROWS = 2**63 - 1
 
-#: One partition or several, each a :class:`TopicPartition` or a pair of topic and number.
-Pair = tuple[str, int]
-Partitions = Pair | Iterable[Pair]
 
-
-class Consumer:
+class Consumer(PartitionReader):
     """Reads partitions from a position on, in offset order. Not thread-safe: use it in one thread at a time.
 
     Several polls may return the records of one transaction (CON-10), and offsets have gaps for markers, aborted and
@@ -110,41 +105,6 @@ class Consumer:
         if topics is not None:
             self.subscribe(topics)
 
-    # Which partitions -------------------------------------------------------------------------------------------------
-
-    def subscribe(self, topics: Sequence[str] | str) -> None:
-        """Read all partitions of these topics, instead of what was assigned before. One GET.
-
-        With a group, its members share them from the next poll on. Partitions that a topic gets later are read from
-        their beginning.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such topic.
-        """
-        names = [topics] if isinstance(topics, str) else list(topics)
-        self._positions.subscribe(self._head(), names)
-
-    def assign(self, partitions: Partitions) -> None:
-        """Read exactly these partitions. Those that were assigned before keep their positions.
-
-        A consumer that was a member of a group leaves it: partitions assigned by hand are not shared.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
-        """
-        tps = _flat(partitions)
-        self._open()
-        try:
-            self._positions.assign(self._connection.view(refresh=False), tps)
-        except UnknownTopicOrPartitionError:
-            self._positions.assign(self._connection.view(), tps)
-        if self._shared is not None:
-            self._shared.membership.leave(static=True)
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that it reads, in order."""
-        return sorted(self._positions.assigned)
-
     # Records ----------------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
@@ -169,8 +129,9 @@ class Consumer:
         """
         rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
-        with self._poller.all_or_nothing():
-            return [record for part in self._poll(timeout, rows) for record in part.records()]
+        return self._poller.all_or_nothing(
+            lambda: [record for part in self._poll(timeout, rows) for record in part.records()]
+        )
 
     def poll_table(self, timeout: float = 0.0, max_records: int | None = None) -> pa.Table:
         """The same as a table with the columns of a scan; topics with different columns come in different calls.
@@ -181,13 +142,15 @@ class Consumer:
         """
         rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
-        with self._poller.all_or_nothing():
-            taken = self._poll(timeout, rows, one_schema=True)
-            if taken:
-                return pa.concat_tables([part.table for part in taken])
-            topics = [tp.topic for tp in self._positions.assigned] or list(self._positions.topics or ())
-            topic = self._connection.view(refresh=False).find_topic(topics[0])
-            return self._positions.projection(topic).schema.empty_table()
+        return self._poller.all_or_nothing(lambda: self._poll_table(timeout, rows))
+
+    def _poll_table(self, timeout: float, rows: int) -> pa.Table:
+        taken = self._poll(timeout, rows, one_schema=True)
+        if taken:
+            return pa.concat_tables([part.table for part in taken])
+        topics = [tp.topic for tp in self._positions.assigned] or list(self._positions.topics or ())
+        topic = self._connection.view(refresh=False).find_topic(topics[0])
+        return self._positions.projection(topic).schema.empty_table()
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         if not self._positions.assigned and not self._positions.topics:
@@ -197,87 +160,6 @@ class Consumer:
         if self._shared is not None:
             self._shared.commit_by_itself()
         return self._poller.poll(timeout, rows, one_schema=one_schema)
-
-    # Positions --------------------------------------------------------------------------------------------------------
-
-    def position(self, partition: Pair) -> int:
-        """The next offset to read; the next record has this offset, or a higher one after a gap."""
-        part = self._assigned(partition)
-        if part.flow is None:
-            self._positions.locate(self._poller.caught_up(self._head()), part)
-        assert part.flow is not None  # set by locate
-        return part.flow.position
-
-    def seek(self, partition: Pair, offset: int) -> None:
-        """Continue at this offset; if it is outside the log, the next poll applies ``auto_offset_reset``."""
-        part = self._assigned(partition)
-        offset = check_integer(f"the offset to seek to in {part.tp}", offset, 0)
-        part.move(offset)
-        part.origin, part.sought = offset, True
-
-    def seek_to_beginning(self, *partitions: Partitions) -> None:
-        """Continue at the first record of these partitions (all by default) from the next poll on."""
-        for part in self._these(partitions):
-            part.move(Reset.EARLIEST)
-            part.sought = True
-
-    def seek_to_end(self, *partitions: Partitions) -> None:
-        """Continue at the end of these partitions (all by default): for ``read_committed`` the LSO (CON-14)."""
-        for part in self._these(partitions):
-            part.move(Reset.LATEST)
-            part.sought = True
-
-    def rewind_to_committed(self) -> None:
-        """Continue at the group's committed offset in every partition, after an aborted transaction (OFF-20).
-
-        A partition without one continues where this consumer began in it, or at its last ``seek``. Fetched records are
-        dropped. The next poll looks the offsets up, and waits for pending ones.
-        """
-        self._group("rewind")
-        for part in self._these(()):
-            part.move(None)
-
-    def pause(self, *partitions: Partitions) -> None:
-        """Return no records of these partitions (all by default) until they are resumed. Positions are kept."""
-        for part in self._these(partitions):
-            part.paused = True
-
-    def resume(self, *partitions: Partitions) -> None:
-        """Resume paused partitions (all by default)."""
-        for part in self._these(partitions):
-            part.paused = False
-
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        return {tp for tp, part in self._positions.assigned.items() if part.paused}
-
-    def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
-        """The first offset of the log, of these partitions or of all assigned ones."""
-        view = self._head()
-        return {tp: view.find_partition(tp).log_start for tp in self._named(partitions)}
-
-    def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset at which reads end now: the LSO for ``read_committed``, else the high watermark (LSO-11)."""
-        view = self._head()
-        return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._named(partitions)}
-
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first visible record at or after each time (milliseconds since the epoch); None if there is none."""
-        view = self._head()
-        return {
-            tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
-            for tp, timestamp in ((TopicPartition(*key), value) for key, value in times.items())
-        }
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each assigned partition is behind its end (LSO-13). One GET."""
-        view = self._poller.caught_up(self._head())
-        return {
-            tp: max(
-                0, read_limit(view.find_partition(tp), self.isolation) - self._positions.locate(view, part).position
-            )
-            for tp, part in sorted(self._positions.assigned.items())
-        }
 
     # The group --------------------------------------------------------------------------------------------------------
 
@@ -330,70 +212,25 @@ class Consumer:
         """
         return self._group("take part in a transaction").metadata()
 
-    def _group(self, what: str) -> ConsumerGroup:
-        if self._shared is None:
-            msg = f"a consumer without a group cannot {what}: create it with group=..."
-            raise InvalidConfigError(msg)
-        return self._shared
-
-    # Inside -----------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        if self._closed:
-            msg = "this consumer is closed"
-            raise ConsumerClosedError(msg)
-        if self._pid != os.getpid():
-            # What was asked for before a fork arrives in the parent only.
-            self._pid = os.getpid()
-            for part in self._positions.assigned.values():
-                if part.flow is not None:
-                    part.move(part.flow.position)
-            if self._shared is not None:
-                self._shared.membership.forget()
-
-    def _head(self) -> View:
-        self._open()
-        return self._connection.view()
-
-    def _assigned(self, partition: Pair) -> Assignment:
-        self._open()
-        tp = TopicPartition(*partition)
-        if tp not in self._positions.assigned:
-            known = ", ".join(map(str, self.assignment())) or "no partition"
-            msg = f"this consumer does not read {tp}; it reads {known}"
-            raise InvalidConfigError(msg)
-        return self._positions.assigned[tp]
-
-    def _named(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
-        return [tp for item in partitions for tp in _flat(item)] or self.assignment()
-
-    def _these(self, partitions: Iterable[Partitions]) -> list[Assignment]:
-        self._open()
-        return [self._assigned(tp) for tp in self._named(partitions)]
-
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit if ``enable_auto_commit`` is on, leave the group, drop fetched records, refuse further use."""
-        if self._closed:
-            return
-        try:
-            if self._shared is not None and self._pid == os.getpid():
+        """Commit if ``enable_auto_commit`` is on, leave the group, drop fetched records, refuse further use.
+
+        After an interrupt, such as Ctrl-C, the call can be repeated.
+        """
+        if not self._closed and self._shared is not None and self._pid == os.getpid():
+            try:
                 self._shared.close()
-        finally:
-            for part in self._positions.assigned.values():
-                part.move(None)
-            self._closed = True
+            except Exception:
+                self._closed = True
+                raise
+        self._closed = True
+        for part in self._positions.assigned.values():
+            part.move(None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _flat(partitions: Partitions) -> list[TopicPartition]:
-    """One partition, given as a pair, or several."""
-    if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
-        return [TopicPartition(*partitions)]
-    return [TopicPartition(*tp) for tp in partitions]

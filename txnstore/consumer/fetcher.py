@@ -6,16 +6,16 @@ Segments are fetched ahead of the application in a bounded window, a slice of ea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from txnstore.connection import Connection
-from txnstore.consumer.subscription import Flow, Positions
+from txnstore.consumer.flow import Flow
+from txnstore.consumer.subscription import Positions
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
@@ -24,6 +24,8 @@ from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
 from txnstore.read.reader import Projection, is_missing
 from txnstore.read.records import Headers, Record
 from txnstore.storage.base import ObjectStore
+
+T = TypeVar("T")
 
 #: The first pause between two reads of an idle chain, in seconds; it doubles up to the longest one.
 _FIRST_PAUSE = 0.01
@@ -128,21 +130,22 @@ class Poller:
         self._turns = [flow.tp for flow in flows]
         return taken
 
-    @contextmanager
-    def all_or_nothing(self) -> Iterator[None]:
-        """Restore the positions if the block raises, so that no record is skipped."""
-        before = [
-            (part, part.want, part.flow, part.flow.position if part.flow is not None else 0)
-            for part in self._positions.assigned.values()
-        ]
+    def all_or_nothing(self, call: Callable[[], T]) -> T:
+        """The result of a call that takes rows; if it raises, the positions are restored, so no record is skipped.
+
+        An error of ours leaves each flow consistent, so only moved positions are restored. Any other exception, such as
+        an interrupt, may have struck between two steps: all fetched rows are dropped, and planned again.
+        """
+        before = {part.flow: part.flow.position for part in self._positions.assigned.values() if part.flow is not None}
         try:
-            yield
-        except BaseException:
-            for part, want, flow, position in before:
-                if flow is None:
-                    part.move(want)
-                elif part.flow is flow and flow.position != position:
-                    flow.seek(position)
+            return call()
+        except BaseException as error:
+            for part in self._positions.assigned.values():
+                flow = part.flow
+                if flow is not None:
+                    position = before.get(flow, flow.begun)
+                    if flow.position != position or not isinstance(error, TxnStoreError):
+                        part.move(position)
             raise
 
 

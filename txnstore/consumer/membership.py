@@ -188,8 +188,12 @@ class GroupMembership:
         readable = self._readable(view, member)
         new = sorted(tp for tp in readable if tp not in self._positions.assigned)
         if new:
-            self._positions.share(view, readable)
-            self._tell(self._options.on_assigned, new)
+            try:
+                self._positions.share(view, readable)
+                self._tell(self._options.on_assigned, new)
+            except BaseException:
+                self._positions.prepare(new)  # The next poll assigns them, and calls back, again.
+                raise
 
     def _readable(self, view: View, member: Member) -> list[TopicPartition]:
         """Its assigned partitions that exist in the view; other members may have seen another version of a topic."""
@@ -245,16 +249,15 @@ class GroupMembership:
     def leave(self, *, static: bool = False) -> None:
         """Leave the group. A static member stays in it (KIP-345), unless ``static`` is set.
 
-        If the storage fails, the member stays until its lease expires.
+        If the storage fails, the member stays until its lease expires. After an interrupt the call can be repeated.
         """
         if self._joined is None or (self._options.instance_id is not None and not static):
             return
-        member_id = self.member_id
-        self.forget()
         try:
-            self._connection.submit(LeaveGroup(self._group, member_id, self._options.instance_id))
+            self._connection.submit(LeaveGroup(self._group, self.member_id, self._options.instance_id))
         except (StorageError, FencedInstanceError) as error:
             _LOG.warning("group not left, the lease will run out", extra={"group": self._group, "error": str(error)})
+        self.forget()
 
 
 class ConsumerGroup:

@@ -1,33 +1,26 @@
 """The partitions of a consumer, its position in each, and where it begins: a sought offset, the group's, or a policy.
 
-No function here reads the chain or a clock: they derive positions from a view. A flow is one partition on its way to
-the application: planned slices, requested segments, and the piece that a poll returns next. Its position is the offset
-of the next record to return; a seek drops everything after the position and plans it again.
+No function here reads the chain or a clock: they derive positions from a view.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-import pyarrow as pa
-
+from txnstore.consumer.flow import Flow
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import Slice, check_offset, read_limit, visible
+from txnstore.core.log.visibility import check_offset, read_limit
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
 from txnstore.core.view import View
 from txnstore.errors import OffsetOutOfRangeError, UnstableOffsetCommitError
 from txnstore.read.plan import find_partitions
-from txnstore.read.readahead import Fetched, fetch_slice
 from txnstore.read.reader import Projection
-from txnstore.storage.base import ObjectStore
 
 
 class Reset(StrEnum):
@@ -40,129 +33,6 @@ class Reset(StrEnum):
 
 #: A policy, or its name.
 ResetPolicy = Reset | Literal["earliest", "latest", "none"]
-
-
-class Flow:
-    """One partition on its way to the application."""
-
-    __slots__ = ("_asked", "_left", "_part", "_rest", "_slices", "_tables", "planned", "position", "projection", "tp")
-
-    def __init__(self, tp: TopicPartition, projection: Projection, position: int) -> None:
-        self.tp = tp
-        self.projection = projection
-        self.position = position
-        self.planned = position  # the slices up to here are planned
-        self._slices: deque[Slice] = deque()
-        self._asked: deque[tuple[Slice, Future[Fetched]]] = deque()
-        self._part: Slice | None = None  # the slice that is being handed out …
-        self._tables: Iterator[pa.Table] = iter(())  # … its pieces that were not begun …
-        self._left = 0  # … how many they are …
-        self._rest: pa.Table | None = None  # … and what is left of the one that was.
-
-    def plan(self, partition: Partition, isolation: Isolation) -> None:
-        """Plan up to where the isolation lets a reader go. The position passes what holds nothing to read (CON-06)."""
-        limit = read_limit(partition, isolation)
-        if limit > self.planned:
-            self._slices.extend(visible(self.tp, partition, isolation, self.planned, limit))
-            self.planned = limit
-        self._pass_gap()
-
-    @property
-    def arriving(self) -> bool:
-        """Whether rows are fetched, or being fetched."""
-        return self._part is not None or bool(self._asked)
-
-    @property
-    def between(self) -> bool:
-        """Whether the next record is the first of a slice, so that another partition may take its turn."""
-        return self._part is None
-
-    @property
-    def asked(self) -> int:
-        """The number of segments being fetched or waiting to be read."""
-        return len(self._asked)
-
-    @property
-    def asked_bytes(self) -> int:
-        """Their size in bytes."""
-        return sum(part.batch.segment.size for part, _ in self._asked)
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether there are planned slices that are not being fetched."""
-        return bool(self._slices)
-
-    def ask(self, objects: ObjectStore, pool: Executor) -> None:
-        """Start to fetch the next slice."""
-        part = self._slices.popleft()
-        self._asked.append((part, pool.submit(fetch_slice, objects, part, self.projection)))
-
-    def take(self, rows: int) -> pa.Table | None:
-        """Up to ``rows`` of the next rows, from one piece, and move the position after them.
-
-        Waits for a segment that is being fetched; if that failed, raises its error and drops the plan. Returns None if
-        no fetched rows are left.
-        """
-        try:
-            table = self._next_rows()
-        except BaseException:
-            self.drop()
-            raise
-        if table is None:
-            return None
-        if table.num_rows > rows:
-            taken, self._rest = table.slice(0, rows), table.slice(rows)
-        else:
-            taken, self._rest = table, None
-        self.position = taken.column("_offset")[-1].as_py() + 1
-        if self._rest is None and not self._left:
-            self._end_slice()
-        return taken
-
-    def _next_rows(self) -> pa.Table | None:
-        """The rest of the piece, or the next piece with rows."""
-        if self._rest is not None:
-            return self._rest
-        while True:
-            if self._part is None:
-                if not self._asked:
-                    return None
-                part, arriving = self._asked[0]
-                fetched = arriving.result()
-                self._asked.popleft()
-                self._part, self._tables, self._left = part, fetched.tables, fetched.pieces
-            for table in self._tables:
-                self._left -= 1
-                if table.num_rows:
-                    return table
-            self._end_slice()
-
-    def _end_slice(self) -> None:
-        assert self._part is not None  # only a slice that was begun ends
-        self.position = max(self.position, self._part.limit)
-        self._part = None
-        self._pass_gap()
-
-    def _pass_gap(self) -> None:
-        """Move the position over markers, aborted and compacted records to the next slice."""
-        if self._part is not None:
-            return
-        following = self._asked[0][0] if self._asked else self._slices[0] if self._slices else None
-        self.position = max(self.position, following.start if following is not None else self.planned)
-
-    def drop(self) -> None:
-        """Drop all fetched and planned rows."""
-        for _, arriving in self._asked:
-            arriving.cancel()
-        self._asked.clear()
-        self._slices.clear()
-        self._part, self._tables, self._left, self._rest = None, iter(()), 0, None
-        self.planned = self.position
-
-    def seek(self, position: int) -> None:
-        """Continue at this offset; fetched rows are dropped (OFF-20)."""
-        self.position = position
-        self.drop()
 
 
 @dataclass(slots=True)
@@ -186,9 +56,9 @@ class Assignment:
 
     def move(self, want: int | Reset | None) -> None:
         """Drop fetched rows; the next update looks the position up."""
-        if self.flow is not None:
-            self.flow.drop()
-        self.flow, self.want = None, want
+        flow, self.want, self.flow = self.flow, want, None
+        if flow is not None:
+            flow.drop()
 
 
 class Positions:
@@ -232,13 +102,20 @@ class Positions:
         for part in self.assigned.values():
             if not part.sought:
                 part.move(None)
-        self._prepared, self.assigned, self.shared = self.assigned, {}, True
+        self._prepared, self.assigned, self.shared = {**self._prepared, **self.assigned}, {}, True
 
     def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
         """Read exactly these partitions, as the group assigns. Those that were read before keep their positions."""
         self._replace(view, sorted(partitions))
         for tp, part in self.assigned.items():
             part.late = part.late or tp.partition >= self._counts.get(tp.topic, 0)
+
+    def prepare(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions only when the group assigns them again; their positions are kept until then."""
+        for tp in partitions:
+            if tp in self.assigned:
+                self._prepared[tp] = self.assigned[tp]
+                del self.assigned[tp]
 
     def share_nothing(self) -> None:
         """Read no partitions until the group assigns some."""
@@ -252,12 +129,16 @@ class Positions:
         return {tp.topic: part.topic_id for tp, part in self.assigned.items()}
 
     def _replace(self, view: View, tps: list[TopicPartition]) -> None:
-        before, self.assigned = self.assigned, {}
-        for tp in tps:
-            kept = before.pop(tp, None) or self._prepared.pop(tp, None)
-            self.assigned[tp] = kept or Assignment(tp, view.topics[tp.topic].topic_id)
-        for gone in before.values():
-            gone.move(None)
+        found = {
+            tp: self.assigned.get(tp) or self._prepared.get(tp) or Assignment(tp, view.topics[tp.topic].topic_id)
+            for tp in tps
+        }
+        before, self.assigned = self.assigned, found
+        for tp in found:
+            self._prepared.pop(tp, None)
+        for tp, part in before.items():
+            if tp not in found:
+                part.move(None)
 
     def _follow_topics(self, view: View) -> None:
         """Add new partitions of the topics, unless a group assigns partitions."""
@@ -357,9 +238,8 @@ class Positions:
             part.topic_id, part.origin, part.late = topic.topic_id, None, True
         if part.flow is None:
             position = self._beginning(view, part, partition)
-            part.flow = Flow(part.tp, self.projection(topic), position)
-            part.want = None
             part.origin = position if part.origin is None else part.origin
+            part.flow, part.want = Flow(part.tp, self.projection(topic), position), None
         elif part.flow.projection.topic.version != topic.version:
             part.flow.drop()
             part.flow.projection = self.projection(topic)

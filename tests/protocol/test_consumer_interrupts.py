@@ -1,0 +1,108 @@
+"""A Ctrl-C anywhere in a consumer skips no record, returns none twice, and leaves the consumer usable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.helpers.interrupts import Interrupter, everywhere, places
+from tests.helpers.reading import T0, T1, append, begin, commit, new_store, read_all, texts
+from txnstore.consumer import Consumer
+from txnstore.consumer.fetcher import Poller, Taken, ask_ahead, drain
+from txnstore.consumer.flow import Flow
+from txnstore.consumer.membership import ConsumerGroup, GroupMembership
+from txnstore.consumer.subscription import Positions
+from txnstore.core.model import TopicPartition
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+
+READING = places(
+    Consumer.poll, Consumer._poll, Poller.poll, Poller.all_or_nothing, Poller._take, drain, ask_ahead, Taken.records,
+    Flow.plan, Flow.take, Flow._next_rows, Flow._end_slice, Flow._pass_gap, Positions.update, Positions.locate,
+)  # fmt: skip
+SHARING = places(
+    ConsumerGroup.follow, GroupMembership.follow, GroupMembership._join, GroupMembership._submit,
+    GroupMembership._take, GroupMembership._tell, Positions.begin_sharing, Positions.share,
+)  # fmt: skip
+
+
+def full_store(clock: ManualClock) -> Store:
+    """Two partitions of several segments, with gaps for markers and aborted records."""
+    store = new_store(clock)
+    store.create_topic("t", partitions=2)
+    append(store, "a0", "a1", "a2")
+    append(store, "b0", "b1", tp=T1)
+    begin(store, "aborted", "x0", "x1").abort_transaction()
+    commit(store, "a3", "a4")
+    append(store, "b2", "b3", tp=T1)
+    append(store, "a5")
+    return store
+
+
+VALUES = ["a0", "a1", "a2", "a3", "a4", "a5", "b0", "b1", "b2", "b3"]
+
+
+@pytest.mark.parametrize("polls", [0, 1, 2])
+def test_poll_interrupted_anywhere_skips_no_record(clock: ManualClock, polls: int) -> None:
+    """CON-18: the next poll returns what the interrupted one would have returned."""
+    store = full_store(clock)
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with store.consumer("t") as consumer:
+            found = [text for _ in range(polls) for text in texts(consumer.poll(max_records=2))]
+            taken: list[str] = []
+            interrupted = interrupter.run(lambda: taken.extend(texts(consumer.poll(max_records=3))))
+            found += taken + texts(read_all(consumer, max_records=2))
+            assert sorted(found) == VALUES
+            return interrupted
+
+    assert len(list(everywhere(READING | places(Flow.ask) if polls == 0 else READING, attempt))) > 50
+
+
+def test_lag_interrupted_anywhere_skips_no_record(clock: ManualClock) -> None:
+    """A change of the topic makes it plan again."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with full_store(clock) as store, store.consumer("t") as consumer:
+            found = texts(consumer.poll(max_records=2))
+            store.alter_topic("t", config={"segment.bytes": "1000000"})
+            interrupted = interrupter.run(consumer.lag)
+            assert sorted(found + texts(read_all(consumer))) == VALUES
+            return interrupted
+
+    assert len(list(everywhere(places(Consumer.lag, Flow.drop, Positions.locate), attempt))) > 10
+
+
+def test_first_poll_of_a_member_interrupted_anywhere_joins_once(clock: ManualClock) -> None:
+    """The callback is called for each assignment that is read, and a position sought before is kept."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with full_store(clock) as store:
+            told: list[TopicPartition] = []
+            with store.consumer("t", group="g", on_assigned=told.extend) as consumer:
+                consumer.seek(T1, 2)
+                taken: list[str] = []
+                interrupted = interrupter.run(lambda: taken.extend(texts(consumer.poll())))
+                taken += texts(read_all(consumer))
+                assert sorted(taken) == [value for value in VALUES if value not in {"b0", "b1"}]
+                assert told[-2:] == [T0, T1]
+                assert len(store.group("g").members) == 1
+            assert store.group("g").members == ()
+            return interrupted
+
+    assert len(list(everywhere(SHARING, attempt))) > 20
+
+
+def test_close_interrupted_anywhere_leaves_the_group(clock: ManualClock) -> None:
+    def attempt(interrupter: Interrupter) -> bool:
+        with full_store(clock) as store:
+            consumer = store.consumer("t", group="g")
+            consumer.poll()
+            interrupted = interrupter.run(consumer.close)
+            consumer.close()
+            assert store.group("g").members == ()
+            return interrupted
+
+    closing: tuple[Callable[..., object], ...] = (Consumer.close, ConsumerGroup.close, GroupMembership.leave)
+    assert len(list(everywhere(places(*closing), attempt))) > 5

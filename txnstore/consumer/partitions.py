@@ -1,0 +1,201 @@
+"""The partitions of a consumer: which ones it reads, and where it is in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+from txnstore.connection import Connection
+from txnstore.consumer.fetcher import Poller
+from txnstore.consumer.membership import ConsumerGroup
+from txnstore.consumer.subscription import Assignment, Positions, Reset
+from txnstore.core.log.visibility import read_limit
+from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.view import View
+from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
+from txnstore.validation import check_integer
+
+#: One partition or several, each a :class:`TopicPartition` or a pair of topic and number.
+Pair = tuple[str, int]
+Partitions = Pair | Iterable[Pair]
+
+
+class PartitionReader:
+    """The methods of a consumer that choose partitions, and look up and move positions.
+
+    A base of :class:`~txnstore.consumer.consumer.Consumer`, which sets the attributes.
+    """
+
+    isolation: Isolation
+    _connection: Connection
+    _positions: Positions
+    _poller: Poller
+    _shared: ConsumerGroup | None
+    _pid: int
+    _closed: bool
+
+    # Which partitions -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Sequence[str] | str) -> None:
+        """Read all partitions of these topics, instead of what was assigned before. One GET.
+
+        With a group, its members share them from the next poll on. Partitions that a topic gets later are read from
+        their beginning.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        self._positions.subscribe(self._head(), names)
+
+    def assign(self, partitions: Partitions) -> None:
+        """Read exactly these partitions. Those that were assigned before keep their positions.
+
+        A consumer that was a member of a group leaves it: partitions assigned by hand are not shared.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
+        tps = _flat(partitions)
+        self._open()
+        try:
+            self._positions.assign(self._connection.view(refresh=False), tps)
+        except UnknownTopicOrPartitionError:
+            self._positions.assign(self._connection.view(), tps)
+        if self._shared is not None:
+            self._shared.membership.leave(static=True)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that it reads, in order."""
+        return sorted(self._positions.assigned)
+
+    # Positions --------------------------------------------------------------------------------------------------------
+
+    def position(self, partition: Pair) -> int:
+        """The next offset to read; the next record has this offset, or a higher one after a gap."""
+        part = self._assigned(partition)
+        if part.flow is None:
+            self._positions.locate(self._poller.caught_up(self._head()), part)
+        assert part.flow is not None  # set by locate
+        return part.flow.position
+
+    def seek(self, partition: Pair, offset: int) -> None:
+        """Continue at this offset; if it is outside the log, the next poll applies ``auto_offset_reset``."""
+        part = self._assigned(partition)
+        offset = check_integer(f"the offset to seek to in {part.tp}", offset, 0)
+        part.move(offset)
+        part.origin, part.sought = offset, True
+
+    def seek_to_beginning(self, *partitions: Partitions) -> None:
+        """Continue at the first record of these partitions (all by default) from the next poll on."""
+        for part in self._these(partitions):
+            part.move(Reset.EARLIEST)
+            part.sought = True
+
+    def seek_to_end(self, *partitions: Partitions) -> None:
+        """Continue at the end of these partitions (all by default): for ``read_committed`` the LSO (CON-14)."""
+        for part in self._these(partitions):
+            part.move(Reset.LATEST)
+            part.sought = True
+
+    def rewind_to_committed(self) -> None:
+        """Continue at the group's committed offset in every partition, after an aborted transaction (OFF-20).
+
+        A partition without one continues where this consumer began in it, or at its last ``seek``. Fetched records are
+        dropped. The next poll looks the offsets up, and waits for pending ones.
+        """
+        self._group("rewind")
+        for part in self._these(()):
+            part.move(None)
+
+    def pause(self, *partitions: Partitions) -> None:
+        """Return no records of these partitions (all by default) until they are resumed. Positions are kept."""
+        for part in self._these(partitions):
+            part.paused = True
+
+    def resume(self, *partitions: Partitions) -> None:
+        """Resume paused partitions (all by default)."""
+        for part in self._these(partitions):
+            part.paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {tp for tp, part in self._positions.assigned.items() if part.paused}
+
+    def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
+        """The first offset of the log, of these partitions or of all assigned ones."""
+        view = self._head()
+        return {tp: view.find_partition(tp).log_start for tp in self._named(partitions)}
+
+    def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
+        """The offset at which reads end now: the LSO for ``read_committed``, else the high watermark (LSO-11)."""
+        view = self._head()
+        return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._named(partitions)}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first visible record at or after each time (milliseconds since the epoch); None if there is none."""
+        view = self._head()
+        return {
+            tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
+            for tp, timestamp in ((TopicPartition(*key), value) for key, value in times.items())
+        }
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets each assigned partition is behind its end (LSO-13). One GET."""
+        view = self._poller.caught_up(self._head())
+        return self._poller.all_or_nothing(
+            lambda: {tp: self._lag(view, part) for tp, part in sorted(self._positions.assigned.items())}
+        )
+
+    def _lag(self, view: View, part: Assignment) -> int:
+        end = read_limit(view.find_partition(part.tp), self.isolation)
+        return max(0, end - self._positions.locate(view, part).position)
+
+    # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._closed:
+            msg = "this consumer is closed"
+            raise ConsumerClosedError(msg)
+        if self._pid != os.getpid():
+            # What was asked for before a fork arrives in the parent only.
+            self._pid = os.getpid()
+            for part in self._positions.assigned.values():
+                if part.flow is not None:
+                    part.move(part.flow.position)
+            if self._shared is not None:
+                self._shared.membership.forget()
+
+    def _head(self) -> View:
+        self._open()
+        return self._connection.view()
+
+    def _assigned(self, partition: Pair) -> Assignment:
+        self._open()
+        tp = TopicPartition(*partition)
+        if tp not in self._positions.assigned:
+            known = ", ".join(map(str, self.assignment())) or "no partition"
+            msg = f"this consumer does not read {tp}; it reads {known}"
+            raise InvalidConfigError(msg)
+        return self._positions.assigned[tp]
+
+    def _named(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
+        return [tp for item in partitions for tp in _flat(item)] or self.assignment()
+
+    def _these(self, partitions: Iterable[Partitions]) -> list[Assignment]:
+        self._open()
+        return [self._assigned(tp) for tp in self._named(partitions)]
+
+    def _group(self, what: str) -> ConsumerGroup:
+        if self._shared is None:
+            msg = f"a consumer without a group cannot {what}: create it with group=..."
+            raise InvalidConfigError(msg)
+        return self._shared
+
+
+def _flat(partitions: Partitions) -> list[TopicPartition]:
+    """One partition, given as a pair, or several."""
+    if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
+        return [TopicPartition(*partitions)]
+    return [TopicPartition(*tp) for tp in partitions]
