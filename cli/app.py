@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -80,7 +82,8 @@ def run(arguments: Sequence[str]) -> int:
         app.out.error("standard output is closed", "Send it somewhere, such as to /dev/null.")
         return 1
     try:
-        status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
+        with _warnings(app):
+            status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
     except (BrokenPipeError, SystemExit):
         # The reader closed the pipe, such as `head`. click and rich raise SystemExit for this; no command does.
@@ -92,6 +95,25 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - The only place that maps errors to exit statuses.
         return _failed(app, error)
     return status if isinstance(status, int) else 0
+
+
+@contextlib.contextmanager
+def _warnings(app: App) -> Iterator[None]:
+    """Print each warning of a blocked read as one line; other warnings as before."""
+    from txnstore.read.blocked import BlockedReadWarning
+
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+            if issubclass(category, BlockedReadWarning):
+                app.out.warning(str(message))
+            else:
+                others(message, category, *where, **options)
+
+        warnings.simplefilter("always", BlockedReadWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _failed(app: App, error: Exception) -> int:

@@ -67,8 +67,8 @@ def consume(
     offset = _offset(start, group)
     as_json = form == "json" or app.out.as_json
     count = 0
-    # Plain reading needs no write permission. --follow completes transactions that block it; a group joins and commits.
-    with app.open(read_only=group is None and not follow) as store:
+    # Plain reading needs no write permission; a group joins and commits.
+    with app.open() if group is not None else app.reader() as store:
         reset = Reset.EARLIEST if start == Reset.EARLIEST else Reset.LATEST
         consumer = store.consumer(group=group, isolation=isolation, auto_offset_reset=reset)
         with consumer:

@@ -68,6 +68,14 @@ class App:
         connection.load()
         return connection
 
+    def reader(self) -> Store:
+        """Open the store to read: it is written to only to end an expired transaction that holds records back."""
+        from txnstore.connection import open_to_read
+        from txnstore.storage.registry import open_store
+        from txnstore.store import Store
+
+        return Store(open_to_read(open_store(self.store_url(), self.storage_options or None)))
+
     def unread(self) -> Connection:
         """The same before anything of the store is read: it may be too damaged to open."""
         from txnstore.connection import Connection

@@ -111,6 +111,10 @@ class Output:
         if not self.as_json:
             print(text, file=sys.stderr, flush=True)
 
+    def warning(self, message: str) -> None:
+        """Print a warning, in one line, to standard error."""
+        print(f"warning: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
     def error(self, message: str, advice: str = "") -> None:
         """Print an error with advice, in one line, to standard error."""
         text = " ".join(message.split())

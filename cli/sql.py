@@ -59,7 +59,7 @@ def sql(app: App, query: str | None, isolation: IsolationLevel, emit_views: bool
     if not text.strip():
         msg = "the query is empty" if query is not None else "standard input contains no query"
         raise click.UsageError(msg)
-    with app.open(read_only=True) as store:
+    with app.reader() as store:
         _run(app, store, text, isolation, max_rows)
 
 

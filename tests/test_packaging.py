@@ -19,6 +19,8 @@ LINKED = ["catalog", "cli", "compactor"]
 ENGINES = {"boto3", "botocore", "duckdb", "pandas", "pyspark", "s3fs"}
 
 PUBLIC_NAMES = [
+    "BlockedPartition",
+    "BlockedReadWarning",
     "Consumer",
     "ExpiryReport",
     "GroupDescription",

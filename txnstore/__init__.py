@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from txnstore.consumer import PartitionOffsets as PartitionOffsets
     from txnstore.coordinator.expiration import ExpiryReport as ExpiryReport
     from txnstore.coordinator.recovery import RecoveryReport as RecoveryReport
+    from txnstore.core.blocked import BlockedPartition as BlockedPartition
     from txnstore.core.groups.model import GroupMetadata as GroupMetadata
     from txnstore.core.groups.model import OffsetAndMetadata as OffsetAndMetadata
     from txnstore.core.history import TransactionStep as TransactionStep
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from txnstore.producer.futures import TableFuture as TableFuture
     from txnstore.producer.prepared import PreparedTxn as PreparedTxn
     from txnstore.producer.scope import TransactionScope as TransactionScope
+    from txnstore.read.blocked import BlockedReadWarning as BlockedReadWarning
     from txnstore.read.plan import IsolationLevel as IsolationLevel
     from txnstore.read.plan import OffsetAndTimestamp as OffsetAndTimestamp
     from txnstore.read.records import Record as Record
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
 
 _HOMES = {
+    "BlockedPartition": "txnstore.core.blocked",
+    "BlockedReadWarning": "txnstore.read.blocked",
     "Consumer": "txnstore.consumer",
     "ExpiryReport": "txnstore.coordinator.expiration",
     "GroupDescription": "txnstore.admin.groups",
@@ -106,6 +110,8 @@ _HOMES = {
 _MODULES = frozenset({"catalog", "compactor", "errors", "spark", "sql", "testing"})
 
 __all__ = [
+    "BlockedPartition",
+    "BlockedReadWarning",
     "Consumer",
     "ExpiryReport",
     "GroupDescription",

@@ -6,6 +6,7 @@ hold a :class:`~txnstore.store.Store`, which has one.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -19,11 +20,13 @@ from txnstore.chain.chains import Chains, read_if_there
 from txnstore.chain.codec import StoreDocument, decode, encode
 from txnstore.chain.log import Chain
 from txnstore.coordinator.coordinator import Coordinator
-from txnstore.coordinator.recovery import unblock
+from txnstore.coordinator.recovery import abandoned, unblock
+from txnstore.core.blocked import Offsets, blocked_partitions, blockers
 from txnstore.core.commands import Command
+from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, StoreExistsError, StoreNotFoundError
+from txnstore.errors import InvalidConfigError, StoreExistsError, StoreNotFoundError, TxnStoreError
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
@@ -34,6 +37,8 @@ from txnstore.storage.redact import redact
 from txnstore.validation import check_integer
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
 
 #: How every ``store.json`` of ours begins, in any version.
 _OURS = b'{"version":'
@@ -88,12 +93,21 @@ class Connection:
         objects: The objects of the store; requests are counted.
         read_only: Refuse commands; nothing is written.
         runtime: Clock, randomness, pauses and workers.
+        checked: Whether the storage is known to create a name once, so that it is safe to write to.
     """
 
-    def __init__(self, objects: ObjectStore, *, read_only: bool = False, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        *,
+        read_only: bool = False,
+        runtime: Runtime | None = None,
+        checked: bool = True,
+    ) -> None:
         self.objects = objects if isinstance(objects, CountingStore) else CountingStore(objects)
         self.read_only = read_only
         self.runtime = runtime or Runtime()
+        self._checked = checked
         self._reset()
 
     def _reset(self) -> None:
@@ -219,18 +233,55 @@ class Connection:
         return self.chains.view(refresh)
 
     def snapshot(self) -> Snapshot:
-        """A consistent view of all topics, pinned now."""
-        return Snapshot(self.view())
+        """A consistent view of all topics, pinned now, after :meth:`unblocked`."""
+        return Snapshot(self.unblocked(self.view()))
+
+    def unblocked(
+        self,
+        view: View,
+        partitions: Iterable[TopicPartition] | None = None,
+        start: Offsets | None = None,
+        end: Offsets | None = None,
+    ) -> View:
+        """The view to read: the known one, after abandoned transactions that hold back committed records are ended.
+
+        Each of them takes one entry per chain that it touched. Without one, and if nothing may be written, nothing is
+        requested and ``view`` is returned.
+
+        Args:
+            view: A view at the heads of the chains.
+            partitions: The partitions to read; None: all.
+            start: The first offset to read, by partition; the log start where none is given.
+            end: The offset to read up to, by partition; the end of the log where none is given.
+        """
+        found = blocked_partitions(view, partitions, start, end)
+        return self.view(refresh=False) if found and self.unblock(blockers(view, found)) else view
 
     def unblock(self, producer_ids: Iterable[int]) -> bool:
         """End the abandoned transactions of these producers: decided ones, and ones past their timeout.
 
         Returns:
-            Whether there was one.
+            Whether there was one, and this process may write: the known view has changed then, or a warning was logged.
         """
         if self.read_only:
             return False
-        return unblock(self.coordinator, self.view(refresh=False), producer_ids, self.runtime.clock())
+        found = abandoned(self.view(refresh=False), producer_ids, self.runtime.clock())
+        if found and self._is_writable():
+            unblock(self.coordinator, found)
+            return True
+        return False
+
+    def _is_writable(self) -> bool:
+        """Whether the storage is safe to write to; only a connection that was made to read has not checked it yet."""
+        if self._checked:
+            return True
+        try:
+            probe_once(self.objects, self.runtime.new_id)
+        except TxnStoreError as error:
+            _LOG.warning("an expired transaction blocks readers; it cannot be ended", extra={"error": str(error)})
+            return False
+        self._checked = True
+        return True
 
     # Statistics and maintenance ---------------------------------------------------------------------------------------
 
@@ -318,4 +369,15 @@ def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: R
     connection.load()
     if not read_only:
         probe_once(objects, connection.runtime.new_id)
+    return connection
+
+
+def open_to_read(objects: ObjectStore) -> Connection:
+    """Connect to the store on these objects for a command or a job that only reads.
+
+    It needs no permission to write. If it has one, it ends expired transactions that hold back what it reads; only then
+    it checks that the storage creates a name once, which :func:`open_connection` always does.
+    """
+    connection = Connection(objects, checked=False)
+    connection.load()
     return connection

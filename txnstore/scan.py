@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.connection import Connection
+from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.log.visibility import Slice, visible
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
+from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import IsolationLevel, find_partitions, parse_isolation
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
@@ -45,7 +47,8 @@ class Scan:
         columns: Exactly these columns, in this order; None: ``_topic, _partition, _offset, _timestamp``, then all
             columns of the topic.
         filter: A ``pyarrow.compute`` expression over any columns of a read; only rows that match are returned.
-        snapshot: The snapshot to read; None: a new one, which takes one GET per chain.
+        snapshot: The snapshot to read; None: a new one, which takes one GET per chain. Transactions past their timeout
+            that hold back records of these partitions are aborted for it, unless the store is read_only.
 
     Raises:
         UnknownTopicOrPartitionError: There is no such topic or partition.
@@ -66,20 +69,23 @@ class Scan:
         snapshot: Snapshot | None = None,
     ) -> None:
         self._isolation = parse_isolation(isolation)
-        self.snapshot = snapshot if snapshot is not None else connection.snapshot()
         self._connection = connection
-        view = self.snapshot.view
-        self.topic = view.find_topic(topic)
+        view = snapshot.view if snapshot is not None else connection.view()
         self._partitions = find_partitions(view, topic, partitions)
         self._start = _offsets(view, topic, "start", start)
         self._end = _offsets(view, topic, "end", end)
         self._check_bounds()
+        if snapshot is None and self._isolation is Isolation.READ_COMMITTED:
+            view = connection.unblocked(view, self._partitions, self._start, self._end)
+        self.snapshot = snapshot if snapshot is not None else Snapshot(view)
+        self.topic = view.find_topic(topic)
         self._projection = Projection(self.topic, columns)
         self._filter = filter
         self._reading = self._projection
         if filter is not None:
             names = _with_filtered(Projection(self.topic).schema, self._projection.columns, filter)
             self._reading = Projection(self.topic, names)
+        warn_blocked(connection, self.blocked)
 
     def _check_bounds(self) -> None:
         for tp in self._partitions:
@@ -92,6 +98,16 @@ class Scan:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the results, also without rows."""
         return self._projection.schema
+
+    @property
+    def blocked(self) -> tuple[BlockedPartition, ...]:
+        """The partitions in which the scan leaves out committed records, because they wait for an open transaction.
+
+        Only records between ``start`` and ``end`` are counted. Empty for ``read_uncommitted``.
+        """
+        if self._isolation is Isolation.READ_UNCOMMITTED:
+            return ()
+        return blocked_partitions(self.snapshot.view, self._partitions, self._start, self._end)
 
     def plan(self) -> list[Slice]:
         """The slices of segments to read, in order: decided from the chain alone, without aborted data (CON-02).

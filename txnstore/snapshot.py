@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.view import View
 
 
@@ -30,6 +31,14 @@ class Snapshot:
     def timestamp(self) -> int:
         """When its newest entry was written, in milliseconds since the epoch."""
         return self.view.timestamp
+
+    @property
+    def blocked(self) -> tuple[BlockedPartition, ...]:
+        """The partitions with committed records that ``read_committed`` does not show in this snapshot, by name.
+
+        They wait for an open transaction of another producer in the same partition.
+        """
+        return blocked_partitions(self.view)
 
     def __repr__(self) -> str:
         return f"Snapshot(sequence={self.sequence}, timestamp={self.timestamp})"

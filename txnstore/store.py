@@ -117,7 +117,11 @@ class Store(Operations):
         return self._connection.read_only
 
     def snapshot(self) -> Snapshot:
-        """A consistent view of all topics, pinned now. One GET for each chain."""
+        """A consistent view of all topics, pinned now. One GET for each chain.
+
+        Transactions past their timeout that hold back committed records are aborted first, one PUT each, unless the
+        store is read_only. :attr:`Snapshot.blocked` shows the records that other open transactions hold back.
+        """
         return self._connection.snapshot()
 
     def metrics(self) -> StoreMetrics:

@@ -1,13 +1,15 @@
-"""Mutants of the rules of expiration."""
+"""Mutants of the rules of expiration, and of readers that are blocked."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.core import expiration, maintenance
+from txnstore.connection import Connection
+from txnstore.core import blocked, expiration, maintenance
 from txnstore.core.groups import fold as groups_fold
 
 _CORE = "protocol/test_core_expiry.py::"
 _GROUPS = "protocol/test_core_expiry_groups.py::"
+_BLOCKED = "protocol/test_reading_blocked.py::"
 
 EXPIRY = (
     Mutant(
@@ -65,5 +67,26 @@ EXPIRY = (
         "if entry.first_offset >= limit or _has_batches(batches, entry)",
         "if entry.first_offset >= limit",
         test=_CORE + "test_cmp_aborted_index_keeps_transaction_with_remaining_batch",
+    ),
+    Mutant(
+        "a reader leaves expired transactions that block it alone",
+        Connection.unblocked,
+        "found and self.unblock(blockers(view, found))",
+        "False",
+        test=_BLOCKED + "test_lso_19_every_reader_ends_an_expired_transaction_that_hides_records",
+    ),
+    Mutant(
+        "records of open transactions count as waiting",
+        blocked._committed,
+        "not is_open(log, batch) and ",
+        "",
+        test=_BLOCKED + "test_transaction_that_holds_nothing_back_is_left_alone",
+    ),
+    Mutant(
+        "the latest open transaction is reported as the one that blocks",
+        blocked._blocked,
+        "last_stable, producer_id = min(",
+        "last_stable, producer_id = max(",
+        test=_BLOCKED + "test_snapshot_tells_what_waits_behind_whom",
     ),
 )

@@ -71,27 +71,32 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 
-def unblock(coordinator: Coordinator, view: View, producer_ids: Iterable[int], now: int) -> bool:
-    """End abandoned transactions of these producers, for a reader that waits for them; whether any was ended.
+def abandoned(view: View, producer_ids: Iterable[int], now: int) -> list[Transaction]:
+    """The abandoned transactions of these producers, which a reader that waits for them may end.
 
     The view decides which are abandoned; nothing is read for this.
     """
-    abandoned: dict[int, Transaction] = {}
+    found: dict[int, Transaction] = {}
     for producer_id in producer_ids:
         txn = view.owner(producer_id)
         if txn is None:
             continue
         at = max(now, view.states[chain_of_producer(producer_id)].timestamp)
         if txn.expired(at) or (txn.outcome is not None and txn.updated_at + FINISH_AFTER_MS < at):
-            abandoned[producer_id] = txn
-    done = False
-    for producer_id in sorted(abandoned):
+            found[producer_id] = txn
+    return [found[producer_id] for producer_id in sorted(found)]
+
+
+def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> None:
+    """End abandoned transactions for a reader. What cannot be ended is logged: the reader reads what is below it."""
+    for txn in transactions:
         try:
-            _end(coordinator, abandoned[producer_id])
-            done = True
+            _end(coordinator, txn)
         except TxnStoreError as error:
-            _LOG.warning("a transaction that blocks readers could not be ended", extra={"error": str(error)})
-    return done
+            _LOG.warning(
+                "a transaction that blocks readers could not be ended",
+                extra={"transactional_id": txn.transactional_id, "error": str(error)},
+            )
 
 
 def _is_abandoned(txn: Transaction, now: int) -> bool:

@@ -22,7 +22,7 @@ from txnstore.scan import Scan
 from txnstore.segment.schema import RESERVED_FIELDS
 from txnstore.spark import types
 from txnstore.spark.options import Location, read_options
-from txnstore.spark.stores import open_location
+from txnstore.spark.stores import open_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ def read_native(
 ) -> DataFrame:
     """Implements :func:`txnstore.spark.read`."""
     location = Location(url, dict(storage_options or {}))
-    with open_location(location, read_only=True) as connection:
+    with open_reader(location) as connection:
         scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
         slices = scan.plan()
         location = replace(location, url=connection.url)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from txnstore.core.blocked import blocked_partitions
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.visibility import Slice, check_offset, visible
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
+from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions, offset_for_time
 from txnstore.read.reader import Projection
 from txnstore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
@@ -49,8 +51,17 @@ def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
     return schema
 
 
+def view_to_read(connection: Connection, options: ReadOptions) -> View:
+    """The known view, after expired transactions that hold back records of the topics are ended."""
+    view = connection.view(refresh=False)
+    if options.isolation is Isolation.READ_UNCOMMITTED:
+        return view
+    tps = [tp for topic in options.topics for tp in find_partitions(view, topic, options.partitions)]
+    return connection.unblocked(view, tps)
+
+
 def plan(connection: Connection, view: View, options: ReadOptions) -> list[SliceGroup]:
-    """The groups of slices to read, one per task."""
+    """The groups of slices to read, one per task. Warns of committed records that the read leaves out."""
     found = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
     total = sum(_cost(part) for _, slices in found for part in slices)
     target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
@@ -80,11 +91,16 @@ def _slices(connection: Connection, view: View, topic: str, options: ReadOptions
     for offsets in (options.start, options.end):
         _check_partitions(view, offsets)
     # A bound by time reads a segment, usually one per partition; so all partitions are planned concurrently.
-    found = connection.pool.map(lambda tp: _partition(connection, view, tp, options), tps)
-    yield from (part for slices in found for part in slices)
+    bounds = dict(zip(tps, connection.pool.map(lambda tp: _bounds(connection, view, tp, options), tps), strict=True))
+    if options.isolation is Isolation.READ_COMMITTED:
+        starts, ends = ({tp: pair[side] for tp, pair in bounds.items()} for side in (0, 1))
+        warn_blocked(connection, blocked_partitions(view, tps, starts, ends))
+    for tp, (start, end) in bounds.items():
+        yield from visible(tp, view.find_partition(tp), options.isolation, start, end)
 
 
-def _partition(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> list[Slice]:
+def _bounds(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> tuple[int, int]:
+    """The first offset to read in a partition, and the offset to read up to."""
     partition = view.find_partition(tp)
     earliest, latest = partition.log_start, partition.high_watermark
 
@@ -100,7 +116,7 @@ def _partition(connection: Connection, view: View, tp: TopicPartition, options: 
     if start > end and options.start_ms is None and options.end_ms is None:
         msg = f"a read of {tp} cannot start at offset {start} and end at {end}, before it"
         raise OffsetOutOfRangeError(msg)
-    return visible(tp, partition, options.isolation, start, end)
+    return start, end
 
 
 def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, default: int) -> int:

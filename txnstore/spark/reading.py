@@ -19,8 +19,8 @@ from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.spark import types
 from txnstore.spark.options import ReadOptions
-from txnstore.spark.planning import SliceGroup, plan, projection_schema
-from txnstore.spark.stores import open_location, open_objects
+from txnstore.spark.planning import SliceGroup, plan, projection_schema, view_to_read
+from txnstore.spark.stores import open_objects, open_reader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,8 +41,8 @@ class TxnStoreReader(DataSourceReader):
     """Reads the slices of one snapshot; the plan is fixed when Spark plans the DataFrame."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        with open_location(options.location, read_only=True) as connection:
-            view = connection.view(refresh=False)
+        with open_reader(options.location) as connection:
+            view = view_to_read(connection, options)
             wanted = projection_schema(view, options)
             self._schema = _target(types.spark_schema(wanted), schema, options)
             # Decode only the columns that Spark requests.

@@ -15,7 +15,7 @@ from txnstore.spark import types
 from txnstore.spark.options import read_options, refuse_streaming, write_options
 from txnstore.spark.planning import projection_schema
 from txnstore.spark.reading import TxnStoreReader
-from txnstore.spark.stores import open_location
+from txnstore.spark.stores import open_reader
 from txnstore.spark.writing import TxnStoreWriter
 
 
@@ -34,7 +34,7 @@ class TxnStoreSource(DataSource):
     def schema(self) -> str:
         """The columns of the read, as DDL."""
         options = read_options(self.options)
-        with open_location(options.location, read_only=True) as connection:
+        with open_reader(options.location) as connection:
             schema = projection_schema(connection.view(refresh=False), options)
         return types.ddl(types.spark_schema(schema))
 

@@ -22,8 +22,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from txnstore.connection import Connection
+from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.model import Isolation
+from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError
+from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import parse_isolation
 from txnstore.snapshot import Snapshot
 
@@ -55,7 +58,7 @@ def connect(
     from txnstore.sql.session import open_session
 
     level = parse_isolation(isolation)
-    return open_session(connection, level, _snapshot(connection, snapshot))
+    return open_session(connection, level, _snapshot(connection, snapshot, level))
 
 
 def query(
@@ -88,7 +91,8 @@ def query(
     """
     from txnstore.sql.kept import run_kept
 
-    level, shown = parse_isolation(isolation), _snapshot(connection, snapshot)
+    level = parse_isolation(isolation)
+    shown = _snapshot(connection, snapshot, level, sql)
     done, relation = run_kept(connection, sql, level, shown.view)
     return relation if done else _query_alone(connection, sql, level, shown)
 
@@ -127,7 +131,8 @@ def read_table(
     from txnstore.sql.kept import run_kept
     from txnstore.sql.session import errors_of, open_session
 
-    level, shown = parse_isolation(isolation), _snapshot(connection, snapshot)
+    level = parse_isolation(isolation)
+    shown = _snapshot(connection, snapshot, level, sql)
     done, relation = run_kept(connection, sql, level, shown.view)
     if done:
         # After an error the query runs again in a database of its own, which finds the damaged segment.
@@ -163,7 +168,7 @@ def refresh(connection: Connection, database: duckdb.DuckDBPyConnection) -> Snap
     if session.connection is not connection:
         msg = "this DuckDB connection shows another store"
         raise InvalidConfigError(msg)
-    snapshot = Snapshot(connection.view())
+    snapshot = _snapshot(connection, None, session.isolation)
     session.show(database, snapshot)
     return snapshot
 
@@ -186,13 +191,33 @@ def emit_views(connection: Connection, isolation: str = "read_committed", snapsh
     from txnstore.sql.emit import emit
 
     level = parse_isolation(isolation)
-    return emit(connection.objects, _snapshot(connection, snapshot), level)
+    return emit(connection.objects, _snapshot(connection, snapshot, level), level)
 
 
-def _snapshot(connection: Connection, snapshot: object) -> Snapshot:
-    if snapshot is None:
-        return Snapshot(connection.view())
-    if not isinstance(snapshot, Snapshot):
+def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, named_in: str | None = None) -> Snapshot:
+    """The snapshot to show: the given one, or a new one without expired transactions that hold back what it shows.
+
+    Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
+    """
+    if snapshot is not None and not isinstance(snapshot, Snapshot):
         msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
         raise InvalidConfigError(msg)
-    return snapshot
+    view = connection.view() if snapshot is None else snapshot.view
+    blocked = () if isolation is Isolation.READ_UNCOMMITTED else _blocked(view, named_in)
+    if blocked and snapshot is None:
+        view = connection.unblocked(view, [part.tp for part in blocked])
+        blocked = _blocked(view, named_in)
+    warn_blocked(connection, blocked)
+    return Snapshot(view) if snapshot is None else snapshot
+
+
+def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:
+    """The blocked partitions of the topics that a query names; None: of all topics."""
+    from txnstore.sql.kept import names_in
+    from txnstore.sql.views import view_names
+
+    found = blocked_partitions(view)
+    if not found or query is None:
+        return found
+    names, views = names_in(query), view_names(view)
+    return tuple(part for part in found if views[part.tp.topic].lower() in names)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.log.model import Batch, Partition, next_sequence
-from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.view import View
@@ -50,6 +51,11 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("records", pa.int64()),
             ("bytes", pa.int64()),
             ("open_transactions", pa.int64()),
+            ("blocked_records", pa.int64()),
+            ("blocked_by", pa.string()),
+            ("blocked_by_producer_id", pa.int64()),
+            ("blocked_since", TIMESTAMP),
+            ("blocked_until", TIMESTAMP),
         ],
     ),
     "segments": pa.schema(
@@ -172,8 +178,7 @@ def batch_status(partition: Partition) -> Callable[[Batch], str]:
             return "compacted"
         if is_aborted(batch):
             return "aborted"
-        first = partition.open_txns.get(batch.producer_id) if batch.transactional else None
-        return "open" if first is not None and first <= batch.base_offset else "committed"
+        return "open" if is_open(partition, batch) else "committed"
 
     return status
 
@@ -199,13 +204,21 @@ def _topic_rows(view: View) -> Iterator[Row]:
 
 
 def _partition_rows(view: View) -> Iterator[Row]:
+    """The partitions; ``blocked_…``: the committed records that wait for an open transaction, until its timeout."""
+    waiting = {part.tp: part for part in blocked_partitions(view)}
     for tp, partition in _partitions(view):
         sizes = {batch.segment.key: batch.segment.size for batch in partition.batches}
         records = sum(batch.records for batch in partition.batches)
         yield (
             *tp, partition.log_start, partition.last_stable_offset, partition.high_watermark, len(sizes), records,
-            sum(sizes.values()), len(partition.open_txns),
+            sum(sizes.values()), len(partition.open_txns), *_blocked(waiting.get(tp)),
         )  # fmt: skip
+
+
+def _blocked(part: BlockedPartition | None) -> Row:
+    if part is None:
+        return 0, None, None, None, None
+    return part.records, part.transactional_id, part.producer_id, part.since, part.expires_at
 
 
 def _segment_rows(view: View) -> Iterator[Row]:

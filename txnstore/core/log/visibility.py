@@ -60,6 +60,12 @@ def visible(
     ]
 
 
+def is_open(partition: Partition, batch: Batch) -> bool:
+    """Whether a batch belongs to an open transaction."""
+    first = partition.open_txns.get(batch.producer_id) if batch.transactional else None
+    return first is not None and first <= batch.base_offset
+
+
 class aborted_batches:  # noqa: N801 - used as a function that keeps its index
     """Predicate: whether a batch belongs to an aborted transaction (CON-02, CON-03, LSO-07)."""
 

@@ -101,6 +101,13 @@ class Transaction:
         """The outcome of a decided transaction that is not completed; else None."""
         return _DECIDED.get(self.state)
 
+    @property
+    def expires_at(self) -> int | None:
+        """When its timeout is over, in ms; None if it is not open, or prepared and so without a timeout (TPC-02)."""
+        if self.state is not TxnState.ONGOING or self.held != NO_PRODUCER or self.started_at is None:
+            return None
+        return self.started_at + self.timeout_ms
+
     def expired(self, now: int) -> bool:
         """Whether it is open and past its timeout at the time ``now`` (ms), so that any process may abort it (TMO-01).
 

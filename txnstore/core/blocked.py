@@ -1,0 +1,116 @@
+"""Committed records that ``read_committed`` readers cannot see yet, and the open transactions that they wait for.
+
+The last stable offset of a partition is the first offset of its earliest open transaction (LSO-01), so later records
+wait for the end of that transaction, also if they belong to others (LSO-19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from txnstore.core.log.model import Partition
+from txnstore.core.log.visibility import aborted_batches, is_open
+from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.transactions.model import Transaction
+from txnstore.core.view import View
+
+#: An offset for each of some partitions.
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedPartition:
+    """A partition with committed records that ``read_committed`` readers cannot see yet.
+
+    Attributes:
+        tp: The partition.
+        last_stable: The last stable offset, where readers stop.
+        records: The number of committed records after it, which wait; those of open and aborted transactions are not
+            counted.
+        producer_id: The producer of the open transaction that they wait for, the earliest one of the partition.
+        transactional_id: Its transactional id; None if the coordinator does not know the transaction.
+        since: When the transaction began, in milliseconds since the epoch.
+        expires_at: When its timeout is over, in milliseconds since the epoch: any process may abort it then. None:
+            never; it is prepared for an external coordinator (KIP-939), or unknown to its coordinator.
+        prepared: Whether an external coordinator decides it.
+    """
+
+    tp: TopicPartition
+    last_stable: int
+    records: int
+    producer_id: int
+    transactional_id: str | None
+    since: int
+    expires_at: int | None
+    prepared: bool = False
+
+
+def blocked_partitions(
+    view: View,
+    partitions: Iterable[TopicPartition] | None = None,
+    start: Offsets | None = None,
+    end: Offsets | None = None,
+) -> tuple[BlockedPartition, ...]:
+    """The blocked partitions, in order.
+
+    Args:
+        view: The view of the store; in it, decided transactions count as ended.
+        partitions: The partitions to look at; None: all. Those that do not exist are passed over.
+        start: The first offset to read, where it is not the log start; only records from it on are counted.
+        end: The offset to read up to, where it is not the end of the log; only records before it are counted.
+    """
+    tps = view.partitions if partitions is None else partitions
+    start, end = start or {}, end or {}
+    found = (_blocked(view, tp, start.get(tp), end.get(tp)) for tp in tps)
+    return tuple(sorted((part for part in found if part is not None), key=lambda part: part.tp))
+
+
+def blockers(view: View, blocked: Iterable[BlockedPartition]) -> set[int]:
+    """The producers with open transactions in these partitions: if any of them ends, the others may still block."""
+    return {producer_id for part in blocked for producer_id in view.partitions[part.tp].open_txns}
+
+
+def known_transaction(view: View, tp: TopicPartition, producer_id: int) -> Transaction | None:
+    """The open transaction of a producer in a partition; None if its coordinator does not know it, which is damage."""
+    txn = view.owner(producer_id)
+    return txn if txn is not None and tp in txn.partitions else None
+
+
+def _blocked(view: View, tp: TopicPartition, start: int | None, end: int | None) -> BlockedPartition | None:
+    log = view.partition(tp)
+    if log is None or not log.open_txns:
+        return None
+    last_stable, producer_id = min((first, producer_id) for producer_id, first in log.open_txns.items())
+    first = max(last_stable, start if start is not None else 0)
+    records = sum(_committed(log, first, min(log.high_watermark, end if end is not None else log.high_watermark)))
+    if not records:
+        return None
+    txn = known_transaction(view, tp, producer_id)
+    began = txn.started_at if txn is not None else None
+    return BlockedPartition(
+        tp=tp,
+        last_stable=log.last_stable_offset,
+        records=records,
+        producer_id=producer_id,
+        transactional_id=txn.transactional_id if txn is not None else None,
+        since=began if began is not None else _appended_at(log, last_stable),
+        expires_at=txn.expires_at if txn is not None else None,
+        prepared=txn is not None and txn.held != NO_PRODUCER,
+    )
+
+
+def _committed(log: Partition, first: int, limit: int) -> Iterator[int]:
+    """The number of committed records of each batch within ``[first, limit)``, which is at or above the LSO.
+
+    A compaction ends at the LSO, so each of these offsets is a record.
+    """
+    is_aborted = aborted_batches(log)
+    for batch in log.batches.overlapping(first, limit):
+        if not is_open(log, batch) and not is_aborted(batch):
+            yield min(batch.limit, limit) - max(batch.base_offset, first)
+
+
+def _appended_at(log: Partition, offset: int) -> int:
+    """When the batch at an offset was appended."""
+    return next((batch.appended_at for batch in log.batches.overlapping(offset, offset + 1)), 0)

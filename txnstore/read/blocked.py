@@ -1,0 +1,109 @@
+"""Warns of blocked reads: committed records that cannot be read yet, and what they wait for."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from txnstore.core.blocked import BlockedPartition
+
+if TYPE_CHECKING:
+    from txnstore.connection import Connection
+
+#: Why a read is blocked: (transactional id or producer id, kind of wait).
+Cause = tuple[str | int, str]
+
+
+class BlockedReadWarning(UserWarning):
+    """Committed records cannot be read yet: they wait behind an open transaction in their partition.
+
+    Issued once per open store, transactional id and reason: the transaction is open, or past its timeout in a store
+    that may not end it, or prepared, or unknown to its coordinator.
+    """
+
+
+def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition]) -> None:
+    """Issue a :class:`BlockedReadWarning` for each cause that this store has not warned of."""
+    now = connection.runtime.clock()
+    causes: dict[Cause, list[BlockedPartition]] = {}
+    for part in blocked:
+        causes.setdefault(_cause(part, now), []).append(part)
+    warned: set[Cause] = connection.kept("blocked reads", set)
+    for cause, parts in causes.items():
+        if cause not in warned:
+            warned.add(cause)
+            text = describe_blocked(parts, now, read_only=connection.read_only)
+            warnings.warn(text, BlockedReadWarning, stacklevel=_level_of_caller())
+
+
+def _cause(part: BlockedPartition, now: int) -> Cause:
+    return part.producer_id if part.transactional_id is None else part.transactional_id, _kind(part, now)
+
+
+def _kind(part: BlockedPartition, now: int) -> str:
+    if part.transactional_id is None:
+        return "unknown"
+    if part.expires_at is None:
+        return "prepared"
+    return "expired" if part.expires_at < now else "open"
+
+
+def describe_blocked(parts: list[BlockedPartition], now: int, *, read_only: bool) -> str:
+    """A sentence about partitions that wait for the same transaction, and one about its end.
+
+    Args:
+        parts: The partitions.
+        now: The time in milliseconds since the epoch.
+        read_only: Whether the reader may not write.
+    """
+    count = sum(part.records for part in parts)
+    names = ", ".join(str(part.tp) for part in parts[:3])
+    more = f" and {len(parts) - 3} more partitions" if len(parts) > 3 else ""
+    first, kind = parts[0], _kind(parts[0], now)
+    since = instant(min(part.since for part in parts))
+    behind = f"the {'prepared' if kind == 'prepared' else 'open'} transaction of {first.transactional_id!r}"
+    if kind == "unknown":
+        behind = f"a transaction of producer id {first.producer_id}, which no coordinator knows"
+    records = "1 committed record" if count == 1 else f"{count:,} committed records"
+    return (
+        f"{records} of {names}{more} cannot be read yet: waiting since {since} behind {behind}. "
+        f"{_advice(kind, first.expires_at, read_only=read_only)}"
+    )
+
+
+def _advice(kind: str, expires_at: int | None, *, read_only: bool) -> str:
+    match kind:
+        case "unknown":
+            return "`txnstore txn find-hanging` shows it, and `txnstore txn abort` ends it."
+        case "prepared":
+            return "It has no timeout: its external coordinator decides it."
+        case "expired" if read_only:
+            end = "this reader is read_only and cannot abort it; `txnstore recover`, or a reader that may write, does"
+        case "expired":
+            end = "it could not be aborted (see the log); `txnstore recover` tries again"
+        case _:
+            return f"Unless it ends before, a reader that may write aborts it after {_at(expires_at)}."
+    return f"It is past its timeout since {_at(expires_at)}: {end}."
+
+
+def _at(moment: int | None) -> str:
+    return instant(moment) if moment is not None else "its timeout"
+
+
+def instant(moment: int) -> str:
+    """A time in milliseconds since the epoch as ISO 8601 in UTC."""
+    try:
+        return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{moment} ms"
+
+
+def _level_of_caller() -> int:
+    """The ``stacklevel`` of the code that called txnstore, counted from the caller of this function."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "txnstore":
+        frame, level = frame.f_back, level + 1
+    return level
