@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from txnstore.errors import InvalidConfigError, InvalidTopicError
@@ -207,3 +207,42 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# Others ---------------------------------------------------------------------------------------------------------------
+
+
+def check_mapping(name: str, value: object) -> Mapping[Any, Any]:
+    """The value, if it is a mapping; else :class:`InvalidConfigError`."""
+    if not isinstance(value, Mapping):
+        raise InvalidConfigError(f"{name} must be a mapping by TopicPartition, not {value!r}")
+    return value
+
+
+def check_callable(name: str, value: object, *, optional: bool = False) -> None:
+    """Refuse what is not callable: it would fail when it is called, in the middle of something else.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: A callable; with ``optional`` also None.
+        optional: Whether None is allowed.
+
+    Raises:
+        InvalidConfigError: It is neither.
+    """
+    if not callable(value) and not (optional and value is None):
+        raise InvalidConfigError(f"{name} must be callable{' or None' if optional else ''}, not {value!r}")
+
+
+def check_pair(value: object) -> tuple[str, int]:
+    """A partition, given as a pair of topic and number.
+
+    Raises:
+        InvalidConfigError: It is no pair, or the number is no integer.
+        InvalidTopicError: The topic cannot be the name of a topic.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or len(value) != 2:
+        raise InvalidConfigError(f"a partition is given by a TopicPartition or (topic, number), not by {value!r}")
+    topic, number = value
+    name = check_topic_name(topic)
+    return name, check_integer(f"the partition of {name!r}", number)

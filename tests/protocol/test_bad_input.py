@@ -134,7 +134,7 @@ CALLS_WITH_A_TOPIC: dict[str, Callable[[Store, str], object]] = {
     "alter": lambda store, name: store.alter_topic(name, partitions=9),
     "delete": lambda store, name: store.delete_topic(name),
     "scan": lambda store, name: store.scan(name).to_table(),
-    "consumer": lambda store, name: store.consumer([name]).poll(),
+    "consumer": lambda store, name: store.consumer().assign([(name, 0)]),
     "offsets": lambda store, name: store.offsets(name, 0),
     "compact": lambda store, name: store.compact(name),
 }

@@ -22,7 +22,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError
 from txnstore.read.plan import IsolationLevel, parse_isolation
 from txnstore.read.records import Record
-from txnstore.validation import check_choice, check_id, check_integer, check_seconds
+from txnstore.validation import check_choice, check_id, check_integer, check_pair, check_seconds
 
 _ALL_ROWS = 2**63 - 1
 
@@ -35,7 +35,8 @@ class Consumer(PartitionReader):
 
     Args:
         connection: The connection to the store.
-        topics: Read all partitions of these topics, also those added later; None: none until :meth:`assign`.
+        topics: Read all partitions of these topics, also those added later, as :meth:`subscribe` does; None: none
+            until :meth:`subscribe` or :meth:`assign`.
         group: Begin at its committed offsets, and commit to it. With ``topics`` (or :meth:`subscribe`) the first poll
             joins the group, whose members share the partitions; with :meth:`assign`, or a store that was opened
             read_only, the consumer is no member.
@@ -56,7 +57,7 @@ class Consumer(PartitionReader):
 
     Raises:
         InvalidConfigError: An option is of a wrong type, out of range, or needs a group.
-        UnknownTopicOrPartitionError: There is no such topic.
+        InvalidTopicError: A topic has a name that no topic can have.
     """
 
     def __init__(
@@ -148,9 +149,10 @@ class Consumer(PartitionReader):
         taken = self._poll(timeout, rows, one_schema=True)
         if taken:
             return pa.concat_tables([part.table for part in taken])
-        topics = [tp.topic for tp in self._positions.assigned] or list(self._positions.topics or ())
-        topic = self._connection.view(refresh=False).find_topic(topics[0])
-        return self._positions.projection(topic).schema.empty_table()
+        known = self._connection.view(refresh=False).topics
+        names = [*(tp.topic for tp in self._positions.assigned), *(self._positions.topics or ())]
+        topic = next((known[name] for name in names if name in known), None)
+        return self._positions.projection(topic).schema.empty_table() if topic is not None else pa.table({})
 
     def _poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         if not self._positions.assigned and not self._positions.topics:
@@ -166,11 +168,18 @@ class Consumer(PartitionReader):
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit the positions, or these offsets, to the group: always the *next* offset to read (OFF-19). One PUT.
 
+        A position is what the last poll or a later :meth:`seek` set. Beside others, positions in deleted topics are
+        not committed, which is logged.
+
+        Args:
+            offsets: An offset, or an :class:`OffsetAndMetadata`, for each partition; None: all positions.
+
         Raises:
             UnknownMemberError: Others have taken over: this consumer did not poll within its session timeout.
             FencedInstanceError: Another consumer has its static name.
             IllegalGenerationError: Another member holds one of the partitions.
             InvalidConfigError: The consumer has no group, or an offset is out of range.
+            UnknownTopicOrPartitionError: A partition of ``offsets`` does not exist, or no topic exists any more.
         """
         self._open()
         self._group("commit").commit(offsets)
@@ -200,7 +209,7 @@ class Consumer(PartitionReader):
             UnstableOffsetCommitError: An open transaction holds an offset.
         """
         self._open()
-        tp = TopicPartition(*partition)
+        tp = TopicPartition(*check_pair(partition))
         value = self._group("look up its offsets").committed(tp, require_stable=require_stable, strict=strict)
         return value if metadata or value is None else value.offset
 

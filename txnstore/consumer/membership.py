@@ -19,6 +19,7 @@ from txnstore.connection import Connection
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups.assignors import ASSIGNORS
 from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
 from txnstore.core.groups.model import Group, GroupMetadata, Member, OffsetAndMetadata
 from txnstore.core.groups.offsets import committed, group_offset, with_id
@@ -31,10 +32,11 @@ from txnstore.errors import (
     InvalidConfigError,
     StorageError,
     UnknownMemberError,
+    UnknownTopicOrPartitionError,
 )
-from txnstore.validation import check_choice, check_id, check_seconds
+from txnstore.validation import check_callable, check_choice, check_id, check_mapping, check_seconds
 
-_LOG = logging.getLogger(__name__)
+_LOG = logging.getLogger("txnstore.consumer")
 
 #: Called with the partitions that a consumer was assigned, or is about to lose.
 Callback = Callable[[list[TopicPartition]], None]
@@ -62,6 +64,8 @@ class MemberOptions:
         check_choice("assignor", self.assignor, ASSIGNORS)
         if self.instance_id is not None:
             check_id("group_instance_id", self.instance_id)
+        check_callable("on_assigned", self.on_assigned, optional=True)
+        check_callable("on_revoked", self.on_revoked, optional=True)
         check_seconds("session_timeout", self.session_timeout, least=0.001, most=MAX_SESSION_TIMEOUT_MS // 1000)
 
 
@@ -251,7 +255,10 @@ class GroupMembership:
 
         If the storage fails, the member stays until its lease expires. After an interrupt the call can be repeated.
         """
-        if self._joined is None or (self._options.instance_id is not None and not static):
+        if self._joined is None:
+            return
+        if self._options.instance_id is not None and not static:
+            self.forget()
             return
         try:
             self._connection.submit(LeaveGroup(self._group, self.member_id, self._options.instance_id))
@@ -303,10 +310,39 @@ class ConsumerGroup:
         If only the generation has changed since the last poll, the commit is repeated with the new one: no other member
         has read the partitions that this one holds.
         """
-        if offsets is None:
-            offsets = {part.tp: part.flow.position for part in self._positions.assigned.values() if part.flow}
+        chosen = (
+            self._positions.positions(self._connection.view) if offsets is None else check_mapping("offsets", offsets)
+        )
         ids = self._positions.topic_ids
-        items = tuple(with_id(group_offset(tp, value), ids) for tp, value in offsets.items())
+        items = tuple(with_id(group_offset(tp, value), ids) for tp, value in chosen.items())
+        try:
+            self._commit(items)
+        except UnknownTopicOrPartitionError:
+            left = self._of_existing_topics(items)
+            if offsets is not None or len(left) in {0, len(items)}:
+                raise
+            self._commit(left)
+        self._committed_at = self._connection.runtime.clock()
+
+    def _of_existing_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
+        """The offsets without those of topics that were deleted; a deleted topic must not lose the other positions."""
+        view = self._connection.view()
+        left = tuple(
+            item
+            for item in items
+            if view.partition(item.tp) is not None and view.topics[item.topic].topic_id == item.topic_id
+        )
+        for item in items:
+            if item not in left:
+                _LOG.warning(
+                    "offset %d of %s is not committed: the topic was deleted",
+                    item.offset,
+                    item.tp,
+                    extra={"group": self.name, "topic": item.topic},
+                )
+        return left
+
+    def _commit(self, items: tuple[GroupOffset, ...]) -> None:
         member = self.membership
         if items and not member.joined:
             self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
@@ -321,7 +357,6 @@ class ConsumerGroup:
                 except IllegalGenerationError:
                     if not member.learn() or attempt == _ATTEMPTS - 1:
                         raise
-        self._committed_at = self._connection.runtime.clock()
 
     def committed(
         self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False
@@ -345,11 +380,16 @@ class ConsumerGroup:
             self._commit_if_member()
 
     def _commit_if_member(self) -> None:
-        """Commit, unless the group has removed this member; then the next poll joins again at the committed offsets."""
+        """Commit, unless all topics were deleted, or the group has removed this member.
+
+        Then the next poll joins again at the committed offsets.
+        """
         try:
             self.commit()
         except (UnknownMemberError, FencedInstanceError, IllegalGenerationError) as error:
             _LOG.warning("not committed: others have taken over", extra={"group": self.name, "error": str(error)})
+        except UnknownTopicOrPartitionError as error:
+            _LOG.warning("not committed: the topics were deleted", extra={"group": self.name, "error": str(error)})
 
     # The end ----------------------------------------------------------------------------------------------------------
 

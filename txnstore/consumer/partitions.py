@@ -14,7 +14,7 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
-from txnstore.validation import check_integer
+from txnstore.validation import check_integer, check_mapping, check_names, check_pair, check_topic_name
 
 #: One partition or several, each a :class:`TopicPartition` or a pair of topic and number.
 Pair = tuple[str, int]
@@ -41,13 +41,25 @@ class PartitionReader:
         """Read all partitions of these topics, instead of what was assigned before. One GET.
 
         With a group, its members share them from the next poll on. Partitions that a topic gets later are read from
-        their beginning.
-
-        Raises:
-            UnknownTopicOrPartitionError: There is no such topic.
+        their beginning, also those of a topic that does not exist yet: its name is logged as a warning, and the
+        consumer waits for it. Without topics it is :meth:`unsubscribe`.
         """
-        names = [topics] if isinstance(topics, str) else list(topics)
-        self._positions.subscribe(self._head(), names)
+        names = [topics] if isinstance(topics, str) else check_names("topics", topics)
+        names = [check_topic_name(name) for name in names]
+        if not names:
+            self.unsubscribe()
+        else:
+            self._positions.subscribe(self._head(), names)
+
+    def unsubscribe(self) -> None:
+        """Read no partitions, and leave the group, after a commit if ``enable_auto_commit`` is on.
+
+        A static member stays in the group until its session timeout (KIP-345).
+        """
+        self._open()
+        if self._shared is not None:
+            self._shared.close()
+        self._positions.assign(self._connection.view(refresh=False), [])
 
     def assign(self, partitions: Partitions) -> None:
         """Read exactly these partitions. Those that were assigned before keep their positions.
@@ -126,26 +138,29 @@ class PartitionReader:
     def beginning_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The first offset of the log, of these partitions or of all assigned ones."""
         view = self._head()
-        return {tp: view.find_partition(tp).log_start for tp in self._named(partitions)}
+        return {tp: view.find_partition(tp).log_start for tp in self._existing(view, partitions)}
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset at which reads end now: the LSO for ``read_committed``, else the high watermark (LSO-11)."""
         view = self._head()
-        return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._named(partitions)}
+        return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._existing(view, partitions)}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first visible record at or after each time (milliseconds since the epoch); None if there is none."""
         view = self._head()
         return {
             tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
-            for tp, timestamp in ((TopicPartition(*key), value) for key, value in times.items())
+            for tp, timestamp in (
+                (TopicPartition(*check_pair(key)), check_integer(f"the time for {key}", value))
+                for key, value in check_mapping("times", times).items()
+            )
         }
 
     def lag(self) -> dict[TopicPartition, int]:
         """How many offsets each assigned partition is behind its end (LSO-13). One GET."""
         view = self._poller.caught_up(self._head())
         return self._poller.all_or_nothing(
-            lambda: {tp: self._lag(view, part) for tp, part in sorted(self._positions.assigned.items())}
+            lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._existing(view, ())}
         )
 
     def _lag(self, view: View, part: Assignment) -> int:
@@ -173,7 +188,7 @@ class PartitionReader:
 
     def _assigned(self, partition: Pair) -> Assignment:
         self._open()
-        tp = TopicPartition(*partition)
+        tp = TopicPartition(*check_pair(partition))
         if tp not in self._positions.assigned:
             known = ", ".join(map(str, self.assignment())) or "no partition"
             msg = f"this consumer does not read {tp}; it reads {known}"
@@ -182,6 +197,14 @@ class PartitionReader:
 
     def _named(self, partitions: Iterable[Partitions]) -> list[TopicPartition]:
         return [tp for item in partitions for tp in _flat(item)] or self.assignment()
+
+    def _existing(self, view: View, partitions: tuple[Partitions, ...]) -> list[TopicPartition]:
+        """These partitions; by default all assigned ones that are not deleted."""
+        return (
+            self._named(partitions)
+            if partitions
+            else [tp for tp in self.assignment() if view.partition(tp) is not None]
+        )
 
     def _these(self, partitions: Iterable[Partitions]) -> list[Assignment]:
         self._open()
@@ -194,8 +217,9 @@ class PartitionReader:
         return self._shared
 
 
-def _flat(partitions: Partitions) -> list[TopicPartition]:
+def _flat(partitions: object) -> list[TopicPartition]:
     """One partition, given as a pair, or several."""
-    if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
-        return [TopicPartition(*partitions)]
-    return [TopicPartition(*tp) for tp in partitions]
+    one = isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str)
+    if one or isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+        return [TopicPartition(*check_pair(partitions))]
+    return [TopicPartition(*check_pair(item)) for item in partitions]

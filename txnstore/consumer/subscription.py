@@ -5,7 +5,8 @@ No function here reads the chain or a clock: they derive positions from a view.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -21,6 +22,8 @@ from txnstore.core.view import View
 from txnstore.errors import OffsetOutOfRangeError, UnstableOffsetCommitError
 from txnstore.read.plan import find_partitions
 from txnstore.read.reader import Projection
+
+_LOG = logging.getLogger("txnstore.consumer")
 
 
 class Reset(StrEnum):
@@ -60,6 +63,16 @@ class Assignment:
         if flow is not None:
             flow.drop()
 
+    def stop(self) -> None:
+        """Drop fetched rows and keep the position."""
+        if self.flow is not None:
+            self.move(self.flow.position)
+
+    @property
+    def position(self) -> int | None:
+        """The next offset to read: after the last returned record, or where it was sought; None if not known."""
+        return self.flow.position if self.flow is not None else self.want if isinstance(self.want, int) else None
+
 
 class Positions:
     """The partitions of a consumer and its position in each."""
@@ -73,17 +86,22 @@ class Positions:
         self.shared = False
         self._prepared: dict[TopicPartition, Assignment] = {}
         self._counts: dict[str, int] = {}
+        self._shape: list[tuple[str, int]] = []
+        self._missing: set[str] = set()
         self._projections: dict[tuple[str, int], Projection] = {}
 
     # Which partitions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, view: View, topics: Sequence[str]) -> None:
-        """Read all partitions of these topics, also later ones; as a member of a group, the assigned ones."""
-        found = [tp for name in dict.fromkeys(topics) for tp in find_partitions(view, name, None)]
+        """Read all partitions of these topics, also later ones; as a member of a group, the assigned ones.
+
+        A topic that does not exist is read from its beginning as soon as it is created.
+        """
+        self._counts = {name: view.topics[name].partitions for name in topics if name in view.topics}
         self.topics = tuple(dict.fromkeys(topics))
-        self._counts = {name: view.topics[name].partitions for name in self.topics}
         if not self.shared:
-            self._replace(view, found)
+            self._replace(view, _partitions(view, self.topics))
+        self._note_missing(view)
 
     def assign(self, view: View, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions. Those that were read before keep their positions."""
@@ -141,19 +159,40 @@ class Positions:
                 part.move(None)
 
     def _follow_topics(self, view: View) -> None:
-        """Add new partitions of the topics, unless a group assigns partitions."""
-        for name in self.topics or ():
-            topic = view.find_topic(name)
-            for number in range(topic.partitions if not self.shared else 0):
-                tp = TopicPartition(name, number)
-                if tp not in self.assigned:
-                    self.assigned[tp] = Assignment(tp, topic.topic_id, late=True)
+        """Add new partitions of the topics and drop deleted ones, unless a group assigns partitions.
+
+        A partition that was assigned by hand stays assigned after its deletion, and is read again if it is recreated.
+        """
+        if self.topics is not None and not self.shared:
+            found = (view.topics.get(name) for name in self.topics)
+            shape = [(topic.topic_id, topic.partitions) for topic in found if topic is not None]
+            if shape != self._shape:
+                before = set(self.assigned)
+                self._replace(view, _partitions(view, self.topics))
+                for tp in self.assigned.keys() - before:
+                    self.assigned[tp].late = True
+                self._shape = shape
+        self._note_missing(view)
+
+    def _note_missing(self, view: View) -> None:
+        """Log the topics that do not exist, once for each time that they are missing."""
+        names = self.topics if self.topics is not None else dict.fromkeys(tp.topic for tp in self.assigned)
+        missing = {name for name in names if name not in view.topics}
+        for name in sorted(missing - self._missing):
+            known = ", ".join(sorted(view.topics)[:10]) or "none"
+            _LOG.warning(
+                "there is no topic %r: the consumer waits until it is created; the store has %s",
+                name,
+                known,
+                extra={"topic": name, "group": self.group},
+            )
+        self._missing = missing
 
     # Where in them ----------------------------------------------------------------------------------------------------
 
     def chains(self, view: View) -> set[int]:
         """The chains that a poll has to read: of its partitions, its group, and of open transactions in them."""
-        found = {CATALOG} if self.topics is not None else set[int]()
+        found = {CATALOG} if self.topics is not None or self._missing else set[int]()
         if self.group is not None and (self.shared or self._unknown()):
             found.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
@@ -190,8 +229,9 @@ class Positions:
         """
         return any(
             part.flow is None
-            and not (isinstance(part.want, int) and part.want <= view.find_partition(part.tp).high_watermark)
-            for part in self.assigned.values()
+            and (log := view.partition(tp)) is not None
+            and not (isinstance(part.want, int) and part.want <= log.high_watermark)
+            for tp, part in self.assigned.items()
         )
 
     def outrun(self, view: View) -> dict[TopicPartition, int]:
@@ -213,18 +253,23 @@ class Positions:
     def update(self, view: View) -> UnstableOffsetCommitError | None:
         """Look up unknown positions, and plan the records that can be read now in all partitions.
 
+        A deleted partition has none, and does not keep the others from being read.
+
         Returns:
             The error of a partition whose committed offset is pending in an open transaction (OFF-09, OFF-10).
 
         Raises:
             OffsetOutOfRangeError: A position is out of range, and the reset policy is ``none``.
-            UnknownTopicOrPartitionError: A topic was deleted.
         """
         self._follow_topics(view)
         unstable: UnstableOffsetCommitError | None = None
-        for part in self.assigned.values():
+        for tp, part in self.assigned.items():
+            log = view.partition(tp)
+            if log is None:
+                part.stop()
+                continue
             try:
-                self.locate(view, part).plan(view.find_partition(part.tp), self.isolation)
+                self.locate(view, part).plan(log, self.isolation)
             except UnstableOffsetCommitError as error:
                 unstable = unstable or error
         return unstable
@@ -272,9 +317,31 @@ class Positions:
     def _end(self, part: Assignment, partition: Partition, which: Reset) -> int:
         return partition.log_start if which is Reset.EARLIEST else read_limit(partition, self.isolation)
 
+    def positions(self, view: Callable[[], View]) -> dict[TopicPartition, int]:
+        """The known positions, those after a seek included; a sought end of a log is looked up (one GET).
+
+        Partitions that the group's committed offset decides have none before the next poll.
+        """
+        sought = [part for part in self.assigned.values() if part.flow is None and isinstance(part.want, Reset)]
+        if sought:
+            head = view()
+            for part in sought:
+                if head.partition(part.tp) is not None:
+                    self.locate(head, part)
+        return {
+            tp: part.position
+            for tp, part in self.assigned.items()
+            if part.position is not None and tp.topic not in self._missing
+        }
+
     def projection(self, topic: Topic) -> Projection:
         """All columns of a topic, as it is now."""
         key = (topic.topic_id, topic.version)
         if key not in self._projections:
             self._projections[key] = Projection(topic)
         return self._projections[key]
+
+
+def _partitions(view: View, topics: Iterable[str]) -> list[TopicPartition]:
+    """All partitions of those of the topics that exist."""
+    return [tp for name in topics if name in view.topics for tp in find_partitions(view, name, None)]

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txnstore.producer.batches import Batch
 from txnstore.segment.schema import as_milliseconds
+from txnstore.validation import check_callable, check_seconds
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,10 @@ class RecordMetadata:
     partition: int
     offset: int
     timestamp: int
+
+
+def _seconds(timeout: float | None) -> float | None:
+    return None if timeout is None else check_seconds("timeout", timeout, least=None)
 
 
 class _SendFuture(Generic[T]):
@@ -78,8 +83,9 @@ class _SendFuture(Generic[T]):
         Raises:
             TimeoutError: The outcome is not known after ``timeout`` seconds; the record may still be written.
             TxnStoreError: The send failed.
+            InvalidConfigError: ``timeout`` is no number.
         """
-        return self._value(timeout)
+        return self._value(_seconds(timeout))
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """Wait as :meth:`result` does, and return the error of the send, or None.
@@ -90,8 +96,9 @@ class _SendFuture(Generic[T]):
         Raises:
             TimeoutError: The outcome is not known after ``timeout`` seconds.
         """
+        seconds = _seconds(timeout)
         try:
-            self._value(timeout)
+            self._value(seconds)
         except TimeoutError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever ended the send is the answer
@@ -104,6 +111,7 @@ class _SendFuture(Generic[T]):
         The thread that runs the commit or flush calls it, after that has released its locks, so the callback may use
         the producer. Exceptions of the callback are logged and ignored.
         """
+        check_callable("a done callback", callback)
         left = len(self._batches())
         lock = threading.Lock()
 
