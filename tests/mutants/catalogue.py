@@ -6,7 +6,7 @@ from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_chains import MANY_CHAINS
 from tests.mutants.of_expiry import EXPIRY
-from tests.mutants.of_fences import FENCES
+from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_producer import PRODUCER
 from txnstore.chain import state_document
@@ -314,4 +314,4 @@ ONE_CHAIN = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *GROUPS, *EXPIRY, *PRODUCER)
+MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *PRODUCER)

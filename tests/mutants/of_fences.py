@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.mutants.mutant import Mutant
 from txnstore.coordinator import copies
 from txnstore.coordinator.coordinator import Coordinator
@@ -100,4 +102,19 @@ FENCES = (
         "return",
         test=_FENCES + "test_off_18_offsets_of_topic_unknown_to_chain_of_group",
     ),
+)
+
+#: The same faults for the simulation, where registrations arrive late and the topic has several lives.
+_SIMULATED = (
+    "a late batch is not compared with the fence of its chain",
+    "a prepared transaction accepts late batches in other chains",
+    "a prepare is not written to the other chains",
+    "a marker fences only its own partition",
+    "a marker is written to a recreated topic",
+    "a closed topic accepts records",
+)
+SIMULATED_FENCES = tuple(
+    replace(mutant, name=f"{mutant.name} (simulated)", test=None, chains=3)
+    for mutant in FENCES
+    if mutant.name in _SIMULATED
 )

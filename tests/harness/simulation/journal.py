@@ -17,7 +17,8 @@ from txnstore.chain.codec import Entry, decode
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.log.events import BatchAppended, MarkerWritten
 from txnstore.core.model import Outcome
-from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.core.routing import chain_of_producer
+from txnstore.core.transactions.events import PartitionsAdded, ProducerInitialized, TxnPrepared
 from txnstore.segment import codec
 
 #: (producer id, epoch): one transaction, as KIP-890 gives each its own epoch.
@@ -41,6 +42,8 @@ class Journal:
     logs: dict[str, list[Written]] = field(default_factory=dict)
     outcomes: dict[TxnId, Outcome] = field(default_factory=dict)
     markers: dict[tuple[str, TxnId], Outcome] = field(default_factory=dict)
+    #: The ids of the passing topic that a transaction names for partitions in other chains.
+    named: dict[TxnId, set[str]] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     anomalies: list[str] = field(default_factory=list)
 
@@ -60,19 +63,26 @@ class Journal:
 def read_journal(bucket: Bucket, chains: int) -> Journal:
     """The journal of all chains."""
     journal = Journal()
+    foreign: set[tuple[str, TxnId]] = set()
     for chain in range(chains):
         newest: dict[str, TxnId] = {}
         ends: dict[str, int] = {}
         decided: set[TxnId] = set()
-        lives: dict[str, str] = {}
+        current: dict[str, str] = {}
         for event in _events(bucket, chain):
             match event:
                 case TopicCreated(topic=topic) if topic.name == PASSING:
-                    lives[topic.name] = topic.topic_id
+                    current[topic.name] = topic.topic_id
                 case BatchAppended():
-                    _appended(journal, bucket, ends, decided, event, _key(event, lives))
+                    _appended(journal, bucket, ends, decided, event, _key(event, current))
                 case MarkerWritten():
-                    _marker(journal, ends, event, _key(event, lives))
+                    key = _key(event, current)
+                    _marker(journal, ends, event, key)
+                    if event.topic == PASSING and chain_of_producer(event.producer_id) != chain:
+                        foreign.add((key, (event.producer_id, event.epoch - 1)))
+                case PartitionsAdded() if PASSING in event.topic_ids:
+                    named = journal.named.setdefault((event.producer_id, event.epoch), set())
+                    named.add(event.topic_ids[PASSING])
                 case ProducerInitialized(transactional_id=str(name)):
                     place = len(journal.decisions)
                     journal.decisions.append(Decision("init", name, event.producer_id, event.epoch, place))
@@ -82,12 +92,20 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
                     decided.add((event.producer_id, event.epoch))
                 case _:
                     pass
+    journal.anomalies += _strange_markers(journal, foreign)
+    return journal
+
+
+def _strange_markers(journal: Journal, foreign: set[tuple[str, TxnId]]) -> Iterator[str]:
+    """Markers that contradict the decision, and those in a life of the passing topic that has no part in it."""
     for (key, txn), outcome in journal.markers.items():
         if journal.outcomes.get(txn) is not outcome:
-            journal.anomalies.append(
-                f"undecided-marker: {outcome} of {txn} in {key}, decided: {journal.outcomes.get(txn)}"
-            )
-    return journal
+            yield f"undecided-marker: {outcome} of {txn} in {key}, decided: {journal.outcomes.get(txn)}"
+    for key, txn in sorted(foreign):
+        lives = journal.named.get(txn, set())
+        here = any(record.txn == txn for record in journal.logs.get(key, ()))
+        if lives and key.partition("@")[2] not in lives and not here:
+            yield f"stray-marker: {txn} in {key}, but its transaction is in {sorted(lives)}"
 
 
 def _events(bucket: Bucket, chain: int) -> Iterator[object]:

@@ -1,12 +1,17 @@
-"""Actors of a topic that is deleted and recreated while transactions are open and a chain is unavailable."""
+"""Actors of a topic that is deleted and recreated while transactions are open and a chain is unavailable.
+
+Each life of the topic has another number of partitions.
+"""
 
 from __future__ import annotations
+
+from random import Random
 
 from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.producers import PlainProducer, TransactionalProducer
 from tests.harness.simulation.storage import Mishap
 from tests.harness.simulation.transacting import REFUSALS
-from tests.harness.simulation.world import PASSING, SOURCE, Away, Process
+from tests.harness.simulation.world import PASSING, SOURCE, Away, Process, World
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.core.routing import CATALOG
@@ -22,6 +27,11 @@ from txnstore.errors import (
 _LOST_TOPIC = (UnknownTopicOrPartitionError, OutOfOrderSequenceError)
 
 
+def partition(world: World, rng: Random) -> int:
+    """A partition of the topic, which it may not have in its current life; the first ones are the most frequent."""
+    return rng.randrange(rng.randint(1, world.most_partitions))
+
+
 class Topics(Actor):
     """Deletes and recreates the topic: sometimes without a pause, so that chains get both copies together or none."""
 
@@ -30,6 +40,8 @@ class Topics(Actor):
             what = self.rng.choice((self._delete, self._delete, self._create, self._create_again))
             what(process)
             self.breathe()
+            if self.rng.random() < 0.5:
+                self.pause(60_000)  # So that transactions of other actors span several lives of the topic.
 
     def _create_again(self, process: Process) -> None:
         self._delete(process)
@@ -70,11 +82,12 @@ class PassingProducer(TransactionalProducer):
     refusals = (*REFUSALS, *_LOST_TOPIC)
 
     def _plan(self) -> list[tuple[str, int, int]]:
-        partitions = self.world.settings.partitions
-        return [
-            (self.rng.choice((PASSING, PASSING, SOURCE)), self.rng.randrange(partitions), self.world.next_value())
-            for _ in range(self.rng.randint(1, 4))
-        ]
+        return [(*self._place(), self.world.next_value()) for _ in range(self.rng.randint(1, 4))]
+
+    def _place(self) -> tuple[str, int]:
+        if self.rng.random() < 2 / 3:
+            return PASSING, partition(self.world, self.rng)
+        return SOURCE, self.rng.randrange(self.world.settings.partitions)
 
 
 class Stray(PlainProducer):
@@ -82,6 +95,9 @@ class Stray(PlainProducer):
 
     topic = PASSING
     refusals = (*PlainProducer.refusals, *_LOST_TOPIC)
+
+    def _partition(self) -> int:
+        return partition(self.world, self.rng)
 
 
 class Absence(Actor):

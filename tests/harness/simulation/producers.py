@@ -35,13 +35,13 @@ class TransactionalProducer(TransactionalActor):
                 return  # A new process, which loads the whole state.
             process = self.renamed(process)
 
-    def _transaction(self, process: Process, producer: Producer) -> None:
+    def _transaction(self, process: Process, producer: Producer) -> Known:
         plan = self._plan()
         futures: list[RecordFuture] = []
         history = self.world.history
         sends = [("send", f"{topic}-{number}", value) for topic, number, value in plan]
         history.invoke(process.name, "txn", sends, self.identity(producer))
-        known, why = self.transact(process, producer, lambda: self._send(producer, plan, futures))
+        known, why = self.transact(process, producer, lambda: self._send(process, producer, plan, futures))
         if known is Known.COMMITTED:
             landed = zip(plan, (future.result().offset for future in futures), strict=True)
             history.ok(
@@ -55,6 +55,7 @@ class TransactionalProducer(TransactionalActor):
             history.fail(process.name, why)
         else:
             history.info(process.name, why)
+        return known
 
     def _plan(self) -> list[tuple[str, int, int]]:
         partitions = self.world.settings.partitions
@@ -63,7 +64,13 @@ class TransactionalProducer(TransactionalActor):
             for _ in range(self.rng.randint(1, 4))
         ]
 
-    def _send(self, producer: Producer, plan: list[tuple[str, int, int]], futures: list[RecordFuture]) -> None:
+    def _send(
+        self,
+        process: Process,
+        producer: Producer,
+        plan: list[tuple[str, int, int]],
+        futures: list[RecordFuture],
+    ) -> None:
         for topic, number, value in plan:
             futures.append(producer.send(topic, b"%d" % value, partition=number))
             if self.rng.random() < 0.3:
@@ -91,8 +98,11 @@ class PlainProducer(Actor):
             self.breathe()
         return None
 
+    def _partition(self) -> int:
+        return self.rng.randrange(self.world.settings.partitions)
+
     def _send(self, process: Process, producer: Producer) -> bool:
-        number = self.rng.randrange(self.world.settings.partitions)
+        number = self._partition()
         values = [self.world.next_value() for _ in range(self.rng.randint(1, 3))]
         key, history = f"{self.topic}-{number}", self.world.history
         history.invoke(process.name, "send", [("send", key, value) for value in values])

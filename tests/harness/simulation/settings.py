@@ -37,6 +37,8 @@ PASSERS = (
     "stray:v/1",
     "stray:v/2",
     "away:w/1",
+    "late:y/3",
+    "late:l/1",
 )
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2

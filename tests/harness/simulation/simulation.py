@@ -10,6 +10,7 @@ from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
+from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.maintenance import Recoverer, Tidy
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
@@ -19,7 +20,10 @@ from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.storage import Step, hash_of
 from tests.harness.simulation.world import Away, World
+from txnstore.admin.transactions import abort_transaction
+from txnstore.core.model import NO_PRODUCER
 from txnstore.errors import TxnStoreError
+from txnstore.store import Store
 
 _KINDS: dict[str, type[Actor]] = {
     "producer": TransactionalProducer,
@@ -36,6 +40,7 @@ _KINDS: dict[str, type[Actor]] = {
     "passing": PassingProducer,
     "stray": Stray,
     "away": Absence,
+    "late": Straggler,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -80,6 +85,7 @@ def _look(world: World) -> Iterator[str]:
     world.scheduler.now += _A_LONG_TIME_MS
     world.away = Away()
     try:
+        _decide_prepared(world.honest())
         world.honest().recover()
         store = world.honest()
         journal = read_journal(world.bucket, world.settings.chains)
@@ -97,3 +103,10 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.verified(store)
     except TxnStoreError as error:
         yield f"broken: {type(error).__name__}: {error}"
+
+
+def _decide_prepared(store: Store) -> None:
+    """Abort the transactions that wait for an external coordinator."""
+    for txn in store._connection.view().transactions.values():
+        if txn.held != NO_PRODUCER:
+            abort_transaction(store._connection, txn.transactional_id)

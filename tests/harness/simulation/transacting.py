@@ -52,13 +52,17 @@ class TransactionalActor(Actor):
     usable = True
     refusals: tuple[type[TxnStoreError], ...] = REFUSALS
 
+    def open(self, process: Process, transactional_id: str) -> Producer:
+        """A new instance of the transactional id."""
+        return process.store.producer(transactional_id, TIMEOUT_S)
+
     def initialize(self, process: Process, transactional_id: str) -> Producer | None:
         """A producer, after retries; None if the storage stays unavailable."""
         history = self.world.history
         for _ in range(PATIENCE):
             history.invoke(process.name, "init", {"transactional_id": transactional_id})
             try:
-                producer = process.store.producer(transactional_id, TIMEOUT_S)
+                producer = self.open(process, transactional_id)
             except UnknownOutcomeError as error:
                 history.info(process.name, error)
             except (StorageError, ConcurrentTransactionsError) as error:

@@ -63,6 +63,7 @@ class World:
         #: The outage for all processes.
         self.away = Away()
         self._values = 0
+        self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}
         with self.honest(create=True) as store:
             passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
@@ -76,7 +77,13 @@ class World:
 
     def create_topic(self, store: Store, name: str) -> None:
         """Create a topic of this run."""
-        store.create_topic(name, partitions=self.settings.partitions, config={"segment.format": "arrow"})
+        partitions = self._lives.randint(1, self.most_partitions) if name == PASSING else self.settings.partitions
+        store.create_topic(name, partitions=partitions, config={"segment.format": "arrow"})
+
+    @property
+    def most_partitions(self) -> int:
+        """The most partitions that the passing topic has: it has another number of them in each life."""
+        return self.settings.partitions + 1
 
     def rng(self, name: str) -> random.Random:
         """Separate randomness for each purpose, so that actors do not influence that of others."""
