@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tests.helpers.shell import runtime
-from txnstore import Consumer, Producer, Record, Store
+from txnstore import Consumer, Producer, Record, Store, TopicPartition
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
@@ -56,6 +56,14 @@ class Cluster:
     def close(self) -> None:
         """Close the consumers and the stores."""
         self._open.close()
+
+
+def send(cluster: Cluster, tp: TopicPartition, count: int, first_time: int | None = None) -> None:
+    """Send ``key 0`` … with ``value 0`` … in one batch; their times count up from the first one."""
+    with cluster.producer() as producer:
+        for number in range(count):
+            time = None if first_time is None else first_time + number
+            producer.send(tp.topic, b"value %d" % number, b"key %d" % number, partition=tp.partition, timestamp=time)
 
 
 def consume(consumer: Consumer, count: int) -> list[Record]:
