@@ -280,7 +280,7 @@ def test_a_record_that_expires(cluster: Cluster, *, added: bool) -> None:
 
 
 def test_an_abort_after_a_failed_record(cluster: Cluster) -> None:
-    """testAllowAbortOnProduceFailure, testAbortTransactionAndReuseSequenceNumberOnError, testBumpTransactionalEpoch…."""
+    """testAllowAbortOnProduceFailure, testAbortTransactionAndReuseSequenceNumberOnError, testBumpTransactionalEpoch."""
     producer = cluster.producer("p", delivery_timeout=1.0)
     epoch = producer.epoch
     producer.begin_transaction()
