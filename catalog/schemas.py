@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.partition import is_key_type
-from txnstore.segment.schema import is_reserved, is_timestamp_type
+from txnstore.segment.schema import children, is_reserved, is_timestamp_type
 from txnstore.segment.schema_text import schema_from_text, schema_to_text
 
 __all__ = [
@@ -24,6 +24,10 @@ __all__ = [
     "schema_from_text",
     "schema_to_text",
 ]
+
+#: The maximum depth of a column's type; a plain column has depth 1. Parquet readers refuse types some 50 levels deep,
+#: the Arrow format 125, and DuckDB takes seconds for a query on lists 24 deep.
+MAX_DEPTH = 16
 
 #: Replacements, for the error message, of types that one of the engines does not support.
 _INSTEAD = (
@@ -115,6 +119,7 @@ def check_schema(schema: pa.Schema) -> None:
             raise SchemaMismatchError(
                 f"column {field.name!r} has a reserved name: reads add _topic, _partition, _offset and _timestamp",
             )
+        _check_depth(field.name, field.type)
         _check_type(field.name, field.type)
 
 
@@ -197,8 +202,24 @@ def _check_names(path: str, fields: Iterable[pa.Field]) -> None:
         seen[name.lower()] = name
 
 
+def _check_depth(column: str, data_type: pa.DataType) -> None:
+    """Raise for a type that is nested too deeply. Level by level: a recursion would exceed Python's limit."""
+    level = [data_type]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level if pt.is_nested(outer) for inner in children(outer)]
+        if not level:
+            return
+    raise SchemaMismatchError(
+        f"column {column!r} is nested more than {MAX_DEPTH} levels deep, which not every reader can show; flatten it",
+    )
+
+
 def _check_type(path: str, data_type: pa.DataType) -> None:
     """Raise for a type, or a field of a nested type, that one of the engines does not support."""
+    if pt.is_decimal128(data_type) and not 0 <= data_type.scale <= data_type.precision:
+        raise SchemaMismatchError(
+            f"column {path!r} cannot be of type {data_type}: the scale of a decimal is from 0 to its precision",
+        )
     if pt.is_struct(data_type):
         _check_struct(path, data_type)
     elif pt.is_map(data_type):

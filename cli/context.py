@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from txnstore.cli.output import Output
+from txnstore.cli.values import parse_json
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
@@ -166,7 +166,7 @@ def _storage_value(key: str, text: str) -> Any:
     """The value of a storage option: parsed JSON for true, false, an object or a list, else the text, as in Spark."""
     if text in ("true", "false") or text.startswith(("{", "[")):
         try:
-            return json.loads(text)
+            return parse_json(text)
         except ValueError as error:
             msg = f"--storage-option {key}: not valid JSON at character {getattr(error, 'pos', 0)}"
             raise click.UsageError(msg) from None

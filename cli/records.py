@@ -7,7 +7,6 @@ are passed on as they arrive, so records of a slow pipe are not delayed until a 
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from txnstore.cli.context import CommandError
 from txnstore.cli.output import to_json
-from txnstore.cli.values import bytes_from_json, row_from_json
+from txnstore.cli.values import bytes_from_json, parse_json, row_from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,8 +101,9 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
             continue
         try:
             found.append(_record(line, reading))
-        except ValueError as error:
-            msg = f"{name}, line {number}: {error}"
+        except (ValueError, RecursionError) as error:
+            reason = error if isinstance(error, ValueError) else "it is nested too deeply"
+            msg = f"{name}, line {number}: {reason}"
             raise CommandError(msg, ADVICE) from None
     if reading.schema is None:
         return found
@@ -143,7 +143,7 @@ def _split(lines: list[bytes], name: str, first: int, separator: bytes) -> tuple
 def _record(line: bytes, reading: Reading) -> dict[str, Any]:
     """Parse a line of JSON: a row, a document with its key, or a record as ``consume --json`` prints it."""
     try:
-        document = json.loads(line.decode("utf-8-sig"))  # json.loads(bytes) would guess the encoding.
+        document = parse_json(line.decode("utf-8-sig"))
     except ValueError as error:
         msg = f"not valid JSON ({error})"
         raise ValueError(msg) from None

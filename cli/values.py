@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +51,9 @@ def column(text: str) -> pa.Field:
     if not separator or not name.strip() or not kind.strip():
         msg = f"--column takes NAME:TYPE, such as id:int64 or at:timestamp[ms, UTC], not {text!r}"
         raise click.UsageError(msg)
+    if not is_unicode(name):
+        msg = f"--column takes a name in UTF-8, not {name!r}"
+        raise click.UsageError(msg)
     nullable = not kind.rstrip().endswith("!")
     return pa.field(name.strip(), data_type(kind.strip().rstrip("!").strip()), nullable)
 
@@ -73,6 +79,44 @@ def data_type(text: str) -> pa.DataType:
 
 
 # Rows in JSON ---------------------------------------------------------------------------------------------------------
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON by RFC 8259, strictly.
+
+    Raises:
+        ValueError: The text is no JSON, contains NaN, an infinite number or a number that no double holds, repeats a
+            name in an object, or is nested too deeply.
+    """
+    try:
+        return json.loads(
+            text, parse_constant=_no_number, parse_float=_finite_number, object_pairs_hook=_object_of_distinct_names
+        )
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
+
+
+def _no_number(text: str) -> Any:
+    msg = f"{text} is no JSON number"
+    raise ValueError(msg)
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        msg = f"the number {text} is out of the range of a double"
+        raise ValueError(msg)
+    return number
+
+
+def _object_of_distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        msg = f"the name {next(name for name in names if names.count(name) > 1)!r} occurs twice in an object"
+        raise ValueError(msg)
+    return found
 
 
 def row_from_json(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from txnstore.catalog.schemas import (
+    MAX_DEPTH,
     check_schema,
     check_topic_schema,
     evolve_schema,
@@ -180,3 +181,31 @@ def test_key_type_cannot_change() -> None:
         evolve_schema(field(pa.int32()), field(pa.int64()), key="c")
     evolve_schema(field(pa.int32()), field(pa.int64()), key=None)
     evolve_schema(field(pa.string()), field(pa.large_string()), key="c")
+
+
+def nested(kind: str, depth: int) -> pa.DataType:
+    """A type of the given depth: an int64 inside lists, structs or maps."""
+    data_type: pa.DataType = pa.int64()
+    for _ in range(depth - 1):
+        if kind == "list":
+            data_type = pa.list_(data_type)
+        elif kind == "struct":
+            data_type = pa.struct([("x", data_type)])
+        else:
+            data_type = pa.map_(pa.string(), data_type)
+    return data_type
+
+
+@pytest.mark.parametrize("kind", ["list", "struct", "map"])
+def test_types_up_to_the_maximum_depth_are_accepted(kind: str) -> None:
+    check_schema(pa.schema([("a", nested(kind, MAX_DEPTH))]))
+    for depth in (MAX_DEPTH + 1, 50, 2000):
+        with pytest.raises(SchemaMismatchError, match="column 'a' is nested more than 16 levels deep"):
+            check_schema(pa.schema([("a", nested(kind, depth))]))
+
+
+@pytest.mark.parametrize("data_type", [pa.decimal128(5, -2), pa.decimal128(2, 4), pa.list_(pa.decimal128(2, 4))])
+def test_decimals_with_a_scale_outside_their_precision_are_refused(data_type: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatchError, match="the scale of a decimal is from 0 to its precision"):
+        check_schema(pa.schema([("a", data_type)]))
+    check_schema(pa.schema([("a", pa.decimal128(4, 4)), ("b", pa.decimal128(4, 0))]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,20 @@ def test_missing_key_field_of_a_file_is_refused(tmp_path: Path) -> None:
     path.write_text("id\n1\n")
     with pytest.raises(CommandError, match="no column 'key'"):
         _file_rows(path, Reading(None, as_json=True, key_field="key"))
+
+
+@pytest.mark.parametrize("reading", [JSON, Reading(TYPED, as_json=True), Reading(None, as_json=True, key_field="id")])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"id": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"id": NaN}', "NaN is no JSON number"),
+        (b'{"id": [-Infinity]}', "-Infinity is no JSON number"),
+        (b'{"id": 1e400}', "1e400 is out of the range of a double"),
+        (b'{"id": 1, "id": 2}', "'id' occurs twice"),
+        (b'{"id": {"a": 1, "b": 2, "a": 1}}', "'a' occurs twice"),
+    ],
+)
+def test_what_is_no_strict_json_is_refused_with_its_line(line: bytes, reason: str, reading: Reading) -> None:
+    with pytest.raises(CommandError, match=f"input, line 2: .*{re.escape(reason)}"):
+        _rows(b"\n" + line, reading)

@@ -114,3 +114,8 @@ def test_error_of_an_invalid_pair_does_not_contain_it(text: str) -> None:
     with pytest.raises(click.UsageError) as caught:
         parse_pairs((text,), "--storage-option", lambda _, value: value)
     assert "hunter2" not in caught.value.format_message()
+
+
+def test_column_name_outside_utf8_is_a_usage_error() -> None:
+    with pytest.raises(click.UsageError, match="a name in UTF-8"):
+        column("caf\udce9:int64")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -49,6 +51,24 @@ def document(**changes: Any) -> dict[str, Any]:
 
 def rewritten(value: object) -> bytes:
     return sealed(json.dumps(value, separators=(",", ":")).encode())
+
+
+def test_encoding_runs_no_python_code() -> None:
+    """An interrupt is raised in the next Python code; in code that pydantic calls, it would drop the interrupt."""
+    called: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    document = entry()
+    document.model_dump_json()
+    sys.setprofile(profile)
+    try:
+        document.model_dump_json(warnings=False)
+    finally:
+        sys.setprofile(None)
+    assert [name for name in called if not name.startswith("BaseModel.")] == []
 
 
 def test_encode_decode_round_trip() -> None:

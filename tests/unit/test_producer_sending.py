@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from collections import Counter
 from concurrent.futures import as_completed
 from itertools import pairwise
@@ -371,3 +372,8 @@ def test_topics_are_read_again_after_change_of_catalog(bench: Bench) -> None:
         producer.send("b", b"new")
         producer.flush()
     assert values(bench.store, "b") == [b"new"]
+
+
+def test_producer_cannot_be_pickled(producer: Producer) -> None:
+    with pytest.raises(TypeError, match="a producer cannot be pickled"):
+        pickle.dumps(producer)

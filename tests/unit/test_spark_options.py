@@ -112,3 +112,11 @@ def test_error_of_invalid_json_does_not_contain_it() -> None:
     with pytest.raises(InvalidConfigError) as caught:
         read_options({**BASE, "storage.client_kwargs": '{"aws_secret": "hush'})
     assert "hush" not in str(caught.value)
+
+
+def test_columns_as_json_may_contain_commas() -> None:
+    given = {"path": "/store", "topic": "t"}
+    assert read_options({**given, "columns": '["a,b", "c]", " d"]'}).columns == ("a,b", "c]", " d")
+    for wrong in ("[", "[]", '["a", 1]', '["a", "a"]', '["a", ""]', "[" * 100_000):
+        with pytest.raises(InvalidConfigError, match="the option columns"):
+            read_options({**given, "columns": wrong})

@@ -321,3 +321,18 @@ def test_a_topic_shows_its_columns_as_an_arrow_schema(bench: Bench) -> None:
     assert bench.store.topic("t").schema is None
     assert bench.store.topics() == [bench.store.topic("t"), wider]
     assert pickle.loads(pickle.dumps(wider)) == wider  # noqa: S301
+
+
+@pytest.mark.parametrize(("first", "second"), [("a.b", "a_b"), ("a_b", "a.b"), ("x_._", "x...")])
+def test_names_that_differ_in_dots_and_underscores_only_collide(bench: Bench, first: str, second: str) -> None:
+    """Kafka's ``Topic.hasCollision``: its metrics replace a dot by an underscore."""
+    store = bench.store
+    store.create_topic(first)
+    store.create_topic(first, exist_ok=True)
+    with pytest.raises(InvalidTopicError, match=f"topic {second!r} collides with topic {first!r}"):
+        store.create_topic(second)
+    with pytest.raises(InvalidTopicError):
+        store.create_topic(second, exist_ok=True)
+    store.create_topic(second + "x")
+    store.delete_topic(first)
+    store.create_topic(second)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rpds import HashTrieMap
 
@@ -42,6 +42,11 @@ class Outcome(StrEnum):
 
     COMMIT = "COMMIT"
     ABORT = "ABORT"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Write the string itself: ``value`` is Python code, in which pydantic drops an interrupt."""
+        return handler(source) | {"serialization": {"type": "str"}}
 
 
 class Fence(NamedTuple):

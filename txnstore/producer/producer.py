@@ -110,6 +110,10 @@ class Producer:
     def __repr__(self) -> str:
         return f"<txnstore.Producer {self._manager.identity}, {self._manager.state.name}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        msg = "a producer cannot be pickled: its records and its epoch belong to one process. Pickle the store instead"
+        raise TypeError(f"{msg}, and create a producer in the other process")
+
     # Sending ----------------------------------------------------------------------------------------------------------
 
     def send(

@@ -48,6 +48,13 @@ def is_reserved(name: str) -> bool:
     return name.lower().startswith(tuple(field.name for field in RESERVED_FIELDS))
 
 
+def children(data_type: pa.DataType) -> list[pa.DataType]:
+    """The types of the fields of a nested type; of a map its keys and items."""
+    if pa.types.is_map(data_type):
+        return [data_type.key_type, data_type.item_type]
+    return [data_type.field(number).type for number in range(data_type.num_fields)]
+
+
 @lru_cache(maxsize=256)
 def stored_schema(schema: pa.Schema | None) -> pa.Schema:
     """The schema of a topic's segments: every column nullable, no metadata.

@@ -168,7 +168,7 @@ def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequenc
         bounds[str(part.tp.partition)] = [min(low, part.start), max(high, part.limit)]
     options = {
         "topic": scan.topic.name,
-        "columns": ",".join(scan.schema.names),
+        "columns": json.dumps(scan.schema.names),
         "isolation": isolation,
         "partitions": ",".join(bounds),
         "startingOffsets": json.dumps({partition: low for partition, (low, _) in bounds.items()}),

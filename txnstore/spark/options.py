@@ -103,7 +103,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         location=_location(given),
         topics=topics,
-        columns=None if columns is None else tuple(_names("columns", columns)),
+        columns=None if columns is None else tuple(_columns(columns)),
         partitions=None if partitions is None else _integers("partitions", partitions),
         start=_offsets("startingOffsets", given.get("startingOffsets", "earliest"), topics),
         end=_offsets("endingOffsets", given.get("endingOffsets", "latest"), topics),
@@ -179,7 +179,7 @@ def _value(key: str, text: str) -> Any:
     if text in ("true", "false") or text.startswith(("{", "[")):
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             msg = f"the option {key} is not valid JSON at character {getattr(error, 'pos', 0)}"
             raise InvalidConfigError(msg) from None
     return text
@@ -192,6 +192,23 @@ def _names(option: str, text: str) -> list[str]:
         raise InvalidConfigError(msg)
     if len(set(names)) < len(names):
         msg = f"the option {option} contains a duplicate name: {text!r}"
+        raise InvalidConfigError(msg)
+    return names
+
+
+def _columns(text: str) -> list[str]:
+    """Names separated by commas, or a JSON list of names, which may contain commas."""
+    if not text.lstrip().startswith("["):
+        return _names("columns", text)
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        msg = f'the option columns must be names separated by commas, or a JSON list like ["a","b"], not {text!r}'
+        raise InvalidConfigError(msg)
+    if len(set(names)) < len(names):
+        msg = f"the option columns contains a duplicate name: {text!r}"
         raise InvalidConfigError(msg)
     return names
 
@@ -219,7 +236,7 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
         return word
     try:
         parsed = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         msg = f'{option} must be earliest, latest or JSON like {{"topic":{{"0":23,"1":-2}}}}, not {text!r}'

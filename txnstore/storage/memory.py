@@ -40,6 +40,7 @@ class MemoryStore:
         self._lock = ForkLock()
         self._objects: dict[str, tuple[bytes, int]] = {}
         self._keys: list[str] = []  # Sorted, so that a listing can start with a bisection.
+        self._sorted = True  # False while the keys may differ from the objects, as after an interrupt.
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:
@@ -84,6 +85,7 @@ class MemoryStore:
         check_prefix(prefix)
         with self._lock.own:
             self._check_process()
+            self._repair()
             first = max(bisect.bisect_left(self._keys, prefix), bisect.bisect_right(self._keys, start_after))
             keys = itertools.takewhile(lambda key: key.startswith(prefix), itertools.islice(self._keys, first, None))
             return [self._info(key) for key in itertools.islice(keys, limit)]
@@ -93,9 +95,12 @@ class MemoryStore:
             check_key(key)
         with self._lock.own:
             self._check_process()
+            self._repair()
+            self._sorted = False
             for key in keys:
                 if self._objects.pop(key, None) is not None:
                     del self._keys[bisect.bisect_left(self._keys, key)]
+            self._sorted = True
 
     def stat(self, key: str) -> ObjectInfo:
         check_key(key)
@@ -126,9 +131,21 @@ class MemoryStore:
 
     def _insert(self, key: str, data: bytes) -> None:
         self._check_process()
-        if key not in self._objects:
-            bisect.insort(self._keys, key)
-        self._objects[key] = (bytes(data), self._clock())
+        self._repair()
+        content = (bytes(data), self._clock())
+        if key in self._objects:
+            self._objects[key] = content
+            return
+        self._sorted = False
+        self._objects[key] = content  # One step: from here on the object exists, whatever interrupts the next lines.
+        bisect.insort(self._keys, key)
+        self._sorted = True
+
+    def _repair(self) -> None:
+        """Sort the keys again after an interrupt between the change of the objects and that of the keys."""
+        if not self._sorted:
+            self._keys = sorted(self._objects)
+            self._sorted = True
 
     def _info(self, key: str) -> ObjectInfo:
         data, modified_ms = self._objects[key]

@@ -21,15 +21,27 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.core.state import Draft, Fold, State, observe
-from txnstore.errors import InvalidConfigError, TopicChangedError, TopicExistsError, UnknownTopicOrPartitionError
+from txnstore.errors import (
+    InvalidConfigError,
+    InvalidTopicError,
+    TopicChangedError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
 
 
 def create_topic(draft: Draft, command: CreateTopic) -> Topic:
-    """Create a topic; its name must be free."""
+    """Create a topic; its name must be free, and differ from the others in more than ``.`` and ``_``."""
     topic = command.topic
     if topic.name in draft.state.topics:
         msg = f"topic {topic.name!r} exists already"
         raise TopicExistsError(msg)
+    other = _colliding(draft.state, topic.name)
+    if other is not None:
+        msg = (
+            f"topic {topic.name!r} collides with topic {other!r}: in Kafka, too, names differ in more than '.' and '_'"
+        )
+        raise InvalidTopicError(msg)
     if topic.partitions < 1:
         msg = f"partitions of topic {topic.name!r} must be at least 1, not {topic.partitions}"
         raise InvalidConfigError(msg)
@@ -93,6 +105,14 @@ def _known_revision(state: State, name: str) -> int:
     """The newest revision of a topic that this chain knows, closed ones included; 0 for none."""
     known = state.topics.get(name)
     return max(known.revision if known is not None else 0, state.deleted.get(name, 0))
+
+
+def _colliding(state: State, name: str) -> str | None:
+    """The topic whose name Kafka cannot distinguish from this one in metrics (``Topic.hasCollision``); None if none."""
+    if "." not in name and "_" not in name:
+        return None
+    alike = name.replace(".", "_")
+    return next((other for other in sorted(state.topics) if other.replace(".", "_") == alike), None)
 
 
 def _topic(state: State, name: str) -> Topic:
