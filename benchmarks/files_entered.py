@@ -25,15 +25,15 @@ from txnstore.store import create_on
 #: The number of files that each call should enter at most in the calling thread.
 AIMS = {"send": 6, "commit": 20, "poll": 10, "sql": 14}
 
-#: The number above which the check fails. ``commit`` has not reached its aim. Three merges would bring it closer, and
+#: The number above which the check fails. ``commit`` has not reached its aim. These merges would bring it closer, and
 #: each would break another rule of the structure:
 #:
-#: - ``core/transactions/model.py`` with ``table.py``: a circle of imports, because ``core/state.py`` imports the
-#:   transaction, and the table imports the state.
-#: - ``storage/claim.py`` with ``chain/log.py``: a claim belongs to the storage layer, and the creation of a store in
-#:   ``connection.py`` uses it without a chain; the log would also have more than 400 lines.
-#: - ``producer/outcomes.py`` with ``sender.py``: a file of more than 400 lines.
-LIMITS = {**AIMS, "commit": 27}
+#: - ``chain/keys.py`` with ``chain/codec.py``: two subjects, the names of objects and what is in them.
+#: - ``core/log/model.py`` with ``appending.py``: a circle of imports, because ``core/state.py`` imports the values of
+#:   the log, and the rules of an append import the state.
+#: - ``core/transactions/table.py`` with ``rules.py``, or ``storage/counting.py`` with ``base.py``: a file of more than
+#:   400 lines.
+LIMITS = {**AIMS, "commit": 22}
 
 _ROOT = Path(txnstore.__file__).resolve().parent.parent
 _CODE = tuple(_ROOT / name for name in ("txnstore", "catalog", "cli", "compactor"))

@@ -29,8 +29,7 @@ from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, StoreExistsError, StoreNotFoundError, TxnStoreError
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
-from txnstore.storage.base import ObjectStore
-from txnstore.storage.claim import Claim
+from txnstore.storage.base import Claim, ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.redact import redact
@@ -77,10 +76,11 @@ class StoreMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The document, chains and coordinator of an open store."""
+    """The document, chains and coordinator of an open store; ``catalog`` is the chain of the catalog."""
 
     document: StoreDocument
     chains: Chains
+    catalog: Chain
     coordinator: Coordinator
 
 
@@ -148,7 +148,12 @@ class Connection:
     @property
     def chain(self) -> Chain:
         """The chain of the catalog: the only one, unless the store was created with several."""
-        return self.chains[CATALOG]
+        return self._open().catalog
+
+    @property
+    def several_chains(self) -> bool:
+        """Whether the store has more than one chain."""
+        return self._open().document.chains > 1
 
     @property
     def coordinator(self) -> Coordinator:
@@ -209,7 +214,9 @@ class Connection:
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
         chains.load(hint)
-        self._opened = _Opened(document, chains, Coordinator(chains, self.runtime, self._in_background))
+        self._opened = _Opened(
+            document, chains, chains[CATALOG], Coordinator(chains, self.runtime, self._in_background)
+        )
         return self._opened
 
     def _in_background(self) -> Executor:
@@ -218,8 +225,12 @@ class Connection:
     # Commands and views -----------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> Any:
-        """Commit a command and return its answer; see :meth:`txnstore.coordinator.coordinator.Coordinator.submit`."""
-        return self.coordinator.submit(command)
+        """Commit a command and return its answer; see :meth:`txnstore.coordinator.coordinator.Coordinator.submit`.
+
+        In a store with one chain, that chain decides every command alone.
+        """
+        opened = self._open()
+        return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
 
     def view(self, *, refresh: bool | Collection[int] = True) -> View:
         """A consistent view of the store.

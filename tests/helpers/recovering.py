@@ -7,7 +7,7 @@ from tests.helpers.connections import connection_of
 from txnstore.core.groups.offsets import committed
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
-from txnstore.core.transactions.model import TxnState
+from txnstore.core.transactions.model import DECIDED, TxnState
 from txnstore.store import Store
 
 CHAINS, PARTITIONS = 3, 6
@@ -36,7 +36,7 @@ def ended(store: Store) -> bool:
         log = view.log(tp)
         assert log is not None
         assert not log.open_txns
-    assert all(txn.outcome is None and txn.state is not TxnState.ONGOING for txn in view.transactions.values())
+    assert all(txn.state not in DECIDED and txn.state is not TxnState.ONGOING for txn in view.transactions.values())
     assert not any(group.pending for state in view.states for group in state.groups.values())
     report = store.verify(deep=True)
     assert report.ok, report.violations

@@ -21,7 +21,7 @@ from txnstore.core.transactions import init as transactions_init
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.transactions.model import Transaction
 from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.storage.claim import Claim
+from txnstore.storage.base import Claim
 
 #: Faults that a store of one chain shows.
 ONE_CHAIN = (

@@ -69,7 +69,7 @@ MANY_CHAINS = (
     Mutant(
         "a view shows a decided transaction only after its marker",
         View.decided,
-        "if txn is None or txn.outcome is None:",
+        "if txn is None or txn.state not in DECIDED:",
         "if True:",
         chains=3,
     ),
@@ -90,7 +90,7 @@ MANY_CHAINS = (
     Mutant(
         "a recovery leaves decided transactions incomplete",
         recovery._is_abandoned,
-        "return txn.outcome is not None or txn.expired(now)",
+        "return txn.state in DECIDED or txn.expired(now)",
         "return txn.expired(now)",
         chains=3,
     ),
@@ -104,7 +104,7 @@ MANY_CHAINS = (
     Mutant(
         "a transaction begins before the previous one is complete",
         transactions_rules.join,
-        "if txn.outcome is not None:",
+        "if txn.state in DECIDED:",
         "if False:",
         test="protocol/test_chains_steps.py::test_add_05_next_transaction_waits_for_completion",
     ),

@@ -9,7 +9,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.recovering import CHAINS, PARTITIONS, ended, name_and_group
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
-from txnstore.core.transactions.model import TxnState
+from txnstore.core.transactions.model import DECIDED, TxnState
 from txnstore.errors import (
     UnknownOutcomeError,
 )
@@ -100,5 +100,5 @@ def _is_prepare(bucket: MemoryStore, key: str, operation: str) -> bool:
 def ended_with(store: Store, value: bytes) -> bool:
     view = connection_of(store).view()
     assert check_view(view) == []
-    assert all(txn.outcome is None for txn in view.transactions.values())
+    assert all(txn.state not in DECIDED for txn in view.transactions.values())
     return seen(store) == {value: PARTITIONS}

@@ -16,7 +16,7 @@ from tests.helpers.chains import groups_of, ids_of, partitions_of, process, writ
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore
 from txnstore.core.model import TopicPartition
-from txnstore.core.transactions.model import TxnState
+from txnstore.core.transactions.model import DECIDED, TxnState
 from txnstore.errors import StorageError
 from txnstore.producer import Producer
 from txnstore.runtime import Runtime
@@ -162,7 +162,7 @@ def _commit(producer: Producer) -> None:
 
 def _completed(store: Store, name: str) -> bool:
     store.producer(name)
-    return connection_of(store).view().transactions[name].outcome is None
+    return connection_of(store).view().transactions[name].state not in DECIDED
 
 
 def test_partitions_are_added_during_uploads() -> None:

@@ -16,13 +16,11 @@ from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeE
 from txnstore.producer import Producer
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch
-from txnstore.producer.outcomes import Outcomes
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
-from txnstore.producer.upload import Uploader
+from txnstore.producer.upload import Outcomes, Uploader
 from txnstore.runtime import Runtime
-from txnstore.storage.base import ForkLock
-from txnstore.storage.claim import Claim
+from txnstore.storage.base import Claim, ForkLock
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 

@@ -24,7 +24,7 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, chain_of_transactional_id
 from txnstore.core.transactions.commands import AbortTxn, InitProducer, Unfinished, WriteMarkers
-from txnstore.core.transactions.model import Transaction, TxnState
+from txnstore.core.transactions.model import DECIDED, Transaction, TxnState
 from txnstore.core.view import View
 from txnstore.errors import TransactionalIdNotFoundError, UnknownTopicOrPartitionError
 from txnstore.validation import (
@@ -78,7 +78,7 @@ def describe_transaction(view: View, transactional_id: str) -> TransactionDescri
     """
     txn = _find(view, transactional_id)
     partitions, groups = sorted(txn.partitions), sorted(txn.groups)
-    if txn.outcome is not None:
+    if txn.state in DECIDED:
         lacking = {state.chain for state in view.states if lacks_markers(state, txn.producer_id, txn.epoch)}
         partitions = [
             tp for tp in partitions if chain_of_partition(tp, view.chains) in lacking and view.log(tp) is not None
@@ -277,7 +277,7 @@ def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, Pro
 
 def _abort(coordinator: Coordinator, txn: Transaction) -> bool:
     """Abort the transaction, or complete it if it is decided; the command is the same."""
-    if txn.state is not TxnState.ONGOING and txn.outcome is None:
+    if txn.state is not TxnState.ONGOING and txn.state not in DECIDED:
         return False
     coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch)))
     return True

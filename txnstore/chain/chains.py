@@ -45,25 +45,11 @@ class Chains:
         self._objects = objects
         self._requests = requests
         self._workers = workers or [requests] * count
-        self._chains = tuple(
-            Chain(objects, number, runtime, requests, read_only=read_only, chains=count, now=self._now)
-            for number in range(count)
-        )
-        self._runtime = runtime
+        self._chains: list[Chain] = []
+        for number in range(count):
+            chain = Chain(objects, number, runtime, requests, read_only=read_only, chains=count, siblings=self._chains)
+            self._chains.append(chain)
         self._view: View | None = None
-
-    def _now(self) -> int:
-        """The local clock, but never before the timestamp of a known entry of any chain (OBJ-05, ADD-07).
-
-        As with Lamport clocks, an entry that follows from an entry of another chain has no earlier timestamp, although
-        the clocks of their writers differ.
-        """
-        return max(self._runtime.clock(), self.timestamp)
-
-    @property
-    def timestamp(self) -> int:
-        """The timestamp of the newest known entry of any chain, in milliseconds since the epoch."""
-        return max([chain.state.timestamp for chain in self._chains])
 
     def __len__(self) -> int:
         return len(self._chains)

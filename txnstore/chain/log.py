@@ -4,15 +4,16 @@ Group commit: the first caller writes an entry immediately; the commands of call
 flight share the next entry (flat combining). There is no background thread and no timer. The state in memory changes
 only after the entry is durable.
 
-An entry claims the slot after the last known entry (:mod:`txnstore.storage.claim`). If another process has taken the
-slot, the loop folds that entry, decides the commands again, and claims the next slot. See docs/design/0002-commit.md.
+An entry claims the slot after the last known entry (:class:`~txnstore.storage.base.Claim`). If another process has
+taken the slot, the loop folds that entry, decides the commands again, and claims the next slot. See
+docs/design/0002-commit.md.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,7 @@ from txnstore.errors import (
     UnknownOutcomeError,
 )
 from txnstore.runtime import Runtime
-from txnstore.storage.base import ObjectStore
-from txnstore.storage.claim import Claim
+from txnstore.storage.base import Claim, ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Chain:
     """A chain of a store with the state known to this process. Thread-safe.
 
     ``state``: the last state that this process knows; never goes back, and only the chain itself replaces it.
-    ``now``: the time of a new entry in milliseconds, unless the chain is later already; that of ``runtime`` by default.
+    ``siblings``: all chains of the store, this one included; by default it is the only one.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class Chain:
         read_only: bool = False,
         checkpoint_every: int = CHECKPOINT_EVERY,
         chains: int = 1,
-        now: Callable[[], int] | None = None,
+        siblings: Sequence[Chain] | None = None,
     ) -> None:
         self.number = number
         self._chains = chains
         self.metrics = ChainMetrics()
         self._objects = objects
         self._runtime = runtime
-        self._now = now if now is not None else runtime.clock
+        self._siblings = siblings if siblings is not None else (self,)
         self._pool = pool
         self._read_only = read_only
         self._writer_id = runtime.new_id()
@@ -238,6 +238,14 @@ class Chain:
 
     # Committing -------------------------------------------------------------------------------------------------------
 
+    def now(self) -> int:
+        """The time of a new entry in ms: the local clock, never before a known entry of any chain (OBJ-05, ADD-07).
+
+        As with Lamport clocks, an entry that follows from an entry of another chain has no earlier timestamp, although
+        the clocks of their writers differ.
+        """
+        return max(self._runtime.clock(), *[chain.state.timestamp for chain in self._siblings])
+
     def submit(self, command: Command) -> Any:
         """Commit a command and return its result.
 
@@ -304,7 +312,7 @@ class Chain:
         ``one_by_one``: encode the events of each command alone, so that a command whose events cannot be encoded does
         not affect the others either.
         """
-        state = begin_entry(self.state, self._now())
+        state = begin_entry(self.state, self.now())
         events: list[Event] = []
         for waiter in waiters:
             try:
@@ -327,7 +335,7 @@ class Chain:
         return _Attempt(entry, Claim(keys.entry(self.number, entry.sequence), data), state)
 
     def _entry(self, state: State, events: list[Event]) -> Entry:
-        return Entry(
+        return Entry.model_construct(  # It is validated when it is encoded.
             sequence=state.sequence,
             entry_id=self._runtime.new_id(),
             writer_id=self._writer_id,

@@ -80,9 +80,6 @@ class Coordinator:
                 from there.
             TxnStoreError: Another subclass of it: the command is refused.
         """
-        if len(self._chains) == 1:
-            answer = self._chains[0].submit(command)
-            return answer.producer if isinstance(answer, Kept) else answer
         match command:
             case InitProducer():
                 return self._init(command)

@@ -15,7 +15,7 @@ from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.copies import copy_all, finish_deletions, has_stale_copies
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions.commands import AbortTxn
-from txnstore.core.transactions.model import Transaction
+from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.core.transactions.table import unfinished_of
 from txnstore.core.view import View
 from txnstore.errors import TxnStoreError
@@ -65,7 +65,7 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
             except TxnStoreError as error:
                 failed.append((name, str(error)))
             else:
-                (finished if txn.outcome is not None else aborted).append(name)
+                (finished if txn.state in DECIDED else aborted).append(name)
     topics = finish_deletions(chains, view)
     topics += copy_all(chains) if has_stale_copies(view) else 0
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
@@ -82,7 +82,7 @@ def abandoned(view: View, producer_ids: Iterable[int], now: int) -> list[Transac
         if txn is None:
             continue
         at = max(now, view.states[chain_of_producer(producer_id)].timestamp)
-        if txn.expired(at) or (txn.outcome is not None and txn.updated_at + FINISH_AFTER_MS < at):
+        if txn.expired(at) or (txn.state in DECIDED and txn.updated_at + FINISH_AFTER_MS < at):
             found[producer_id] = txn
     return [found[producer_id] for producer_id in sorted(found)]
 
@@ -100,7 +100,7 @@ def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> No
 
 
 def _is_abandoned(txn: Transaction, now: int) -> bool:
-    return txn.outcome is not None or txn.expired(now)
+    return txn.state in DECIDED or txn.expired(now)
 
 
 def _end(coordinator: Coordinator, txn: Transaction) -> None:

@@ -26,7 +26,7 @@ from txnstore.core.routing import (
     chain_of_transactional_id,
 )
 from txnstore.core.state import State
-from txnstore.core.transactions.model import Transaction
+from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.errors import UnknownTopicOrPartitionError
 
 K = TypeVar("K")
@@ -158,10 +158,10 @@ class View:
         open_txns, aborted = partition.open_txns, partition.aborted
         for producer_id, first in sorted(partition.open_txns.items()):
             txn = self.owner(producer_id)
-            if txn is None or txn.outcome is None:
+            if txn is None or txn.state not in DECIDED:
                 continue
             open_txns = open_txns.remove(producer_id)
-            if txn.outcome is Outcome.ABORT:
+            if DECIDED[txn.state] is Outcome.ABORT:
                 last = partition.high_watermark - 1
                 aborted = (*aborted, AbortedTxn(producer_id, first, last, partition.last_stable_offset))
         if open_txns is partition.open_txns:
@@ -234,8 +234,8 @@ class _Groups(Mapping[str, Group]):
         group = self._view.states[chain_of_group(name, self._view.chains)].groups[name]
         for producer_id in sorted(group.pending):
             txn = self._view.owner(producer_id)
-            if txn is not None and txn.outcome is not None:
-                group = decided_offsets(group, producer_id, txn.epoch + 1, txn.outcome)
+            if txn is not None and txn.state in DECIDED:
+                group = decided_offsets(group, producer_id, txn.epoch + 1, DECIDED[txn.state])
         return group
 
     def __iter__(self) -> Iterator[str]:

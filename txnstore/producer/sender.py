@@ -29,11 +29,10 @@ from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch, Upload, Waiter, rounds
 from txnstore.producer.fencing import refusal
 from txnstore.producer.linger import Linger
-from txnstore.producer.outcomes import Outcomes, failure_of
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import Pending, TransactionManager
 from txnstore.producer.transaction_state import State
-from txnstore.producer.upload import Uploader
+from txnstore.producer.upload import Outcomes, Uploader, failure_of
 
 
 class Sender:
@@ -116,7 +115,7 @@ class Sender:
     def _announce(self) -> None:
         """Add partitions and groups of other chains to the transaction while their segments are uploaded (ADD-01)."""
         manager = self._manager
-        if manager.transactional and len(self._connection.chains) > 1:
+        if manager.transactional and self._connection.several_chains:
             partitions = self.accumulator.sealed_partitions
             if self._connection.coordinator.announce(manager.identity, partitions, manager.groups):
                 manager.started = True
@@ -198,7 +197,7 @@ class Sender:
                     continue
             return
         # With several chains a part of the command may be written, so the transaction has to be aborted there.
-        manager.started = manager.started or len(self._connection.chains) > 1
+        manager.started = manager.started or self._connection.several_chains
         self.outcomes.fail_and_forget(pending.uploads, error)
         self.fail(error)
 

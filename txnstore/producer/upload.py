@@ -1,8 +1,9 @@
-"""Uploads: a batch becomes a segment that is encoded, named, uploaded, and described for the chain."""
+"""Sealed batches: each becomes a segment that is uploaded and described for the chain, and has one outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,9 +14,10 @@ from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import TopicPartition
-from txnstore.errors import StorageError, StorageRefusedError
+from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import Upload
+from txnstore.producer.batches import Batch, Upload
+from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import fill_timestamps, timestamp_range
@@ -183,7 +185,7 @@ class Uploader:
         if upload.ended or upload.abandoned:
             return
         connection, batch = self._connection, upload.batch
-        runtime, chain_time = connection.runtime, connection.chains.timestamp
+        runtime, chain_time = connection.runtime, connection.chain.now()
         try:
             table = batch.table(runtime.clock(), self._accumulator.row_format(batch))
             if table.num_rows != batch.rows:  # pragma: no cover - another thread has just uploaded it
@@ -207,3 +209,63 @@ class Uploader:
             finally:
                 if upload.task.done() and not upload.ended:
                     upload.task = None  # An interrupt ended it: it is done again.
+
+
+class Outcomes:
+    """Settled batches whose callbacks have not been called, and failures that no call has reported.
+
+    Attributes:
+        failed: The failed batches that no call of the application has reported yet, with their errors.
+    """
+
+    def __init__(self, manager: TransactionManager, accumulator: RecordAccumulator) -> None:
+        self._manager = manager
+        self._accumulator = accumulator
+        self._told: deque[Batch] = deque()
+        self.failed: list[tuple[Batch, Exception]] = []
+
+    def fail_and_forget(self, uploads: Sequence[Upload], error: Exception) -> None:
+        """Fail the batches of these uploads and remove them from the accumulator."""
+        self.fail(uploads, error)
+        for upload in uploads:  # An upload that was abandoned before it began has not left the buffer.
+            self._accumulator.released(upload)
+        self._accumulator.forget(uploads)
+
+    def fail(self, uploads: Sequence[Upload], error: Exception) -> None:
+        """Fail the batches of these uploads that are not settled."""
+        for upload in uploads:
+            if not upload.batch.settled:
+                upload.batch.fail(error)
+                self.failed.append((upload.batch, error))
+        self.settled([upload.batch for upload in uploads])
+
+    def settled(self, batches: Sequence[Batch]) -> None:
+        """Queue the callbacks of settled batches for :meth:`tell`."""
+        self._told += batches
+
+    def heard(self) -> None:
+        """Forget the failures that the current call reports. The caller holds the sender's turn.
+
+        A failure after that is reported by the next call.
+        """
+        self.failed.clear()
+
+    def tell(self) -> None:
+        """Call the done callbacks of settled batches. The caller must hold no lock."""
+        while not self._manager.forked:
+            try:
+                batch = self._told.popleft()
+            except IndexError:
+                return
+            try:
+                batch.call_back()
+            except BaseException:
+                self._told.appendleft(batch)
+                raise
+
+
+def failure_of(error: BaseException) -> Exception:
+    """The error of records that ``error`` keeps from being written; an interrupt is replaced by an exception."""
+    if isinstance(error, Exception):
+        return error
+    return TransactionAbortedError("the call that sent this record was interrupted before the record was written")

@@ -21,7 +21,7 @@ class RetryingStore:
 
     It retries errors whose class is ``retriable``, with exponential backoff and full jitter: the wait before attempt
     *k* + 1 is drawn from [0, min(cap_s, base_s · 2^(k-1))] seconds. It passes ``put_if_absent`` on once: only
-    :class:`~txnstore.storage.claim.Claim` can resolve an unknown outcome.
+    :class:`~txnstore.storage.base.Claim` can resolve an unknown outcome.
 
     Args:
         inner: The store that the calls are forwarded to.

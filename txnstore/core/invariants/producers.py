@@ -10,7 +10,7 @@ from txnstore.core.log.model import WINDOW, BatchMetadata, Partition, next_seque
 from txnstore.core.model import NO_PRODUCER, sorted_items
 from txnstore.core.routing import first_producer_id
 from txnstore.core.state import State
-from txnstore.core.transactions.model import MAX_EPOCH
+from txnstore.core.transactions.model import DECIDED, MAX_EPOCH
 
 
 def producer_windows_sound(state: State) -> Iterator[str]:
@@ -50,7 +50,7 @@ def epochs_known_to_coordinator(state: State) -> Iterator[str]:
             txn = state.transactions.get(name)
             limit = MAX_EPOCH + 1
             if txn is not None and txn.producer_id == producer_id:
-                limit = txn.epoch + (txn.outcome is not None)  # A decision includes the markers of this chain.
+                limit = txn.epoch + (txn.state in DECIDED)  # A decision includes the markers of this chain.
             if not 0 <= producer.epoch <= limit:
                 yield f"{tp}: producer id {producer_id} of {name!r} is at epoch {producer.epoch}, above {limit}"
 

@@ -12,6 +12,7 @@ from txnstore.core.invariants.common import offsets_of
 from txnstore.core.log.model import AbortedTxn, Partition
 from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.state import State
+from txnstore.core.transactions.model import DECIDED
 
 
 def ends_never_go_back(before: State, after: State) -> Iterator[str]:
@@ -87,7 +88,7 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
             continue
         if new.producer_id == old.producer_id and new.epoch < old.epoch:
             yield f"transactional id {name!r}: the epoch went back from {old.epoch} to {new.epoch}"
-        reserved = old.outcome is not None and new.producer_id == old.next_producer_id
+        reserved = old.state in DECIDED and new.producer_id == old.next_producer_id
         if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not reserved:
             yield f"transactional id {name!r}: producer id {new.producer_id} was granted before"
     for tp, log, later in _logs(before, after):
@@ -101,9 +102,9 @@ def decisions_never_change(before: State, after: State) -> Iterator[str]:
     """A transaction is decided once, and completes with the decided outcome (END-01)."""
     for name, old in sorted_items(before.transactions):
         new = after.transactions.get(name)
-        if old.outcome is None or new is None or new is old:
+        if old.state not in DECIDED or new is None or new is old:
             continue
-        same = new.outcome is old.outcome and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)
+        same = new.state is old.state and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)
         followed = (new.producer_id, new.epoch) == (old.next_producer_id, old.next_epoch)
         if not same and not followed:
             yield f"transactional id {name!r} changed from {old.state.name} to {new.state.name} at epoch {new.epoch}"

@@ -9,7 +9,7 @@ from txnstore.core.log.model import Batch, Partition
 from txnstore.core.model import sorted_items
 from txnstore.core.routes import chains_of
 from txnstore.core.state import State, leads_partition
-from txnstore.core.transactions.model import MAX_EPOCH, Transaction, TxnState
+from txnstore.core.transactions.model import DECIDED, MAX_EPOCH, Transaction, TxnState
 
 
 def transactions_well_formed(state: State) -> Iterator[str]:
@@ -19,7 +19,7 @@ def transactions_well_formed(state: State) -> Iterator[str]:
         if txn.state is TxnState.ONGOING:
             if txn.started_at is None:
                 yield f"{where} is ONGOING, but has no start time"
-        elif txn.outcome is not None:
+        elif txn.state in DECIDED:
             if chains_of(txn, state.chains) <= {state.chain}:
                 yield f"{where} is {txn.state.name}, but no other chain takes part"
         elif txn.state not in (TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT):
@@ -42,7 +42,7 @@ def open_transactions_listed(state: State) -> Iterator[str]:
 def open_transactions_hold_the_lso(state: State) -> Iterator[str]:
     """The first offset of an open transaction is in the table that bounds the LSO (OBJ-19 I1, I2)."""
     for txn in transactions_of(state):
-        for tp in sorted(txn.partitions) if txn.outcome is None else ():
+        for tp in sorted(txn.partitions) if txn.state not in DECIDED else ():
             if not leads_partition(state, tp):
                 continue
             partition = state.partition(tp)

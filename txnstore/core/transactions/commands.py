@@ -17,7 +17,7 @@ class InitProducer:
 
     Answered with a :class:`~txnstore.core.model.ProducerIdentity`; or with :class:`Unfinished`, if a decided
     transaction must be completed in other chains first: complete it and repeat the command; or with :class:`Kept`, if
-    the open transaction is kept.
+    the open transaction is kept and other chains have to fence its older epochs.
 
     Attributes:
         transactional_id: The transactional id; None for an idempotent producer.

@@ -6,9 +6,9 @@ from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity
 from txnstore.core.state import Draft
 from txnstore.core.transactions.commands import InitProducer, Kept, Unfinished
 from txnstore.core.transactions.events import ProducerInitialized
-from txnstore.core.transactions.model import MAX_EPOCH, Transaction, TxnState
+from txnstore.core.transactions.model import COMPLETED, MAX_EPOCH, Transaction, TxnState
 from txnstore.core.transactions.rules import decide_end
-from txnstore.core.transactions.table import COMPLETED, fenced, following, is_last, unfinished_of
+from txnstore.core.transactions.table import fenced, following, is_last, unfinished_of
 from txnstore.errors import InvalidPidMappingError, InvalidTxnStateError, InvalidTxnTimeoutError
 
 #: Kafka's ``transaction.max.timeout.ms``.
@@ -85,8 +85,8 @@ def _grant(draft: Draft, command: InitProducer, producer_id: int, epoch: int) ->
     return ProducerIdentity(producer_id, epoch, command.transactional_id)
 
 
-def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> Kept:
-    """Grant the next epoch and keep the prepared transaction open (TPC-04)."""
+def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> ProducerIdentity | Kept:
+    """Grant the next epoch and keep the prepared transaction open (TPC-04); other chains have to fence the old one."""
     if txn.epoch >= MAX_EPOCH:
         msg = f"the prepared transaction {txn.transactional_id!r} has no epoch left for another instance: abort it"
         raise InvalidTxnStateError(msg)
@@ -100,4 +100,6 @@ def _keep(draft: Draft, command: InitProducer, txn: Transaction) -> Kept:
         ),
     )
     identity = ProducerIdentity(txn.producer_id, txn.epoch + 1, txn.transactional_id)
+    if draft.state.chains == 1:
+        return identity
     return Kept(identity, tuple(sorted(txn.partitions)), tuple(sorted(txn.groups)))

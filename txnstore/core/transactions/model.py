@@ -46,8 +46,10 @@ VALID_PREVIOUS_STATES: dict[TxnState, frozenset[TxnState]] = {
     TxnState.PREPARE_EPOCH_FENCE: frozenset({TxnState.ONGOING}),
 }
 
-#: The states of a decided transaction that is not completed.
-_DECIDED = {TxnState.PREPARE_COMMIT: Outcome.COMMIT, TxnState.PREPARE_ABORT: Outcome.ABORT}
+#: The states of a transaction that is decided and not completed, with its outcome.
+DECIDED = {TxnState.PREPARE_COMMIT: Outcome.COMMIT, TxnState.PREPARE_ABORT: Outcome.ABORT}
+#: The states of a completed transaction, with its outcome.
+COMPLETED = {TxnState.COMPLETE_COMMIT: Outcome.COMMIT, TxnState.COMPLETE_ABORT: Outcome.ABORT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,6 @@ class Transaction:
     def data_epoch(self) -> int:
         """The epoch of the batches of the open transaction."""
         return self.epoch if self.held == NO_PRODUCER else self.held
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """The outcome of a decided transaction that is not completed; else None."""
-        return _DECIDED.get(self.state)
 
     @property
     def expires_at(self) -> int | None:

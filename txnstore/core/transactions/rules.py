@@ -42,7 +42,7 @@ from txnstore.core.transactions.events import (
     TxnPrepared,
     VersionRecorded,
 )
-from txnstore.core.transactions.model import MAX_EPOCH, VALID_PREVIOUS_STATES, Transaction, TxnState
+from txnstore.core.transactions.model import DECIDED, MAX_EPOCH, VALID_PREVIOUS_STATES, Transaction, TxnState
 from txnstore.core.transactions.table import (
     fenced,
     following,
@@ -125,7 +125,7 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
         msg = "only a transactional producer joins a transaction"
         raise InvalidTxnStateError(msg)
     txn = draft.state.transactions[transactional_id]
-    if txn.outcome is not None:
+    if txn.state in DECIDED:
         raise still_ending(txn)
     if txn.held != NO_PRODUCER and (command.batches or command.offsets or isinstance(command, Append)):
         msg = f"transaction {transactional_id!r} is prepared for an external coordinator and takes no more data"
@@ -173,7 +173,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     """
     producer = command.producer
     txn = transaction_of(draft.state, producer)
-    if txn.outcome is not None or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
+    if txn.state in DECIDED or (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
         return _repeated_end(draft.state, txn, command)
     if knows_version(txn, command.versions):
         return _repeated_version(draft, txn)
@@ -204,7 +204,7 @@ def _repeated_version(draft: Draft, txn: Transaction) -> Ended:
 def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     """The answer to a repeated end: that of the first attempt, with the next identity (TV2-02, TV2-03)."""
     producer = command.producer
-    if txn.outcome is not None and (producer.producer_id, producer.epoch) == following(txn):
+    if txn.state in DECIDED and (producer.producer_id, producer.epoch) == following(txn):
         raise still_ending(txn)
     outcome = outcome_of(txn, producer)
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
@@ -265,14 +265,14 @@ def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished |
 def complete(draft: Draft, decided: Unfinished) -> None:
     """Emit the completion of a decided transaction; nothing if it is completed."""
     txn = draft.state.transactions.get(decided.transactional_id)
-    if txn is None or txn.outcome is None or (txn.producer_id, txn.epoch) != (decided.producer_id, decided.epoch):
+    if txn is None or txn.state not in DECIDED or (txn.producer_id, txn.epoch) != (decided.producer_id, decided.epoch):
         return
     draft.emit(
         TxnCompleted(
             transactional_id=txn.transactional_id,
             producer_id=txn.producer_id,
             epoch=txn.epoch,
-            outcome=txn.outcome,
+            outcome=DECIDED[txn.state],
             next_producer_id=txn.next_producer_id,
             next_epoch=txn.next_epoch,
         ),

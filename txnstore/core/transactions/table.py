@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from txnstore.core.fences import with_fence
 from txnstore.core.model import NO_PRODUCER, Map, Outcome, ProducerIdentity
@@ -17,11 +18,8 @@ from txnstore.core.transactions.events import (
     TxnPrepared,
     VersionRecorded,
 )
-from txnstore.core.transactions.model import Transaction, TxnState
+from txnstore.core.transactions.model import COMPLETED, DECIDED, Transaction, TxnState
 from txnstore.errors import ConcurrentTransactionsError, InvalidPidMappingError, ProducerFencedError
-
-#: The states of a completed transaction, with its outcome.
-COMPLETED = {TxnState.COMPLETE_COMMIT: Outcome.COMMIT, TxnState.COMPLETE_ABORT: Outcome.ABORT}
 
 
 def was_decided(txn: Transaction, command: EndTxn) -> bool:
@@ -38,20 +36,21 @@ def knows_version(txn: Transaction, versions: Iterable[tuple[str, int]]) -> bool
 def outcome_of(txn: Transaction, producer: ProducerIdentity) -> Outcome | None:
     """The outcome of the transaction of this producer id and epoch; None if it is not decided or not the last one."""
     identity = (producer.producer_id, producer.epoch)
-    if txn.outcome is not None and identity == (txn.producer_id, txn.epoch):
-        return txn.outcome
+    if txn.state in DECIDED and identity == (txn.producer_id, txn.epoch):
+        return DECIDED[txn.state]
     return COMPLETED.get(txn.state) if is_last(txn, identity) else None
 
 
 def unfinished_of(txn: Transaction) -> Unfinished | None:
     """The transaction, if it is decided and not completed; else None."""
-    if txn.outcome is None:
+    outcome = DECIDED.get(txn.state)
+    if outcome is None:
         return None
     return Unfinished(
         txn.transactional_id,
         txn.producer_id,
         txn.epoch,
-        txn.outcome,
+        outcome,
         tuple(sorted(txn.partitions)),
         tuple(sorted(txn.groups)),
         tuple((name, topic_id) for name in sorted(txn.topic_ids) for topic_id in txn.topic_ids[name]),
@@ -77,7 +76,7 @@ def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
     if txn is None:
         msg = f"transactional id {producer.transactional_id!r} does not exist: it was never initialized, or has expired"
         raise InvalidPidMappingError(msg)
-    if txn.outcome is not None and (producer.producer_id, producer.epoch) == following(txn):
+    if txn.state in DECIDED and (producer.producer_id, producer.epoch) == following(txn):
         raise still_ending(txn)
     if state.transactional_ids.get(producer.producer_id) != txn.transactional_id:
         msg = f"transactional id {txn.transactional_id!r} maps to producer id {txn.producer_id}, not "
@@ -88,13 +87,13 @@ def transaction_of(state: State, producer: ProducerIdentity) -> Transaction:
 def next_identity(state: State, producer: ProducerIdentity) -> ProducerIdentity:
     """The identity of the producer after its transaction is completed."""
     txn = state.transactions[producer.transactional_id or ""]
-    producer_id, epoch = following(txn) if txn.outcome is not None else (txn.producer_id, txn.epoch)
+    producer_id, epoch = following(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
     return ProducerIdentity(producer_id, epoch, txn.transactional_id)
 
 
 def following(txn: Transaction) -> tuple[int, int]:
     """The (producer id, epoch) that follows a decided transaction; (-1, -1) if it is not decided."""
-    return (txn.next_producer_id, txn.next_epoch) if txn.outcome is not None else (NO_PRODUCER, NO_PRODUCER)
+    return (txn.next_producer_id, txn.next_epoch) if txn.state in DECIDED else (NO_PRODUCER, NO_PRODUCER)
 
 
 def is_last(txn: Transaction, identity: tuple[int, int]) -> bool:
@@ -141,34 +140,34 @@ def _producer_initialized(state: State, event: ProducerInitialized) -> State:
     return _with_transaction(state, txn)
 
 
-def _with_transaction(state: State, txn: Transaction) -> State:
+def _with_transaction(state: State, txn: Transaction, next_producer_id: int = 0) -> State:
+    """The state with the transaction, and with producer ids granted up to ``next_producer_id``."""
     return replace(
         state,
         transactions=state.transactions.insert(txn.transactional_id, txn),
         transactional_ids=state.transactional_ids.insert(txn.producer_id, txn.transactional_id),
+        next_producer_id=max(state.next_producer_id, next_producer_id),
     )
 
 
-def _begun(state: State, transactional_id: str) -> Transaction:
-    """The transaction as ongoing; its timeout starts with its first partition or group (ADD-02)."""
-    txn = state.transactions[transactional_id]
-    if txn.state is TxnState.ONGOING:
-        return replace(txn, updated_at=state.timestamp)
-    return replace(txn, state=TxnState.ONGOING, started_at=state.timestamp, updated_at=state.timestamp)
+def _joined(state: State, txn: Transaction, **changes: Any) -> State:
+    """The state in which the transaction is ongoing; its timeout starts with its first partition or group (ADD-02)."""
+    started_at = txn.started_at if txn.state is TxnState.ONGOING else state.timestamp
+    txn = replace(txn, state=TxnState.ONGOING, started_at=started_at, updated_at=state.timestamp, **changes)
+    return _with_transaction(state, txn)
 
 
 def _partitions_added(state: State, event: PartitionsAdded) -> State:
-    txn = _begun(state, event.transactional_id)
+    txn = state.transactions[event.transactional_id]
     topic_ids = txn.topic_ids
     for name, topic_id in event.topic_ids.items():
         topic_ids = topic_ids.insert(name, tuple(sorted({*topic_ids.get(name, ()), topic_id})))
-    partitions = txn.partitions | frozenset(event.partitions)
-    return _with_transaction(state, replace(txn, partitions=partitions, topic_ids=topic_ids))
+    return _joined(state, txn, partitions=txn.partitions.union(event.partitions), topic_ids=topic_ids)
 
 
 def _offsets_added(state: State, event: OffsetsAdded) -> State:
-    txn = _begun(state, event.transactional_id)
-    return _with_transaction(state, replace(txn, groups=txn.groups | {event.group}))
+    txn = state.transactions[event.transactional_id]
+    return _joined(state, txn, groups=txn.groups | {event.group})
 
 
 def _txn_held(state: State, event: TxnHeld) -> State:
@@ -187,34 +186,30 @@ def _txn_prepared(state: State, event: TxnPrepared) -> State:
         next_epoch=event.next_epoch,
         updated_at=state.timestamp,
     )
-    state = replace(state, next_producer_id=max(state.next_producer_id, event.next_producer_id + 1))
-    return _with_transaction(state, txn)
+    return _with_transaction(state, txn, event.next_producer_id + 1)
 
 
 def _txn_completed(state: State, event: TxnCompleted) -> State:
     txn = state.transactions[event.transactional_id]
     rotated = event.next_producer_id != txn.producer_id
     completed = TxnState.COMPLETE_COMMIT if event.outcome is Outcome.COMMIT else TxnState.COMPLETE_ABORT
-    state = replace(state, next_producer_id=max(state.next_producer_id, event.next_producer_id + 1))
-    return _with_transaction(
-        state,
-        replace(
-            txn,
-            producer_id=event.next_producer_id,
-            epoch=event.next_epoch,
-            last_epoch=event.epoch,
-            previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
-            next_producer_id=NO_PRODUCER,
-            next_epoch=NO_PRODUCER,
-            held=NO_PRODUCER,
-            state=completed,
-            partitions=frozenset(),
-            groups=frozenset(),
-            topic_ids=Map(),
-            started_at=None,
-            updated_at=state.timestamp,
-        ),
+    txn = replace(
+        txn,
+        producer_id=event.next_producer_id,
+        epoch=event.next_epoch,
+        last_epoch=event.epoch,
+        previous_producer_id=txn.producer_id if rotated else NO_PRODUCER,
+        next_producer_id=NO_PRODUCER,
+        next_epoch=NO_PRODUCER,
+        held=NO_PRODUCER,
+        state=completed,
+        partitions=frozenset(),
+        groups=frozenset(),
+        topic_ids=Map(),
+        started_at=None,
+        updated_at=state.timestamp,
     )
+    return _with_transaction(state, txn, event.next_producer_id + 1)
 
 
 def _version_recorded(state: State, event: VersionRecorded) -> State:
