@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.shell import runtime
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.log import Chain
@@ -136,7 +136,7 @@ def _merge(state: State, tp: TopicPartition) -> ReplaceSegments:
 def test_checkpoint_at_any_entry_equals_folded_state(steps: list[Step], every: int) -> None:
     """PST-02, LSO-10."""
     objects, clock = MemoryStore(), ManualClock()
-    with ThreadPoolExecutor(4) as pool:
+    with InlineExecutor() as pool:
 
         def opened(hint: bytes | None = None) -> Chain:
             chain = Chain(objects, 0, runtime(clock), pool, checkpoint_every=every)

@@ -84,21 +84,20 @@ def _marker_written(state: State, event: MarkerWritten) -> State:
     aborted = partition.aborted
     first_offset = partition.open_txns.get(event.producer_id)
     open_txns = partition.open_txns.discard(event.producer_id)
-    after = replace(
-        partition,
-        high_watermark=event.offset + 1,
-        open_txns=open_txns,
-        producers=partition.producers.insert(
-            event.producer_id,
-            ProducerState(epoch=event.epoch, last_timestamp=state.timestamp),
-        ),
-    )
+    ended = ProducerState(epoch=event.epoch, last_timestamp=state.timestamp)
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
     if is_foreign(state, event.producer_id):
         state = with_fence(state, event.producer_id, event.epoch)
-    return with_partition(state, tp, replace(after, aborted=aborted))
+    after = replace(
+        partition,
+        high_watermark=event.offset + 1,
+        open_txns=open_txns,
+        producers=partition.producers.insert(event.producer_id, ended),
+        aborted=aborted,
+    )
+    return with_partition(state, tp, after)
 
 
 def _producer_fenced(state: State, event: ProducerFenced) -> State:
