@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from txnstore.core.model import TopicPartition
 
 
+_OFFSET_COLUMNS = ["topic", "partition", "offset", "end", "lag", "blocked", "pending", "committed_at", "metadata"]
+
+
 @click.group()
 def group() -> None:
     """List, show, reset and delete consumer groups."""
@@ -45,12 +48,13 @@ def show(app: App, name: str) -> None:
     with app.open(read_only=True) as store:
         found = store.group(name)
     members, offsets = _members(found), _offsets(found)
+    app.out.blocked(position.blocked for position in found.positions if position.blocked is not None)
     if app.out.as_json:
         app.out.record({**_summary(found), "lag": found.lag, "members": members, "offsets": offsets})
         return
     app.out.record({**_summary(found), "lag": found.lag})
     app.out.rows(members, ["member_id", "instance_id", "assigned", "waits_for", "expires_at"])
-    app.out.rows(offsets, ["topic", "partition", "offset", "end", "lag", "pending", "committed_at", "metadata"])
+    app.out.rows(offsets, _OFFSET_COLUMNS)
 
 
 @group.command("reset-offsets")
@@ -162,6 +166,8 @@ def _offsets(found: GroupDescription) -> list[dict[str, Any]]:
             "offset": position.offset,
             "end": position.end,
             "lag": position.lag,
+            "high_watermark": position.high_watermark,
+            "blocked": position.blocked.records if position.blocked is not None else 0,
             "pending": position.pending,
             "committed_at": instant(position.committed_at),
             "metadata": position.metadata,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from txnstore.core.blocked import BlockedPartition
+
 
 class Advance(Protocol):
     """Updates a progress bar."""
@@ -114,6 +116,14 @@ class Output:
     def warning(self, message: str) -> None:
         """Print a warning, in one line, to standard error."""
         print(f"warning: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+    def blocked(self, partitions: Iterable[BlockedPartition]) -> None:
+        """Warn of records that wait behind open transactions, one line for each transaction."""
+        from txnstore.read.blocked import describe
+        from txnstore.runtime import wall_clock_ms
+
+        for text in describe(partitions, wall_clock_ms(), read_only=True).values():
+            self.warning(text)
 
     def error(self, message: str, advice: str = "") -> None:
         """Print an error with advice, in one line, to standard error."""

@@ -132,15 +132,15 @@ def abort(app: App, transactional_id: str | None, partition: str | None, produce
 @txn.command("find-hanging")
 @click.option("--topic", help="Only partitions of this topic, and groups with pending offsets in it.")
 @click.option(
-    "--late", type=Duration(), default="5m", show_default=True, help="The time past its timeout before one is hanging."
+    "--late", type=Duration(), default="5m", show_default=True, help="The time past its timeout before one hangs."
 )
 @shared_options()
 @pass_app
 def find_hanging(app: App, topic: str | None, late: float) -> None:
     """Show open data in partitions, and pending offsets of groups, of hanging transactions.
 
-    A transaction is hanging if its coordinator does not know it, or if it is long past its timeout. `recover` completes
-    those past their timeout; `txn abort` ends the others.
+    A transaction is hanging if its coordinator does not know it, if it is long past its timeout, or if it is past its
+    timeout and readers wait for it. `recover` aborts those past their timeout; `txn abort` ends the others.
     """
     with app.open(read_only=True) as store:
         found = store.find_hanging(topic, late)

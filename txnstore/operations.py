@@ -81,11 +81,13 @@ class Operations:
         return admin.describe_producers(self._connection.view(), TopicPartition(topic, partition))
 
     def find_hanging(self, topic: str | None = None, late: float = admin.LATE) -> list[HangingTransaction]:
-        """Hanging transactions: unknown to their coordinator, or long past their timeout (ADM-04).
+        """Hanging transactions: unknown to their coordinator, long past their timeout, or past it and blocking readers.
+
+        See ADM-04. The reason of each is in the result.
 
         Args:
             topic: Only in its partitions, and pending offsets of these.
-            late: Seconds past its timeout after which an open transaction is late.
+            late: Seconds past its timeout after which an open transaction is late, also if it blocks no reader.
         """
         return admin.find_hanging(self._connection, topic, late)
 

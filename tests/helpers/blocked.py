@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+
+from tests.helpers.connections import connection_of
 from tests.helpers.reading import T0, append, begin
+from txnstore import BlockedReadWarning
 from txnstore.core.model import TopicPartition
-from txnstore.store import Store
+from txnstore.runtime import Runtime
+from txnstore.store import Store, open_on
+from txnstore.testing import ManualClock
 
 #: The records that wait.
 WAITING = [f"waits-{number}" for number in range(40)]
@@ -17,3 +24,16 @@ def hold_back(store: Store, name: str = "dead", tp: TopicPartition = T0) -> None
     """A producer whose process dies with flushed records in an open transaction, then 40 records of another one."""
     begin(store, name, "undecided", tp=tp)
     append(store, *WAITING, tp=tp)
+
+
+def warned(call: Callable[[], object]) -> list[warnings.WarningMessage]:
+    """The warnings of blocked reads that a call issues."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", BlockedReadWarning)
+        call()
+    return [each for each in found if each.category is BlockedReadWarning]
+
+
+def reader_of(store: Store, clock: ManualClock) -> Store:
+    """The same store, opened read_only by another process."""
+    return open_on(connection_of(store).objects.inner, read_only=True, runtime=Runtime(clock, clock.sleep))

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back
+from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back, reader_of, warned
 from tests.helpers.connections import connection_of
-from tests.helpers.reading import T0, T1, abort, append, begin, commit, kinds, new_store, scanned
+from tests.helpers.reading import (
+    T0,
+    T1,
+    abort,
+    append,
+    begin,
+    commit,
+    kinds,
+    new_store,
+    scanned,
+)
 from txnstore import BlockedPartition, BlockedReadWarning
+from txnstore.connection import open_to_read
 from txnstore.core.invariants.check import check_view
 from txnstore.errors import InvalidProducerEpochError
 from txnstore.producer import Producer
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on, open_on
+from txnstore.store import Store, create_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 
@@ -64,10 +74,6 @@ READERS = pytest.mark.parametrize(
 Read = Callable[[Store], list[str]]
 
 
-def _read_only(store: Store, clock: ManualClock) -> Store:
-    return open_on(connection_of(store).objects.inner, read_only=True, runtime=Runtime(clock, clock.sleep))
-
-
 @READERS
 def test_lso_19_every_reader_ends_an_expired_transaction_that_hides_records(
     store: Store, clock: ManualClock, read: Read
@@ -89,7 +95,7 @@ def test_lso_19_every_reader_ends_an_expired_transaction_that_hides_records(
 def test_reader_that_may_not_write_tells_who_does(store: Store, clock: ManualClock, read: Read) -> None:
     hold_back(store)
     clock.advance(LATER_MS)
-    reader = _read_only(store, clock)
+    reader = reader_of(store, clock)
     with pytest.warns(BlockedReadWarning, match="read_only and cannot abort it; `txnstore recover`"):
         assert read(reader) == []
     assert read(store) == WAITING
@@ -218,24 +224,17 @@ def test_partitions_table_shows_what_waits(one: Store, clock: ManualClock) -> No
 # The warning ----------------------------------------------------------------------------------------------------------
 
 
-def _warned(call: Callable[[], object]) -> list[warnings.WarningMessage]:
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", BlockedReadWarning)
-        call()
-    return [each for each in found if each.category is BlockedReadWarning]
-
-
 def test_warning_comes_once_per_store_and_cause(one: Store, clock: ManualClock) -> None:
     hold_back(one)
-    assert len(_warned(lambda: scanned(one))) == 1
-    assert _warned(lambda: (scanned(one), _by_sql(one), one.scan("t"))) == []
+    assert len(warned(lambda: scanned(one))) == 1
+    assert warned(lambda: (scanned(one), _by_sql(one), one.scan("t"))) == []
     hold_back(one, "another", T1)
-    assert len(_warned(lambda: scanned(one))) == 1
-    reader = _read_only(one, clock)
-    assert len(_warned(lambda: scanned(reader))) == 2
+    assert len(warned(lambda: scanned(one))) == 1
+    reader = reader_of(one, clock)
+    assert len(warned(lambda: scanned(reader))) == 2
     clock.advance(LATER_MS)
-    assert len(_warned(lambda: scanned(reader))) == 2, "past its timeout is another cause"
-    assert _warned(lambda: scanned(one)) == []
+    assert len(warned(lambda: scanned(reader))) == 2, "past its timeout is another cause"
+    assert warned(lambda: scanned(one)) == []
 
 
 def test_warning_names_records_partitions_and_times(one: Store, clock: ManualClock) -> None:
@@ -244,7 +243,7 @@ def test_warning_names_records_partitions_and_times(one: Store, clock: ManualClo
         producer.flush()
         append(one, "waits")
         append(one, "waits", tp=T1)
-        (found,) = _warned(lambda: scanned(one))
+        (found,) = warned(lambda: scanned(one))
     assert str(found.message) == (
         "2 committed records of t-0, t-1 cannot be read yet: waiting since 2023-11-14T22:13:20Z behind the open "
         "transaction of 'wide'. Unless it ends before, a reader that may write aborts it after 2023-11-14T22:14:20Z."
@@ -253,23 +252,50 @@ def test_warning_names_records_partitions_and_times(one: Store, clock: ManualClo
 
 def test_warning_points_at_the_code_of_the_caller(one: Store) -> None:
     hold_back(one)
-    (found,) = _warned(lambda: one.scan("t"))
+    (found,) = warned(lambda: one.scan("t"))
     assert found.filename == __file__
 
 
 def test_query_warns_of_the_topics_that_it_names(one: Store) -> None:
     one.create_topic("other")
     hold_back(one)
-    assert _warned(lambda: one.sql("select * from other")) == []
-    assert len(_warned(lambda: one.sql("select * from T"))) == 1
+    assert warned(lambda: one.sql("select * from other")) == []
+    assert len(warned(lambda: one.sql("select * from T"))) == 1
 
 
 def test_open_transaction_that_hides_nothing_is_no_cause(one: Store) -> None:
     append(one, "before")
     producer: Producer = begin(one, "busy", "undecided")
-    assert _warned(lambda: scanned(one)) == []
+    assert warned(lambda: scanned(one)) == []
     producer.abort_transaction()
 
 
 def test_snapshot_of_an_empty_store_blocks_nothing() -> None:
     assert Snapshot(connection_of(create_on(MemoryStore())).view()).blocked == ()
+
+
+def test_reader_checks_the_storage_before_its_first_write_only(clock: ManualClock) -> None:
+    """A job that only reads needs no permission to write; what it may not write it does not."""
+    inner = MemoryStore(clock=clock)
+    store = create_on(inner, runtime=Runtime(clock, clock.sleep))
+    store.create_topic("t")
+    producer = store.producer("dead", transaction_timeout=0.001)
+    producer.begin_transaction()
+    producer.send("t", b"undecided")
+    producer.flush()
+    append(store, "waits")
+    refused: list[str] = []
+
+    def refuse(n: int, operation: str, key: str) -> Fault | None:
+        if operation != "put_if_absent":
+            return None
+        refused.append(key.partition("/")[0])
+        return Fault.ERROR_BEFORE
+
+    with open_to_read(FaultStore(inner, refuse)) as reader:
+        view = reader.view()
+        assert refused == []
+        assert reader.unblocked(view) is view
+    assert set(refused) == {"_probe"}, "the chain was not written to"
+    with open_to_read(FaultStore(inner)) as reader:
+        assert reader.snapshot().blocked == ()

@@ -280,8 +280,8 @@ def test_groups_are_listed_and_shown(cli: Cli) -> None:
     (shown,) = cli.ok("group", "show", "g", "--json").lines
     assert shown["offsets"][0].pop("committed_at").endswith("Z")
     assert shown["offsets"][0] == {
-        "topic": "t", "partition": 0, "offset": 2, "end": 3, "lag": 1, "pending": False, "metadata": "",
-        "member_id": None,
+        "topic": "t", "partition": 0, "offset": 2, "end": 3, "lag": 1, "high_watermark": 3, "blocked": 0,
+        "pending": False, "metadata": "", "member_id": None,
     }  # fmt: skip
     with txnstore.open(cli.url) as store, store.consumer(["t"], group="g") as consumer:
         consumer.poll()

@@ -94,7 +94,7 @@ class HangingTransaction:
         last_timestamp: When it was last written to.
         transactional_id: The id of the producer, if it is known.
         reason: ``"unknown"``: no coordinator knows an open transaction of this producer with this partition or group.
-            ``"late"``: it is long past its timeout.
+            ``"late"``: it is long past its timeout. ``"expired"``: it is past its timeout, and readers wait for it.
         group: The group whose offsets cannot be looked up (OFF-09); None for open data.
     """
 

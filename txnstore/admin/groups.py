@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from txnstore.connection import Connection
+from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.groups.commands import DeleteGroup, ResetOffsets, TxnOffsets
 from txnstore.core.groups.membership import live_members
 from txnstore.core.groups.model import Group, Member, OffsetAndMetadata
@@ -53,8 +54,11 @@ class GroupPosition:
         offset: The next offset to read; None if nothing is committed.
         metadata: The text that was committed with it.
         committed_at: When, in milliseconds since the epoch.
-        end: The last stable offset of the partition.
+        end: The last stable offset of the partition, where ``read_committed`` reads end.
         lag: How many offsets the group is behind it (LSO-13).
+        high_watermark: The offset of the next record that is appended.
+        blocked: The committed records from ``end`` on, which wait for an open transaction and are not part of ``lag``;
+            None if there are none.
         pending: Whether an open transaction holds another offset.
         member_id: The member that reads the partition, if one does.
     """
@@ -65,6 +69,8 @@ class GroupPosition:
     committed_at: int | None
     end: int
     lag: int
+    high_watermark: int
+    blocked: BlockedPartition | None
     pending: bool
     member_id: str | None
 
@@ -222,7 +228,9 @@ def _positions(view: View, name: str, group: Group, members: list[Member]) -> li
     owners = {tp: member.member_id for member in members for tp in member.assigned}
     pending = {tp for offsets in group.pending.values() for tp in offsets}
     found = []
-    for tp in sorted({*group.offsets, *pending, *owners}):
+    tps = sorted({*group.offsets, *pending, *owners})
+    blocked = {part.tp: part for part in blocked_partitions(view, tps)}
+    for tp in tps:
         partition = view.partition(tp)
         if partition is None:
             continue
@@ -236,6 +244,8 @@ def _positions(view: View, name: str, group: Group, members: list[Member]) -> li
                 committed_at=group.offsets[tp].committed_at if value is not None else None,
                 end=end,
                 lag=max(0, end - max(value.offset if value is not None else 0, partition.log_start)),
+                high_watermark=partition.high_watermark,
+                blocked=blocked.get(tp),
                 pending=tp in pending,
                 member_id=owners.get(tp),
             )

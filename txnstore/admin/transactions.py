@@ -18,6 +18,7 @@ from txnstore.admin.descriptions import (
 from txnstore.chain.entries import newest, read_entry
 from txnstore.connection import Connection
 from txnstore.coordinator.coordinator import Coordinator
+from txnstore.core.blocked import blocked_partitions, known_transaction
 from txnstore.core.fences import fenced_epoch, lacks_markers
 from txnstore.core.history import Happened, steps_of
 from txnstore.core.log.model import Partition
@@ -127,7 +128,8 @@ def find_hanging(connection: Connection, topic: str | None = None, late: float =
     Args:
         connection: The connection to the store.
         topic: Only its partitions, and groups with pending offsets in it.
-        late: Seconds past its timeout after which an open transaction is late.
+        late: Seconds past its timeout after which an open transaction is late. One that readers wait for hangs as soon
+            as its timeout is over.
 
     Raises:
         UnknownTopicOrPartitionError: There is no such topic.
@@ -137,18 +139,19 @@ def find_hanging(connection: Connection, topic: str | None = None, late: float =
     if topic is not None and check_topic_name(topic) not in view.topics:
         msg = f"there is no topic {topic!r}"
         raise UnknownTopicOrPartitionError(msg)
-    limit = connection.runtime.clock() - late_ms
-    return [*_hanging_data(view, topic, limit), *_hanging_offsets(view, topic, limit)]
+    now = connection.runtime.clock()
+    return [*_hanging_data(view, topic, now, late_ms), *_hanging_offsets(view, topic, now, late_ms)]
 
 
-def _hanging_data(view: View, topic: str | None, limit: int) -> Iterator[HangingTransaction]:
+def _hanging_data(view: View, topic: str | None, now: int, late_ms: int) -> Iterator[HangingTransaction]:
+    blocked = {part.tp for part in blocked_partitions(view)}
     for tp in sorted(view.partitions):
         log = view.log(tp)
         if log is None or (topic is not None and tp.topic != topic):
             continue
         for producer_id, first_offset in sorted(log.open_txns.items(), key=lambda item: item[0]):
-            txn = view.owner(producer_id)
-            reason = _reason(txn, limit, known=txn is not None and tp in txn.partitions)
+            txn = known_transaction(view, tp, producer_id)
+            reason = _reason(txn, now, late_ms, blocks=tp in blocked)
             if reason is not None:
                 producer = log.producers[producer_id]
                 name = view.transactional_ids.get(producer_id)
@@ -157,13 +160,14 @@ def _hanging_data(view: View, topic: str | None, limit: int) -> Iterator[Hanging
                 )
 
 
-def _hanging_offsets(view: View, topic: str | None, limit: int) -> Iterator[HangingTransaction]:
+def _hanging_offsets(view: View, topic: str | None, now: int, late_ms: int) -> Iterator[HangingTransaction]:
     for group_id, group in sorted(view.groups.items()):
         for producer_id, pending in sorted(group.pending.items(), key=lambda item: item[0]):
             if topic is not None and all(tp.topic != topic for tp in pending):
                 continue
             txn = view.owner(producer_id)
-            reason = _reason(txn, limit, known=txn is not None and group_id in txn.groups)
+            known = txn if txn is not None and group_id in txn.groups else None
+            reason = _reason(known, now, late_ms, blocks=bool(pending))
             if reason is not None:
                 state = view.states[chain_of_group(group_id, view.chains)]
                 epoch = txn.epoch if txn is not None else fenced_epoch(state, producer_id)
@@ -172,10 +176,16 @@ def _hanging_offsets(view: View, topic: str | None, limit: int) -> Iterator[Hang
                 yield HangingTransaction(None, producer_id, epoch, None, last, name, reason, group_id)
 
 
-def _reason(txn: Transaction | None, limit: int, *, known: bool) -> str | None:
-    if txn is None or not known:
+def _reason(txn: Transaction | None, now: int, late_ms: int, *, blocks: bool) -> str | None:
+    """Why open data or pending offsets hang; None if they do not. ``txn``: the transaction that the coordinator knows.
+
+    ``blocks``: whether readers wait for it, so that it hangs as soon as its timeout is over.
+    """
+    if txn is None:
         return "unknown"
-    return "late" if txn.expired(limit) else None
+    if txn.expired(now - late_ms):
+        return "late"
+    return "expired" if blocks and txn.expired(now) else None
 
 
 def transaction_history(

@@ -16,10 +16,12 @@ import pyarrow as pa
 from txnstore.connection import Connection
 from txnstore.consumer.flow import Flow
 from txnstore.consumer.subscription import Positions
-from txnstore.core.model import TopicPartition
+from txnstore.core.blocked import BlockedPartition, blocked_partitions
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, TxnStoreError
+from txnstore.read.blocked import warn_blocked
 from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
 from txnstore.read.reader import Projection, is_missing
 from txnstore.read.records import Headers, Record
@@ -83,9 +85,6 @@ class Poller:
             if taken:
                 self._pause = min(_FIRST_PAUSE, self._longest_pause)
                 return taken
-            if fresh and self._connection.unblock(self._positions.blocked_by(view)):
-                view = self._look(view)  # Abandoned transactions of other producers are ended now.
-                continue
             if fresh:
                 # The clock may be set back during the wait, so the sum of the pauses counts as well.
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
@@ -93,6 +92,7 @@ class Poller:
                 if left <= 0:
                     if unstable is not None:
                         raise unstable
+                    warn_blocked(self._connection, self.blocked(view))
                     return []
                 pause = min(self._pause, left)
                 runtime.sleep(pause)
@@ -113,7 +113,20 @@ class Poller:
 
     def _look(self, view: View) -> View:
         """A view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
-        return self._followed(self._connection.view(refresh=self._positions.chains(view)))
+        return self.unblocked(self._followed(self._connection.view(refresh=self._positions.chains(view))))
+
+    def unblocked(self, view: View) -> View:
+        """The view, after abandoned transactions that hold back records or offsets to begin at are ended."""
+        producer_ids = self._positions.blocked_by(view)
+        return self._connection.view(refresh=False) if self._connection.unblock(producer_ids) else view
+
+    def blocked(self, view: View) -> tuple[BlockedPartition, ...]:
+        """The partitions whose committed records after the position wait for an open transaction."""
+        if self._positions.isolation is Isolation.READ_UNCOMMITTED:
+            return ()
+        assigned = self._positions.assigned
+        positions = {tp: part.flow.position for tp, part in assigned.items() if part.flow is not None}
+        return blocked_partitions(view, assigned, positions)
 
     def _followed(self, view: View) -> View:
         return self._follow(view) if self._follow is not None else view

@@ -9,10 +9,12 @@ from txnstore.connection import Connection
 from txnstore.consumer.fetcher import Poller
 from txnstore.consumer.membership import ConsumerGroup
 from txnstore.consumer.subscription import Assignment, Positions, Reset
+from txnstore.core.blocked import BlockedPartition
 from txnstore.core.log.visibility import read_limit
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
 from txnstore.validation import check_integer, check_mapping, check_names, check_pair, check_topic_name
 
@@ -142,7 +144,7 @@ class PartitionReader:
 
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset at which reads end now: the LSO for ``read_committed``, else the high watermark (LSO-11)."""
-        view = self._head()
+        view = self._head(warn=True)
         return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._existing(view, partitions)}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -157,8 +159,12 @@ class PartitionReader:
         }
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each assigned partition is behind its end (LSO-13). One GET."""
-        view = self._poller.caught_up(self._head())
+        """How many offsets each assigned partition is behind its :meth:`end <end_offsets>` (LSO-13). One GET.
+
+        For ``read_committed`` that is the LSO: records that wait behind an open transaction are not counted, but in
+        :attr:`blocked`.
+        """
+        view = self._poller.caught_up(self._head(warn=True))
         return self._poller.all_or_nothing(
             lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._existing(view, ())}
         )
@@ -166,6 +172,15 @@ class PartitionReader:
     def _lag(self, view: View, part: Assignment) -> int:
         end = read_limit(view.find_partition(part.tp), self.isolation)
         return max(0, end - self._positions.locate(view, part).position)
+
+    @property
+    def blocked(self) -> tuple[BlockedPartition, ...]:
+        """The assigned partitions in which committed records wait for an open transaction, as of the last request.
+
+        A poll that finds nothing warns of them (:class:`BlockedReadWarning`). Empty for ``read_uncommitted``.
+        """
+        self._open()
+        return self._poller.blocked(self._connection.view(refresh=False))
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
@@ -182,9 +197,13 @@ class PartitionReader:
             if self._shared is not None:
                 self._shared.membership.forget()
 
-    def _head(self) -> View:
+    def _head(self, *, warn: bool = False) -> View:
+        """A view at the heads of all chains, without abandoned transactions that block the assigned partitions."""
         self._open()
-        return self._connection.view()
+        view = self._poller.unblocked(self._connection.view())
+        if warn:
+            warn_blocked(self._connection, self._poller.blocked(view))
+        return view
 
     def _assigned(self, partition: Pair) -> Assignment:
         self._open()

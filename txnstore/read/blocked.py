@@ -27,16 +27,25 @@ class BlockedReadWarning(UserWarning):
 
 def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition]) -> None:
     """Issue a :class:`BlockedReadWarning` for each cause that this store has not warned of."""
-    now = connection.runtime.clock()
+    warned: set[Cause] = connection.kept("blocked reads", set)
+    for cause, text in describe(blocked, connection.runtime.clock(), read_only=connection.read_only).items():
+        if cause not in warned:
+            warned.add(cause)
+            warnings.warn(text, BlockedReadWarning, stacklevel=_level_of_caller())
+
+
+def describe(blocked: Iterable[BlockedPartition], now: int, *, read_only: bool) -> dict[Cause, str]:
+    """A text for each cause: what waits, since when, behind which transaction, and what ends it.
+
+    Args:
+        blocked: The partitions.
+        now: The time in milliseconds since the epoch.
+        read_only: Whether the reader may not write.
+    """
     causes: dict[Cause, list[BlockedPartition]] = {}
     for part in blocked:
         causes.setdefault(_cause(part, now), []).append(part)
-    warned: set[Cause] = connection.kept("blocked reads", set)
-    for cause, parts in causes.items():
-        if cause not in warned:
-            warned.add(cause)
-            text = describe_blocked(parts, now, read_only=connection.read_only)
-            warnings.warn(text, BlockedReadWarning, stacklevel=_level_of_caller())
+    return {cause: _text(cause[1], parts, read_only=read_only) for cause, parts in causes.items()}
 
 
 def _cause(part: BlockedPartition, now: int) -> Cause:
@@ -51,18 +60,11 @@ def _kind(part: BlockedPartition, now: int) -> str:
     return "expired" if part.expires_at < now else "open"
 
 
-def describe_blocked(parts: list[BlockedPartition], now: int, *, read_only: bool) -> str:
-    """A sentence about partitions that wait for the same transaction, and one about its end.
-
-    Args:
-        parts: The partitions.
-        now: The time in milliseconds since the epoch.
-        read_only: Whether the reader may not write.
-    """
+def _text(kind: str, parts: list[BlockedPartition], *, read_only: bool) -> str:
     count = sum(part.records for part in parts)
     names = ", ".join(str(part.tp) for part in parts[:3])
     more = f" and {len(parts) - 3} more partitions" if len(parts) > 3 else ""
-    first, kind = parts[0], _kind(parts[0], now)
+    first = parts[0]
     since = instant(min(part.since for part in parts))
     behind = f"the {'prepared' if kind == 'prepared' else 'open'} transaction of {first.transactional_id!r}"
     if kind == "unknown":
