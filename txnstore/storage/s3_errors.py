@@ -137,8 +137,9 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
         )
     if status == 403:
         return StorageRefusedError(
-            f"Cannot {kind.value} {url}: access denied ({said}). "
-            "Give this user the right to read, write, list and delete there."
+            f"Cannot {kind.value} {url}: access denied ({said}). Readers need s3:GetObject, and s3:ListBucket on the "
+            "bucket (without it S3 denies access to an object that does not exist); writers also s3:PutObject, and "
+            "s3:DeleteObject for the check of the storage and for vacuum."
         )
     if status == 404 and kind is Kind.READ:
         return ObjectNotFoundError(f"There is no object {url}.")
