@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -91,7 +91,7 @@ def vacuum(
     if not dry_run and has_stale_copies(view):
         copy_all(connection.chains)
         view = connection.view(refresh=False)
-    garbage = _choose(view, segments, now - grace_ms)
+    garbage = _choose(connection, view, segments, now, grace_ms)
     leftovers = [
         *_older_as_a_whole(checkpoints, now - grace_ms),
         # A running probe whose object is deleted would report a safe storage as unsafe.
@@ -134,14 +134,25 @@ def named_keys(view: View) -> set[str]:
     }
 
 
-def _choose(view: View, segments: Iterable[ObjectInfo], before: int) -> list[ObjectInfo]:
-    """The unreferenced segments; ``before`` is the start of the grace period, in milliseconds since the epoch."""
-    named = named_keys(view)
-    return [
-        item
-        for item in segments
-        if item.key not in named and max(item.modified_ms, view.dropped.get(item.key, 0)) <= before
-    ]
+def _choose(
+    connection: Connection, view: View, segments: Iterable[ObjectInfo], now: int, grace_ms: int
+) -> list[ObjectInfo]:
+    """The unreferenced segments that were written, and dropped, before the grace period by the storage's clock."""
+    named, dropped = named_keys(view), view.dropped
+    old = [item for item in segments if item.key not in named and item.modified_ms <= now - grace_ms]
+    long_dropped = _dropped_before(connection, view, {item.key for item in old if item.key in dropped}, grace_ms)
+    return [item for item in old if item.key not in dropped or item.key in long_dropped]
+
+
+def _dropped_before(connection: Connection, view: View, wanted: Collection[str], age_ms: int) -> set[str]:
+    """Those of the dropped keys whose entry is at least ``age_ms`` old by the storage's clock, not by its writer's."""
+    found: set[str] = set()
+    for state in view.states:
+        mine = [key for key in wanted if key in state.dropped]
+        if mine:
+            limit = connection.chains.ages.newest_older_than(state, age_ms)
+            found.update(key for key in mine if state.dropped[key] <= limit)
+    return found
 
 
 def _older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
@@ -213,9 +224,13 @@ def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
 
 
 def _forget(connection: Connection, view: View, segments: Iterable[ObjectInfo], before: int) -> None:
-    """Remove the keys of segments that were dropped before ``before`` and no longer exist from the states."""
+    """Remove the keys of segments that were dropped long ago and no longer exist from the states.
+
+    Long ago by the age of their entries, and also by the times of the chain, which decide which uploads are too old.
+    """
     existing = {item.key for item in segments}
-    deleted = sorted(key for key, dropped in view.dropped.items() if key not in existing and dropped <= before)
+    gone = {key for key, dropped in view.dropped.items() if key not in existing and dropped <= before}
+    deleted = sorted(_dropped_before(connection, view, gone, FORGET_AFTER_MS))
     for start in range(0, len(deleted), _ENTRY):
         connection.submit(ForgetObjects(tuple(deleted[start : start + _ENTRY])))
 

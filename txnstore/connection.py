@@ -23,6 +23,7 @@ from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.recovery import abandoned, unblock
 from txnstore.core.blocked import Offsets, blocked_partitions, blockers
 from txnstore.core.commands import Command
+from txnstore.core.groups.watching import with_expired
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
@@ -230,6 +231,7 @@ class Connection:
         In a store with one chain, that chain decides every command alone.
         """
         opened = self._open()
+        command = with_expired(command, opened.chains.expired_members)
         return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
 
     def view(self, *, refresh: bool | Collection[int] = True) -> View:
@@ -276,7 +278,7 @@ class Connection:
         """
         if self.read_only:
             return False
-        found = abandoned(self.view(refresh=False), producer_ids, self.runtime.clock())
+        found = abandoned(self.chains.ages, self.view(refresh=False), producer_ids)
         if found and self._is_writable():
             unblock(self.coordinator, found)
             return True

@@ -211,7 +211,7 @@ class Operations:
         Safe at any time, by any number of processes concurrently.
         """
         connection = self._connection
-        return recover(connection.chains, connection.coordinator, connection.runtime.clock())
+        return recover(connection.chains, connection.coordinator)
 
     def expire(
         self, producer_ids: float = 86_400.0, transactional_ids: float = 604_800.0, offsets: float = 604_800.0

@@ -20,6 +20,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """A clock that is never set, in milliseconds since some time in the past."""
+    return time.monotonic_ns() // 1_000_000
+
+
 def uuid7(now_ms: int, rng: random.Random) -> str:
     """A UUID of version 7 (RFC 9562): ordered by ``now_ms``, unique through 74 random bits."""
     bits = (now_ms & (1 << 48) - 1) << 80 | 0x7 << 76 | rng.getrandbits(12) << 64 | 0b10 << 62 | rng.getrandbits(62)
@@ -57,12 +62,14 @@ class Runtime:
     """The clock, pauses, randomness and executors of a store.
 
     Attributes:
-        clock: Returns the time in milliseconds since the epoch.
+        clock: Returns the time in milliseconds since the epoch; it may be wrong, or be set.
         sleep: Pauses for a number of seconds.
         rng: The source of randomness.
         executor: Creates the executor for concurrent requests, which the store shuts down when it is closed. A store
             with several chains creates further ones for concurrent work on its chains.
         background: Creates the executor that completes transactions after their commit has returned.
+        monotonic: Returns the time in milliseconds since some time in the past, for everything that is measured. By
+            default that of the machine; if ``clock`` is given and this is not: ``clock``.
     """
 
     clock: Callable[[], int] = wall_clock_ms
@@ -70,6 +77,11 @@ class Runtime:
     rng: random.Random = field(default_factory=random.SystemRandom, repr=False)
     executor: Callable[[], Executor] = threads
     background: Callable[[], Executor] = threads
+    monotonic: Callable[[], int] = monotonic_ms
+
+    def __post_init__(self) -> None:
+        if self.clock is not wall_clock_ms and self.monotonic is monotonic_ms:
+            object.__setattr__(self, "monotonic", self.clock)
 
     def new_id(self) -> str:
         """A globally unique id."""

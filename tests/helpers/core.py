@@ -17,9 +17,11 @@ from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.evolve import evolve
-from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import committed
+from txnstore.core.groups.watching import with_expired
 from txnstore.core.invariants.check import check, check_step
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
@@ -42,6 +44,8 @@ class World:
     def __init__(self, partitions: int = 1) -> None:
         self.start = self.state = State()
         self.now = 1_000
+        #: Commands name the expired members themselves.
+        self.blind = False
         self.entries: list[tuple[int, tuple[Event, ...]]] = []
         self._segments = 0
         #: The offsets of the rows of the segments that a compaction made.
@@ -53,11 +57,21 @@ class World:
     def do(self, command: Command) -> Any:
         """Decide a command in an entry of its own; its answer."""
         self.now += 1
-        decision = decide(begin_entry(self.state, self.now), command)
+        decision = decide(begin_entry(self.state, self.now), self._watched(command))
         if decision.events:
             self._enter(decision.events)
             assert self.state == decision.state
         return decision.result
+
+    def _watched(self, command: Command) -> Command:
+        """The command of a process that has watched the group, with a right clock; unless the test says who expired."""
+        now = max(self.now, self.state.timestamp)
+
+        def expired(name: str) -> Watched:
+            members = self.state.groups.get(name, Group()).members.values()
+            return tuple((member.member_id, member.seen_at) for member in members if member.expired(now))
+
+        return command if self.blind else with_expired(command, expired)
 
     def happen(self, *events: Event) -> None:
         """An entry of events that no single command of today makes, such as a partition without data."""
@@ -67,7 +81,7 @@ class World:
     def refuse(self, error: type[TxnStoreError], command: Command) -> TxnStoreError:
         """A command is refused with exactly this class, and nothing has changed."""
         with pytest.raises(error) as raised:
-            decide(begin_entry(self.state, self.now), command)
+            decide(begin_entry(self.state, self.now), self._watched(command))
         assert type(raised.value) is error
         assert self.replay() == self.state
         return raised.value

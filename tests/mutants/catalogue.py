@@ -9,6 +9,7 @@ from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_producer import PRODUCER
+from tests.mutants.of_time import TIME
 from txnstore.chain import state_document
 from txnstore.chain.log import Chain
 from txnstore.core import maintenance
@@ -314,4 +315,4 @@ ONE_CHAIN = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *PRODUCER)
+MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *TIME, *PRODUCER)

@@ -83,15 +83,15 @@ MANY_CHAINS = (
     Mutant(
         "a recovery aborts a transaction before its timeout",
         transactions_rules.abort,
-        "(command.expired_only and not txn.expired(draft.state.timestamp))",
+        "(command.expired_only and not _may_time_out(txn, command))",
         "False",
         test="protocol/test_chains_steps.py::test_tmo_01_only_expired_transaction_is_aborted",
     ),
     Mutant(
         "a recovery leaves decided transactions incomplete",
-        recovery._is_abandoned,
-        "return txn.state in DECIDED or txn.expired(now)",
-        "return txn.expired(now)",
+        recovery.recover,
+        "if not (txn.state in DECIDED or chains.ages.has_expired(state, txn)):",
+        "if not chains.ages.has_expired(state, txn):",
         chains=3,
     ),
     Mutant(

@@ -60,7 +60,7 @@ GROUPS = (
     Mutant(
         "leases never expire",
         groups_membership.expire,
-        "if member.expired(draft.state.timestamp) and member.member_id != caller",
+        "if (member.member_id, member.seen_at) in watched and member.member_id != caller",
         "if False",
         test=_MEMBERSHIP + "test_expired_member_is_replaced",
     ),
@@ -95,7 +95,7 @@ GROUPS = (
     Mutant(
         "the offsets of a group with members are reset",
         groups_offsets._check_empty,
-        "if not empty(draft, name):",
+        "if not empty(draft, name, expired):",
         "if False:",
         test=_MEMBERSHIP + "test_offsets_can_be_reset_only_without_members",
     ),
@@ -116,7 +116,7 @@ GROUPS = (
     Mutant(
         "a consumer sends no heartbeats",
         GroupMembership._due,
-        "not 0 <= passed < self._timeout_ms / _BEATS",
+        "self._connection.runtime.monotonic() - self._renewed_at >= self._timeout_ms / _BEATS",
         "False",
         test=_CONSUMERS + "test_heartbeats_come_with_polls_three_in_a_session",
     ),

@@ -73,9 +73,14 @@ def die_at(
 
 
 def copy(bucket: MemoryStore, clock: ManualClock) -> MemoryStore:
-    again = MemoryStore(clock=clock)
-    for item in bucket.list(""):
-        again.put(item.key, bucket.get(item.key))
+    """The same objects, as old as they are."""
+    times = {item.key: item.modified_ms for item in bucket.list("")}
+    stamp: list[int] = []
+    again = MemoryStore(clock=lambda: stamp[0] if stamp else clock())
+    for key, at in times.items():
+        stamp[:] = [at]
+        again.put(key, bucket.get(key))
+    stamp.clear()
     return again
 
 

@@ -284,6 +284,7 @@ def test_reader_checks_the_storage_before_its_first_write_only(clock: ManualCloc
     producer.send("t", b"undecided")
     producer.flush()
     append(store, "waits")
+    clock.advance(1_000)  # The storage's clock tells that it has expired.
     refused: list[str] = []
 
     def refuse(n: int, operation: str, key: str) -> Fault | None:

@@ -9,7 +9,6 @@ from datetime import datetime
 from txnstore.connection import Connection
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.groups.commands import DeleteGroup, ResetOffsets, TxnOffsets
-from txnstore.core.groups.membership import live_members
 from txnstore.core.groups.model import Group, Member, OffsetAndMetadata
 from txnstore.core.groups.offsets import committed, exists, group_offset
 from txnstore.core.log.visibility import check_offset, read_limit
@@ -104,8 +103,11 @@ class GroupDescription:
 def list_groups(connection: Connection) -> list[GroupDescription]:
     """All groups by name."""
     view = connection.view()
-    now = max(view.timestamp, connection.runtime.clock())
-    return [_described(view, name, group, now) for name, group in sorted(view.groups.items()) if exists(group)]
+    return [
+        _described(view, name, group, _live_members(connection, view, name))
+        for name, group in sorted(view.groups.items())
+        if exists(group)
+    ]
 
 
 def describe_group(connection: Connection, name: str) -> GroupDescription:
@@ -115,7 +117,7 @@ def describe_group(connection: Connection, name: str) -> GroupDescription:
         GroupNotFoundError: There is no such group.
     """
     view = connection.view()
-    return _described(view, name, _find(view, check_id("group", name)), max(view.timestamp, connection.runtime.clock()))
+    return _described(view, name, _find(view, check_id("group", name)), _live_members(connection, view, name))
 
 
 def delete_group(connection: Connection, name: str) -> None:
@@ -150,9 +152,7 @@ def reset_offsets(
     """
     name = check_id("group", name)
     view = connection.view()
-    now = max(view.timestamp, connection.runtime.clock())
-    group = view.groups.get(name)
-    if group is not None and live_members(group, now):
+    if _live_members(connection, view, name):
         msg = f"group {name!r} has live members, so its offsets cannot be reset"
         raise GroupNotEmptyError(msg)
     if isinstance(to, Mapping):
@@ -199,8 +199,14 @@ def _find(view: View, name: str) -> Group:
     return group
 
 
-def _described(view: View, name: str, group: Group, now: int) -> GroupDescription:
-    members = live_members(group, now)
+def _live_members(connection: Connection, view: View, name: str) -> list[Member]:
+    """The members of a group whose leases are not over, as this process measures them, by member id."""
+    expired = dict(connection.chains.ages.expired_members(view.states, name))
+    members = view.groups[name].members if name in view.groups else {}
+    return [member for member_id, member in sorted(members.items()) if member_id not in expired]
+
+
+def _described(view: View, name: str, group: Group, members: list[Member]) -> GroupDescription:
     settled = all(member.assigned == member.target == member.held for member in members)
     return GroupDescription(
         group=name,

@@ -9,7 +9,9 @@ from operator import is_
 from typing import TypeVar
 
 from txnstore.chain import keys
+from txnstore.chain.ages import Ages
 from txnstore.chain.log import Chain
+from txnstore.core.groups.commands import Watched
 from txnstore.core.state import State
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError
@@ -49,6 +51,8 @@ class Chains:
         for number in range(count):
             chain = Chain(objects, number, runtime, requests, read_only=read_only, chains=count, siblings=self._chains)
             self._chains.append(chain)
+        self._runtime = runtime
+        self.ages = Ages(objects, runtime)
         self._view: View | None = None
 
     def __len__(self) -> int:
@@ -64,7 +68,9 @@ class Chains:
 
     def load(self, first_hint: bytes | None) -> None:
         """Load all chains concurrently. ``first_hint``: the checkpoint hint of chain 0, which the caller has read."""
-        self.at_once({chain.number: self._loader(chain, first_hint) for chain in self._chains})
+        begun = self._runtime.monotonic()
+        states = self.at_once({chain.number: self._loader(chain, first_hint) for chain in self._chains})
+        self.ages.note(states.values(), begun)
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
         def load() -> State:
@@ -87,7 +93,9 @@ class Chains:
             CorruptionError: A chain depends on an entry of another chain that does not exist.
         """
         numbers = range(len(self._chains)) if refresh is None else refresh
-        self.at_once({number: self._chains[number].refresh for number in numbers})
+        begun = self._runtime.monotonic()
+        heads = self.at_once({number: self._chains[number].refresh for number in numbers})
+        self.ages.note(heads.values(), begun)
         states = [chain.state for chain in self._chains]
         known = self._view
         if known is not None and all(map(is_, known.states, states)):
@@ -101,6 +109,10 @@ class Chains:
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
+
+    def expired_members(self, group: str) -> Watched:
+        """The members of a group whose leases are over, as this process measures; each with its watched renewal."""
+        return self.ages.expired_members([chain.state for chain in self._chains], group)
 
     # Concurrent work on several chains --------------------------------------------------------------------------------
 

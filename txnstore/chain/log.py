@@ -242,9 +242,11 @@ class Chain:
         """The time of a new entry in ms: the local clock, never before a known entry of any chain (OBJ-05, ADD-07).
 
         As with Lamport clocks, an entry that follows from an entry of another chain has no earlier timestamp, although
-        the clocks of their writers differ.
+        the clocks of their writers differ. A clock that is behind continues from there by 1 ms per entry, so that the
+        times of entries still tell them apart, however long the clock stays behind.
         """
-        return max(self._runtime.clock(), *[chain.state.timestamp for chain in self._siblings])
+        now, known = self._runtime.clock(), max([chain.state.timestamp for chain in self._siblings])
+        return now if now >= known else known + 1
 
     def submit(self, command: Command) -> Any:
         """Commit a command and return its result.

@@ -94,7 +94,7 @@ class GroupMembership:
         self.generation = -1
         self._joined: tuple[str, ...] | None = None  # the topics that it joined with
         self._seen_at = -1
-        self._renewed_at = self._looked_at = self._connection.runtime.clock()
+        self._renewed_at = self._looked_at = self._connection.runtime.monotonic()
 
     @property
     def instance_id(self) -> str | None:
@@ -132,7 +132,7 @@ class GroupMembership:
             self.generation = group.generation
             gone = self._give_up(view, member)
             self._take(view, member)
-            if not gone and not self._due(view, group, member):
+            if not gone and not self._due(view, member):
                 break
             view = self._beat(view, member)
         return view
@@ -169,7 +169,7 @@ class GroupMembership:
         return self._connection.view(refresh=False)
 
     def _submit(self, command: JoinGroup | Heartbeat) -> None:
-        begun = self._connection.runtime.clock()
+        begun = self._connection.runtime.monotonic()
         self._connection.submit(command)
         self._renewed_at = self._looked_at = begun
         self._seen_at = -1
@@ -233,18 +233,14 @@ class GroupMembership:
             self._seen_at = member.seen_at
         elif member.seen_at != self._seen_at:
             self._seen_at, self._renewed_at = member.seen_at, max(self._renewed_at, self._looked_at)
-        self._looked_at = self._connection.runtime.clock()
+        self._looked_at = self._connection.runtime.monotonic()
 
-    def _due(self, view: View, group: Group, member: Member) -> bool:
-        """Whether a heartbeat is due, the lease of another member has expired, or topics have new partitions.
-
-        A heartbeat is also due if the clock was set back.
-        """
-        now = self._connection.runtime.clock()
-        passed = now - self._renewed_at
+    def _due(self, view: View, member: Member) -> bool:
+        """Whether a heartbeat is due, the lease of another member is over, or topics have new partitions."""
+        expired = self._connection.chains.ages.expired_members(view.states, self._group)
         return (
-            not 0 <= passed < self._timeout_ms / _BEATS
-            or any(other.expired(now) for other in group.members.values() if other.member_id != self.member_id)
+            self._connection.runtime.monotonic() - self._renewed_at >= self._timeout_ms / _BEATS
+            or any(member_id != self.member_id for member_id, _ in expired)
             or dict(self._counts(view, member.topics)) != member.topics
         )
 
@@ -282,7 +278,7 @@ class ConsumerGroup:
         self._connection = connection
         self._positions = positions
         self._auto_commit_interval = auto_commit_interval
-        self._committed_at = connection.runtime.clock()
+        self._committed_at = connection.runtime.monotonic()
         self.membership = GroupMembership(connection, name, positions, options, self._commit_before_revoked)
 
     def follow(self, view: View) -> View:
@@ -322,7 +318,7 @@ class ConsumerGroup:
             if offsets is not None or len(left) in {0, len(items)}:
                 raise
             self._commit(left)
-        self._committed_at = self._connection.runtime.clock()
+        self._committed_at = self._connection.runtime.monotonic()
 
     def _of_existing_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
         """The offsets without those of topics that were deleted; a deleted topic must not lose the other positions."""
@@ -372,7 +368,7 @@ class ConsumerGroup:
     def commit_by_itself(self) -> None:
         """Called by each poll: commit the records of earlier polls, if the auto-commit is due."""
         interval = self._auto_commit_interval
-        if interval is not None and self._connection.runtime.clock() - self._committed_at >= interval * 1000:
+        if interval is not None and self._connection.runtime.monotonic() - self._committed_at >= interval * 1000:
             self._commit_if_member()
 
     def _commit_before_revoked(self) -> None:

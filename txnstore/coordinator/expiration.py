@@ -1,4 +1,4 @@
-"""Expiration in all chains, each by its own time (:mod:`txnstore.core.expiration`).
+"""Expiration in all chains, each by the age of its entries on the storage (:mod:`txnstore.core.expiration`).
 
 Any process may run it at any time, several of them concurrently.
 """
@@ -6,9 +6,10 @@ Any process may run it at any time, several of them concurrently.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from txnstore.chain.ages import Ages
 from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
 from txnstore.core.expiration import Expire, Expired, is_due
@@ -64,7 +65,7 @@ def expire_due(chains: Chains, now: int) -> ExpiryReport:
 
 
 def _expire(chains: Chains, command: Expire, which: Iterable[Chain]) -> ExpiryReport:
-    found = chains.at_once({chain.number: partial(_all, chain, command) for chain in which})
+    found = chains.at_once({chain.number: partial(_all, chain, command, chains.ages) for chain in which})
     every = [part for number in sorted(found) for part in found[number]]
     return ExpiryReport(
         producers=sum(part.producers for part in every),
@@ -74,8 +75,13 @@ def _expire(chains: Chains, command: Expire, which: Iterable[Chain]) -> ExpiryRe
     )
 
 
-def _all(chain: Chain, command: Expire) -> list[Expired]:
+def _all(chain: Chain, command: Expire, ages: Ages) -> list[Expired]:
     """Expire one chain, in as many entries as it takes."""
+    state = chain.state
+    lengths = command.producer_ms, command.transactional_id_ms, command.offsets_ms
+    oldest = {length: ages.newest_older_than(state, length) for length in sorted(set(lengths))}
+    producers, ids, offsets = (oldest[length] for length in lengths)
+    command = replace(command, oldest=(producers, ids, offsets))
     found: list[Expired] = []
     while not found or found[-1].more:
         found.append(chain.submit(command))

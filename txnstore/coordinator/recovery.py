@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from txnstore.chain.ages import Ages
 from txnstore.chain.chains import Chains
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.copies import copy_all, finish_deletions, has_stale_copies
@@ -43,13 +44,12 @@ class RecoveryReport:
     topics: int = 0
 
 
-def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryReport:
+def recover(chains: Chains, coordinator: Coordinator) -> RecoveryReport:
     """End all abandoned transactions in all chains, and complete deletions of topics.
 
     Args:
         chains: The chains of the store.
         coordinator: The coordinator.
-        now: The time of this process in ms. A chain whose last entry is later uses the time of that entry.
     """
     finished: list[str] = []
     aborted: list[str] = []
@@ -58,7 +58,7 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
     for state in view.states:
         for name in sorted(state.transactions):
             txn = state.transactions[name]
-            if not _is_abandoned(txn, max(now, state.timestamp)):
+            if not (txn.state in DECIDED or chains.ages.has_expired(state, txn)):
                 continue
             try:
                 _end(coordinator, txn)
@@ -71,18 +71,19 @@ def recover(chains: Chains, coordinator: Coordinator, now: int) -> RecoveryRepor
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 
-def abandoned(view: View, producer_ids: Iterable[int], now: int) -> list[Transaction]:
+def abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Transaction]:
     """The abandoned transactions of these producers, which a reader that waits for them may end.
 
-    The view decides which are abandoned; nothing is read for this.
+    The view decides which are open or not completed; the storage is asked only about one that seems to be abandoned.
     """
     found: dict[int, Transaction] = {}
     for producer_id in producer_ids:
         txn = view.owner(producer_id)
         if txn is None:
             continue
-        at = max(now, view.states[chain_of_producer(producer_id)].timestamp)
-        if txn.expired(at) or (txn.state in DECIDED and txn.updated_at + FINISH_AFTER_MS < at):
+        state = view.states[chain_of_producer(producer_id)]
+        unfinished = txn.state in DECIDED and ages.is_over(state, txn.updated_at, FINISH_AFTER_MS)
+        if unfinished or ages.has_expired(state, txn):
             found[producer_id] = txn
     return [found[producer_id] for producer_id in sorted(found)]
 
@@ -97,10 +98,6 @@ def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> No
                 "a transaction that blocks readers could not be ended",
                 extra={"transactional_id": txn.transactional_id, "error": str(error)},
             )
-
-
-def _is_abandoned(txn: Transaction, now: int) -> bool:
-    return txn.state in DECIDED or txn.expired(now)
 
 
 def _end(coordinator: Coordinator, txn: Transaction) -> None:

@@ -1,9 +1,10 @@
 """Expiration of producers, transactional ids and group offsets: commands, events, rules, folding (RET-13).
 
-Times are those of the chain's entries, in ms. Nothing that an open transaction needs expires. The producer state of a
-partition holds the epoch that fences late batches. After it has expired, a late batch is still refused: one of another
-chain's transaction for its age (:data:`~txnstore.core.log.appending.MAX_ADDED_AGE_MS`), one of this chain's
-transaction by the epoch in the transaction table.
+Times are those of the chain's entries, in ms; the storage's clock tells how old they are. Nothing that an open
+transaction needs expires. The producer state of a partition holds the epoch that fences late batches. After it has
+expired, a late batch is still refused: one of another chain's transaction for its age
+(:data:`~txnstore.core.log.appending.MAX_ADDED_AGE_MS`), one of this chain's transaction by the epoch in the transaction
+table.
 """
 
 from __future__ import annotations
@@ -31,11 +32,24 @@ class Expire:
         producer_ms: Kafka's ``producer.id.expiration.ms``.
         transactional_id_ms: Kafka's ``transactional.id.expiration.ms``.
         offsets_ms: Kafka's ``offsets.retention.minutes``, in ms.
+        oldest: For each of these limits the time of the chain up to which its entries are that old by the storage's
+            clock: what was used later does not expire, whatever the clocks of the writers. None: not measured; only for
+            tests of the rules and to find out whether anything is due.
     """
 
     producer_ms: int = 86_400_000
     transactional_id_ms: int = 7 * 86_400_000
     offsets_ms: int = 7 * 86_400_000
+    oldest: tuple[int, int, int] | None = None
+
+    def limits(self, now: int) -> tuple[int, int, int]:
+        """The times of the chain up to which unused state expires, at the time ``now`` (ms) of the chain.
+
+        Producers and fences must also be old by the times of the chain, because these decide which late batch is
+        refused for its age (ADD-07).
+        """
+        producers, ids, offsets = now - self.producer_ms, now - self.transactional_id_ms, now - self.offsets_ms
+        return (producers, ids, offsets) if self.oldest is None else (min(producers, self.oldest[0]), *self.oldest[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +153,17 @@ def _check(command: Expire) -> None:
 
 def _due(state: State, command: Expire) -> Iterator[Expiration]:
     """The events of what has expired at the time of the state."""
-    now = state.timestamp
+    producers, ids, offsets = command.limits(state.timestamp)
     for tp in sorted(state.partitions):
-        idle = _idle_producers(state.partitions[tp], now - command.producer_ms)
+        idle = _idle_producers(state.partitions[tp], producers)
         if idle:
             yield ProducersExpired(topic=tp.topic, partition=tp.partition, producer_ids=idle)
-    fences = _idle_fences(state, now - command.producer_ms)
+    fences = _idle_fences(state, producers)
     if fences:
         yield FencesExpired(producer_ids=fences)
-    yield from _due_ids(state, now - command.transactional_id_ms)
+    yield from _due_ids(state, ids)
     for name in sorted(state.groups):
-        yield from _due_in_group(name, state.groups[name], now, command)
+        yield from _due_in_group(name, state.groups[name], offsets + command.offsets_ms, command)
 
 
 def _idle_producers(partition: Partition, limit: int) -> list[int]:

@@ -15,16 +15,29 @@ from txnstore.runtime import Runtime
 EPOCH_MS = 1_700_000_000_000
 
 
-class WrongClock:
-    """A clock with an offset, which sometimes jumps forwards or back."""
+#: How far a clock may be off in milliseconds: a year and eight days ahead, 26 hours behind.
+FAR_MS = (365 * 86_400_000, 8 * 86_400_000, -26 * 3_600_000)
 
-    def __init__(self, scheduler: Scheduler, rng: random.Random, *, skew_ms: int, jumps: float) -> None:
+
+class WrongClock:
+    """A clock with an offset, which sometimes jumps forwards or back.
+
+    ``far``: the share of processes whose clock is far off, all the time or only now and then for one look at it.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, rng: random.Random, *, skew_ms: int, jumps: float, far: float = 0.0
+    ) -> None:
         self._scheduler = scheduler
         self._rng = rng
         self._off = rng.randint(-skew_ms, skew_ms) if skew_ms else 0
         self._jumps = jumps
+        self._far = rng.choice(FAR_MS) if far and rng.random() < far else 0
+        self._always = bool(self._far) and rng.random() < 0.5
 
     def __call__(self) -> int:
+        if self._far and (self._always or self._rng.random() < 0.1):
+            return EPOCH_MS + self._scheduler.now + self._far
         if self._jumps and self._rng.random() < self._jumps:
             self._off = self._rng.choice((-1, 1)) * self._rng.choice((10, 2_000, 90_000, 4_000_000))
         return EPOCH_MS + self._scheduler.now + self._off
@@ -123,4 +136,5 @@ def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[
         rng=rng,
         executor=executor,
         background=lambda: TaskExecutor(scheduler, rng, (5, 100, 5_000, 200_000)),
+        monotonic=lambda: scheduler.now,
     )

@@ -52,7 +52,8 @@ class Settings:
     """The ingredients of a run. ``operations``: what each actor does. ``rate``: the share of requests that go wrong.
 
     ``pace_ms``: how long an actor waits between two operations at most; a small one makes them meet more often.
-    ``skew_ms``: how far clocks may be off at most; ``jumps``: the share of looks at a clock at which it jumps.
+    ``skew_ms``: how far clocks may be off at most; ``jumps``: the share of looks at a clock at which it jumps. ``far``:
+    the share of processes whose clock is a year ahead, some days ahead, or some hours behind.
     """
 
     seed: int
@@ -65,6 +66,7 @@ class Settings:
     rate: float = 0.05
     skew_ms: int = 5_000
     jumps: float = 0.01
+    far: float = 0.0
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -99,4 +101,5 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         rate=rng.choice((0.02, 0.05, 0.1)) if mishaps else 0.0,
         skew_ms=rng.choice((0, 5_000, 100_000)),
         jumps=rng.choice((0.0, 0.0, 0.02)),
+        far=random.Random(f"far/{seed}").choice((0.0, 0.0, 0.3)),
     )

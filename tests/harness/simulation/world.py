@@ -110,7 +110,8 @@ class World:
         name = self._incarnation(actor)
         rng = self.rng(name)
         storage = SimulatedStorage(self.bucket, self.scheduler, name, rng, partial(self._mishap, rng), self.trace)
-        clock = WrongClock(self.scheduler, rng, skew_ms=self.settings.skew_ms, jumps=self.settings.jumps)
+        settings = self.settings
+        clock = WrongClock(self.scheduler, rng, skew_ms=settings.skew_ms, jumps=settings.jumps, far=settings.far)
         runtime = simulated_runtime(self.scheduler, rng, clock)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
         store = Store(Connection(objects, runtime=runtime))

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from txnstore.core.groups.events import GroupOffset
 from txnstore.core.model import TopicPartition
 
+#: Members whose leases the caller has measured to be over: each id with the time of the renewal that was watched, in
+#: ms. A command removes those that have not renewed their leases since (``docs/design/0009-time.md``).
+Watched = tuple[tuple[str, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class TxnOffsets:
@@ -18,6 +22,7 @@ class TxnOffsets:
         generation: The generation of the membership; -1 without a membership (OFF-08).
         member_id: The id of the member; empty without a membership.
         instance_id: The name of a static member (KIP-345).
+        expired: The members whose leases are over.
     """
 
     group: str
@@ -25,6 +30,7 @@ class TxnOffsets:
     generation: int = -1
     member_id: str = ""
     instance_id: str | None = None
+    expired: Watched = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class JoinGroup:
         assignor: The assignor that the member asks for.
         session_timeout_ms: The length of the lease in ms.
         instance_id: The name of a static member, which replaces the member that has this name (KIP-345).
+        expired: The members whose leases are over.
     """
 
     group: str
@@ -53,13 +60,15 @@ class JoinGroup:
     assignor: str = "cooperative-sticky"
     session_timeout_ms: int = 45_000
     instance_id: str | None = None
+    expired: Watched = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
 
-    ``owned`` are the partitions that the member reads. ``topics`` is as in :class:`JoinGroup`; None: unchanged.
+    ``owned`` are the partitions that the member reads. ``topics`` and ``expired`` are as in :class:`JoinGroup`; topics
+    None: unchanged.
     """
 
     group: str
@@ -67,6 +76,7 @@ class Heartbeat:
     owned: tuple[TopicPartition, ...]
     topics: tuple[tuple[str, int], ...] | None = None
     instance_id: str | None = None
+    expired: Watched = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,7 @@ class LeaveGroup:
     group: str
     member_id: str = ""
     instance_id: str | None = None
+    expired: Watched = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,7 @@ class DeleteGroup:
     """Delete a group that has no live member, with its committed and pending offsets. Answered with None."""
 
     group: str
+    expired: Watched = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 A member joins, and renews its lease by heartbeats and offset commits. Every change of the members or their topics
 computes new targets and raises the generation, which fences offset commits of members that have not seen it (KIP-447).
 There is no barrier and no leader: a partition moves to its new owner when the old one has released it or has left; the
-other members continue to read. Time is that of the chain's entries: a lease ends when a later command of the group
-finds it expired; until then its member can renew it (``docs/design/0006-groups.md``).
+other members continue to read. A lease is over when another process has measured that it was not renewed for its whole
+length: a later command of the group names the renewal that was watched, and has no effect on a member that has renewed
+its lease since (``docs/design/0006-groups.md``, ``0009-time.md``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from txnstore.core.groups.assignors import ASSIGNORS, assignor_of
-from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets
+from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupRebalanced, MemberJoined, MemberLeft, MemberPartitions, MemberSeen
 from txnstore.core.groups.model import Group, Member
 from txnstore.core.model import TopicPartition, sorted_items
@@ -39,7 +40,7 @@ def join(draft: Draft, command: JoinGroup) -> Membership:
         raise InvalidConfigError(msg)
     if before is None:
         before = _static_member(group, command.instance_id)
-    removed = expire(draft, command.group, but=before)
+    removed = expire(draft, command.group, command.expired, but=before)
     draft.emit(
         MemberJoined(
             group=command.group,
@@ -71,7 +72,7 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
         raise InvalidConfigError(msg)
     changed = topics != member.topics
     draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
-    if expire(draft, command.group, but=member) or changed:
+    if expire(draft, command.group, command.expired, but=member) or changed:
         _rebalance(draft, command.group, {member.member_id: command.owned})
     else:
         _hand_over(draft, command.group, {member.member_id: command.owned})
@@ -87,21 +88,21 @@ def leave(draft: Draft, command: LeaveGroup) -> None:
     member = static if command.instance_id is not None else group.members.get(command.member_id)
     if member is not None:
         draft.emit(MemberLeft(group=command.group, member_id=member.member_id, reason="left"))
-        expire(draft, command.group)
+        expire(draft, command.group, command.expired)
         _rebalance(draft, command.group)
 
 
-def empty(draft: Draft, name: str) -> bool:
-    """Whether a group has no live member; if so, members with expired leases are removed."""
-    if live_members(_group(draft, name), draft.state.timestamp):
+def empty(draft: Draft, name: str, expired: Watched) -> bool:
+    """Whether a group has no live member; if so, the members whose leases are over are removed."""
+    if any((member.member_id, member.seen_at) not in expired for member in _members(_group(draft, name))):
         return False
-    if expire(draft, name):
+    if expire(draft, name, expired):
         _rebalance(draft, name)
     return True
 
 
-def expire(draft: Draft, name: str, but: Member | None = None) -> bool:
-    """Remove the members with expired leases, except for ``but``, whose command this is.
+def expire(draft: Draft, name: str, watched: Watched, but: Member | None = None) -> bool:
+    """Remove the watched members that have not renewed their leases since, except for ``but``, whose command this is.
 
     Returns:
         Whether there were any; the remaining members need new targets then.
@@ -110,7 +111,7 @@ def expire(draft: Draft, name: str, but: Member | None = None) -> bool:
     expired = [
         member
         for member in _members(_group(draft, name))
-        if member.expired(draft.state.timestamp) and member.member_id != caller
+        if (member.member_id, member.seen_at) in watched and member.member_id != caller
     ]
     for member in expired:
         draft.emit(MemberLeft(group=name, member_id=member.member_id, reason="expired"))
@@ -118,7 +119,7 @@ def expire(draft: Draft, name: str, but: Member | None = None) -> bool:
 
 
 def live_members(group: Group, now: int) -> list[Member]:
-    """The members whose leases have not expired at the time ``now`` (ms) of the chain."""
+    """The members whose leases have not expired at the time ``now`` (ms), if the clocks of all writers are right."""
     return [member for member in _members(group) if not member.expired(now)]
 
 
@@ -155,7 +156,7 @@ def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> N
     """
     name, group = offsets.group, _group(draft, offsets.group)
     anonymous = not offsets.member_id and offsets.instance_id is None
-    if offsets.generation < 0 and ((transactional and anonymous) or empty(draft, name)):
+    if offsets.generation < 0 and ((transactional and anonymous) or empty(draft, name, offsets.expired)):
         return
     if offsets.generation < 0 and anonymous:
         msg = f"group {name!r} has members, so only a member can commit its offsets"

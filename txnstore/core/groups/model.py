@@ -64,7 +64,10 @@ class Member:
         return tuple(tp for tp in self.target if tp in self.held)
 
     def expired(self, now: int) -> bool:
-        """Whether its lease has expired at the time ``now`` (ms) of the chain, so that others may remove it."""
+        """Whether its lease has expired at the time ``now`` (ms), if the clock of its writer is right.
+
+        :class:`txnstore.chain.ages.Ages` decides whether others may remove it.
+        """
         return self.seen_at + self.session_timeout_ms < now
 
 

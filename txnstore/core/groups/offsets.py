@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from txnstore.core.catalog.model import Topic
-from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ResetOffsets, TxnOffsets
+from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ResetOffsets, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted
 from txnstore.core.groups.membership import check_commit, empty, live_members
 from txnstore.core.groups.model import CommittedOffset, Group, OffsetAndMetadata
@@ -92,7 +92,7 @@ def commit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity
 
 def reset_offsets(draft: Draft, command: ResetOffsets) -> None:
     """Set offsets as an administrator; refused while the group has live members, which would not see the change."""
-    _check_empty(draft, command.offsets.group, "its offsets cannot be reset")
+    _check_empty(draft, command.offsets.group, command.offsets.expired, "its offsets cannot be reset")
     if command.offsets.offsets:
         _emit_offsets(draft, command.offsets, ProducerIdentity())
 
@@ -102,12 +102,12 @@ def delete_group(draft: Draft, command: DeleteGroup) -> None:
     if not exists(draft.state.groups.get(command.group)):
         msg = f"there is no group {command.group!r}"
         raise GroupNotFoundError(msg)
-    _check_empty(draft, command.group, "it cannot be deleted")
+    _check_empty(draft, command.group, command.expired, "it cannot be deleted")
     draft.emit(GroupDeleted(group=command.group))
 
 
-def _check_empty(draft: Draft, name: str, refused: str) -> None:
-    if not empty(draft, name):
+def _check_empty(draft: Draft, name: str, expired: Watched, refused: str) -> None:
+    if not empty(draft, name, expired):
         msg = f"group {name!r} has live members, so {refused}"
         raise GroupNotEmptyError(msg)
 

@@ -87,7 +87,8 @@ class AbortTxn:
     Attributes:
         transactional_id: The transactional id.
         identity: The (producer id, epoch) of the transaction; without effect on another one. None: any.
-        expired_only: Abort only if the timeout has passed, by the time of the chain (TMO-01).
+        expired_only: The caller has measured that the timeout of the transaction ``identity`` has passed (TMO-01);
+            without effect on a prepared transaction, which has none. The times of entries decide nothing here.
     """
 
     transactional_id: str

@@ -99,16 +99,19 @@ class Transaction:
         return self.epoch if self.held == NO_PRODUCER else self.held
 
     @property
+    def timed_from(self) -> int | None:
+        """The time from which its timeout runs; None if it is not open, or prepared: it has no timeout (TPC-02)."""
+        return self.started_at if self.state is TxnState.ONGOING and self.held == NO_PRODUCER else None
+
+    @property
     def expires_at(self) -> int | None:
-        """When its timeout is over, in ms; None if it is not open, or prepared and so without a timeout (TPC-02)."""
-        if self.state is not TxnState.ONGOING or self.held != NO_PRODUCER or self.started_at is None:
-            return None
-        return self.started_at + self.timeout_ms
+        """When its timeout is over, in ms, if the clock of its writer is right; None if it has no timeout now."""
+        return None if self.timed_from is None else self.timed_from + self.timeout_ms
 
     def expired(self, now: int) -> bool:
-        """Whether it is open and past its timeout at the time ``now`` (ms), so that any process may abort it (TMO-01).
+        """Whether it is open past its timeout, if the clocks of its writer and of ``now`` (ms) are right.
 
-        A prepared transaction never is (TPC-02).
+        For what is shown only. :class:`txnstore.chain.ages.Ages` decides whether it may be aborted (TMO-01).
         """
-        started = self.started_at if self.state is TxnState.ONGOING and self.held == NO_PRODUCER else None
+        started = self.timed_from
         return started is not None and started + self.timeout_ms < now

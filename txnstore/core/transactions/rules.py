@@ -227,9 +227,14 @@ def abort(draft: Draft, command: AbortTxn) -> Unfinished | None:
     txn = draft.state.transactions.get(command.transactional_id)
     if txn is None or command.identity not in {None, (txn.producer_id, txn.epoch)}:
         return None
-    if txn.state is not TxnState.ONGOING or (command.expired_only and not txn.expired(draft.state.timestamp)):
+    if txn.state is not TxnState.ONGOING or (command.expired_only and not _may_time_out(txn, command)):
         return unfinished_of(txn)
     return decide_end(draft, txn, Outcome.ABORT)
+
+
+def _may_time_out(txn: Transaction, command: AbortTxn) -> bool:
+    """Whether the command names the open transaction that its caller has watched, which is not prepared (TPC-02)."""
+    return command.identity is not None and txn.timed_from is not None
 
 
 def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished | None:

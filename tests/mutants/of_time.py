@@ -1,0 +1,64 @@
+"""Mutants of the rules of time: ages are measured, not read from the clocks of writers."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain.ages import Ages
+from txnstore.chain.log import Chain
+from txnstore.compactor.vacuum import _dropped_before
+from txnstore.core.expiration import Expire
+from txnstore.core.groups import membership as groups_membership
+
+_CLOCKS = "protocol/test_wrong_clocks.py::"
+
+TIME = (
+    Mutant(
+        "a member is removed that has renewed its lease since it was watched",
+        groups_membership.expire,
+        "(member.member_id, member.seen_at) in watched",
+        "member.member_id in dict(watched)",
+        test=_CLOCKS + "test_a_renewal_since_the_watched_one_keeps_the_member",
+    ),
+    Mutant(
+        "the clocks of writers decide timeouts",
+        Ages.is_over,
+        "return stamp <= self.newest_older_than(state, length_ms + 1)",
+        "return True",
+        test=_CLOCKS + "test_transaction_timeouts_outlive_one_entry_of_a_wrong_clock",
+    ),
+    Mutant(
+        "a process ends nothing that it has watched itself",
+        Ages.is_over,
+        "return least > length_ms",
+        "return False",
+        test=_CLOCKS + "test_a_reader_ends_what_it_has_watched_for_the_whole_timeout",
+    ),
+    Mutant(
+        "the clock of a machine decides about what was read less than a timeout ago",
+        Ages.is_over,
+        "or (most is not None and most <= length_ms)",
+        "",
+        test=_CLOCKS + "test_a_clock_that_jumps_ends_nothing_that_was_seen_to_begin",
+    ),
+    Mutant(
+        "offsets and transactional ids expire by the clocks of writers",
+        Expire.limits,
+        "(min(producers, self.oldest[0]), *self.oldest[1:])",
+        "(producers, ids, offsets)",
+        test=_CLOCKS + "test_a_wrong_clock_expires_nothing_in_use",
+    ),
+    Mutant(
+        "a vacuum takes the age of a replaced segment from the clock of a writer",
+        _dropped_before,
+        "state.dropped[key] <= limit",
+        "state.dropped[key] <= connection.objects.now_ms() - age_ms",
+        test=_CLOCKS + "test_a_vacuum_measures_the_grace_period_on_the_storage",
+    ),
+    Mutant(
+        "entries of a clock that is behind have all the same time",
+        Chain.now,
+        "known + 1",
+        "known",
+        test=_CLOCKS + "test_times_of_a_chain_tell_entries_apart_while_a_clock_is_behind",
+    ),
+)

@@ -1,0 +1,187 @@
+"""The age of entries, measured without the clocks of their writers (``docs/design/0009-time.md``).
+
+The time of an entry comes from the clock of its writer, which may be wrong. It orders the entries of a chain and names
+one of them; it does not tell how old the entry is. Two clocks do: the monotonic clock of this process, for what has
+passed since it read an entry, and the clock of the storage, for the entries that existed before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, decode
+from txnstore.core.groups.commands import Watched
+from txnstore.core.routing import chain_of_group
+from txnstore.core.state import State
+from txnstore.core.transactions.model import Transaction
+from txnstore.errors import TxnStoreError
+from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
+
+#: The most marks of a chain, and the most modification times in memory.
+_MARKS, _TIMES = 512, 4_096
+#: The storage is asked about one entry this many times at most per length of a lease or timeout.
+_ASKS = 4
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What this process knew of a chain, and when, by its monotonic clock.
+
+    Attributes:
+        stamps: Ascending times of entries that were the newest known one.
+        since: When each was known first: it exists since then at least.
+        until: When each was last seen to be the head of the chain; None if it was not. Later entries are younger.
+    """
+
+    stamps: list[int] = field(default_factory=list)
+    since: list[int] = field(default_factory=list)
+    until: list[int | None] = field(default_factory=list)
+
+    def add(self, stamp: int, now: int, read_at: int | None) -> None:
+        """The newest known entry has this time; the head was read at ``read_at``, unless that is None."""
+        if self.stamps and stamp <= self.stamps[-1]:
+            self.until[-1] = read_at if read_at is not None else self.until[-1]
+            return
+        if len(self.stamps) >= _MARKS:
+            # Without a mark, an entry seems to be as young as the next one: never too old.
+            del self.stamps[1::2], self.since[1::2], self.until[1::2]
+        self.stamps.append(stamp)
+        self.since.append(now)
+        self.until.append(read_at)
+
+    def bounds(self, stamp: int, now: int) -> tuple[int, int | None]:
+        """The least age of the entry with this time, and the greatest one, or None without a limit; in ms."""
+        place = bisect_left(self.stamps, stamp)
+        least = now - self.since[place] if place < len(self.since) else 0
+        before = self.until[place - 1] if place else None
+        return least, now - before if before is not None else None
+
+
+class Ages:
+    """The ages of the entries of all chains, as this process measures them. Thread-safe.
+
+    Args:
+        objects: The object store; its clock tells the age of entries that are older than this process.
+        runtime: The monotonic clock, and the wall clock, which only decides when the storage is asked.
+    """
+
+    def __init__(self, objects: ObjectStore, runtime: Runtime) -> None:
+        self._objects = objects
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._marks: dict[int, _Marks] = {}
+        self._modified: dict[tuple[int, int], int] = {}
+        self._asked: dict[tuple[int, int], int] = {}
+
+    def note(self, states: Iterable[State], read_at: int | None = None) -> None:
+        """Remember that these states are known now. Makes no request.
+
+        Args:
+            states: States of chains.
+            read_at: If they are the heads of their chains: the monotonic time before these were read.
+        """
+        now = self._runtime.monotonic()
+        with self._lock:
+            for state in states:
+                self._marks.setdefault(state.chain, _Marks()).add(state.timestamp, now, read_at)
+
+    def is_over(self, state: State, stamp: int, length_ms: int) -> bool:
+        """Whether more than ``length_ms`` has passed since the entry with the time ``stamp`` was written.
+
+        True once this process has known the entry for longer, and False if it has read the chain without it since. In
+        between, the clock of the storage decides. It is asked only if the entry seems to be old enough, or if its time
+        is in the future and so tells nothing.
+
+        Args:
+            state: A state of the chain at or after that entry.
+            stamp: The time of the entry in ms.
+            length_ms: The length of the lease or timeout in ms.
+        """
+        self.note((state,))
+        now = self._runtime.monotonic()
+        with self._lock:
+            least, most = self._marks[state.chain].bounds(stamp, now)
+            if least > length_ms or (most is not None and most <= length_ms):
+                return least > length_ms
+            clock = self._runtime.clock()
+            if stamp <= clock and max(clock, state.timestamp) - stamp <= length_ms:
+                return False
+            asked = self._asked.get((state.chain, stamp))
+            if asked is not None and now - asked < length_ms / _ASKS:
+                return False
+            if len(self._asked) >= _TIMES:
+                self._asked.clear()
+            self._asked[state.chain, stamp] = now
+        try:
+            return stamp <= self.newest_older_than(state, length_ms + 1)
+        except TxnStoreError as error:
+            _LOG.warning(
+                "the age of an entry is unknown", extra={"chain": state.chain, "stamp": stamp, "error": str(error)}
+            )
+            return False
+
+    def newest_older_than(self, state: State, age_ms: int) -> int:
+        """The time up to which all entries of the chain are at least ``age_ms`` old by the storage's clock; -1: none.
+
+        Costs a number of requests that grows with the logarithm of the number of entries.
+
+        Raises:
+            StorageError: The storage failed, or an entry is missing.
+            CorruptionError: An entry is damaged.
+        """
+        limit = self._objects.now_ms() - age_ms
+        # Doubling steps back from the head first: what is asked for is usually recent.
+        low, high, step = state.sequence, state.sequence + 1, 1
+        while low > 0 and self._modified_ms(state.chain, low) > limit:
+            low, high, step = max(low - step, 0), low, step * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._modified_ms(state.chain, middle) <= limit:
+                low = middle
+            else:
+                high = middle
+        if low == 0:
+            return -1
+        if low == state.sequence:
+            return state.timestamp
+        key = keys.entry(state.chain, high)
+        return decode(Entry, key, self._objects.get(key)).timestamp - 1
+
+    def _modified_ms(self, chain: int, sequence: int) -> int:
+        found = self._modified.get((chain, sequence))
+        if found is None:
+            found = self._objects.stat(keys.entry(chain, sequence)).modified_ms
+            if len(self._modified) >= _TIMES:
+                self._modified.clear()
+            self._modified[chain, sequence] = found
+        return found
+
+    # Leases and timeouts ----------------------------------------------------------------------------------------------
+
+    def expired_members(self, states: Sequence[State], name: str) -> Watched:
+        """The members of a group whose leases are over, each with the time of the renewal that was watched.
+
+        Args:
+            states: One state per chain.
+            name: The group.
+        """
+        state = states[chain_of_group(name, len(states))]
+        group = state.groups.get(name)
+        return tuple(
+            (member_id, member.seen_at)
+            for member_id, member in (sorted(group.members.items()) if group is not None else ())
+            if self.is_over(state, member.seen_at, member.session_timeout_ms)
+        )
+
+    def has_expired(self, state: State, txn: Transaction) -> bool:
+        """Whether a transaction is open past its timeout, so that any process may abort it (TMO-01)."""
+        started = txn.timed_from
+        return started is not None and self.is_over(state, started, txn.timeout_ms)
