@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.threads import Task, start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,17 +92,15 @@ def _run(app: App, store: Store, query: str, isolation: IsolationLevel, max_rows
 
 def _interruptible(connection: DuckDBPyConnection, call: Callable[[], R]) -> R:
     """Call DuckDB in another thread: in its own, an interrupt has no effect, or is another error."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(call)
-        try:
-            while not future.done():  # Only a thread that wakes up sees a signal that another one received.
-                wait([future], timeout=0.1)
-            return future.result()
-        except KeyboardInterrupt:
-            while not future.done():  # An interrupt before the query has begun is lost.
-                connection.interrupt()
-                wait([future], timeout=0.05)
-            raise
+    task = Task(call)
+    start(task.run, "txnstore-query")
+    try:
+        return task.result()
+    except KeyboardInterrupt:
+        while not task.cancel() and not task.done():  # An interrupt before the query has begun is lost.
+            connection.interrupt()
+            task.wait(0.05)
+        raise
 
 
 def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:

@@ -41,6 +41,7 @@
     │   ├── ReadOnlyError                  caller     a write to a store opened with read_only=True
     │   ├── UnsupportedFormatError         fatal      written by a newer txnstore
     │   ├── UnsafeStorageError             fatal      the storage created a name twice
+    │   ├── ReentrantCallError             caller     a signal handler used the store during a call of its thread
     │   └── CorruptionError                fatal      names the object and what was expected
     └── StorageError                       retriable  the request failed without effect
         ├── StorageRefusedError            caller     a persistent failure: credentials, no bucket, a full disk
@@ -337,6 +338,15 @@ class UnsafeStorageError(StoreError):
 
     fatal = True
     advice = "Use a storage whose conditional PUT (If-None-Match: *) is atomic."
+
+
+class ReentrantCallError(StoreError):
+    """A signal handler used the store while it interrupted another call of the same thread. Nothing was done.
+
+    Going on would break the interrupted call: it holds a lock and has changed half of what it protects.
+    """
+
+    advice = "In a signal handler, only set a flag or raise an exception; use the store after the call has ended."
 
 
 class CorruptionError(StoreError):

@@ -6,9 +6,10 @@ import random
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+
+from txnstore.threads import Workers
 
 #: The first and the largest upper bound of a backoff, in seconds.
 _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
@@ -31,30 +32,9 @@ def uuid7(now_ms: int, rng: random.Random) -> str:
     return str(uuid.UUID(int=bits))
 
 
-class _Threads(ThreadPoolExecutor):
-    """A thread pool that runs tasks in the calling thread after its shutdown.
-
-    A store may be closed, or the interpreter may exit, while another thread executes a transaction. The rest of the
-    transaction must not fail because of this, least of all after its decision.
-    """
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        try:
-            return super().submit(fn, *args, **kwargs)
-        except RuntimeError as error:
-            if "cannot schedule new futures" not in str(error):
-                raise
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - Future.result() raises it.
-            future.set_exception(error)
-        return future
-
-
 def threads() -> Executor:
     """A thread pool for the concurrent requests of an open store."""
-    return _Threads(_WORKERS, thread_name_prefix="txnstore")
+    return Workers(_WORKERS)
 
 
 @dataclass(frozen=True)

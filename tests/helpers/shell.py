@@ -147,7 +147,7 @@ class Gate:
     def wait_for(self, count: int = 1) -> None:
         """Return when so many requests stand at the gate."""
         for _ in range(count):
-            assert self.reached.acquire(timeout=60)
+            assert self.reached.acquire(timeout=240)
 
     def open(self) -> None:
         """Let them pass, and all that come later."""
@@ -158,7 +158,7 @@ class Gate:
         if self._left is not None and not self._left.acquire(blocking=False):
             return
         self.reached.release()
-        assert self._open.wait(60)
+        assert self._open.wait(240)
 
 
 class GatedStore:

@@ -6,6 +6,7 @@ import datetime as dt
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from tests.helpers.producing import Bench
 from tests.helpers.shell import GatedStore, new_store, values
+from txnstore import threads
 from txnstore.errors import (
     InvalidTxnStateError,
     RecordTooLargeError,
@@ -24,7 +26,7 @@ from txnstore.errors import (
     TxnStoreError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.producer import Producer
+from txnstore.producer import Producer, linger
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import Fault, on
@@ -270,16 +272,13 @@ def test_a_wrong_row_fails_alone(row: Any) -> None:
 def test_unreferenced_producer_flushes_lingering_records_and_ends_its_thread() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=0.001)
-    thread, done = producer._linger.thread, threading.Event()
-    assert thread is not None
+    loop, done = producer._linger.loop, threading.Event()
     producer.send("t", b"a", partition=0).add_done_callback(lambda _: done.set())
     seen = weakref.ref(producer._sender)
     del producer
     assert done.wait(60)
-    thread.join(0)
-    while thread.is_alive():
+    while not loop.wait(0.01):
         gc.collect()
-        thread.join(0.01)
     assert seen() is None
     assert values(bench.store) == [b"a"]
 
@@ -287,14 +286,13 @@ def test_unreferenced_producer_flushes_lingering_records_and_ends_its_thread() -
 def test_an_interrupt_while_the_linger_thread_starts_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """It starts with the producer, before a record waits for it; a producer whose start fails is never there."""
     bench = Bench()
-    real = threading.Thread.start
 
-    def interrupted(thread: threading.Thread) -> None:
-        real(thread)
+    def interrupted(run: Callable[[], object], name: str) -> None:
+        threads.start(run, name)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", interrupted)
+        patch.setattr(linger, "start", interrupted)
         with pytest.raises(KeyboardInterrupt):
             bench.store.producer(linger=0.001)
         waiting = bench.store.producer(linger=None)

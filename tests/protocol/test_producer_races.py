@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from txnstore.errors import (
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
+from txnstore.threads import ForkLock
 
 # While a transaction ends ---------------------------------------------------------------------------------------------
 
@@ -310,7 +312,7 @@ def test_a_fork_while_another_thread_flushes_does_not_block_the_child(local: Sto
     producer = local.producer("id")
     producer.begin_transaction()
     future = producer.send("t", b"x", partition=0)
-    with producer._sender._turn, producer._manager.lock:
+    with producer._sender._turn.own, producer._manager.lock.own:
 
         def child() -> None:
             def use() -> None:
@@ -354,14 +356,14 @@ class _Refusing(GatedStore):
 class _Turn:
     """A turn that says when it was given back."""
 
-    def __init__(self, inner: Any, given_back: Callable[[], None]) -> None:
+    def __init__(self, inner: ForkLock, given_back: Callable[[], None]) -> None:
         self._inner, self._given_back = inner, given_back
 
-    def __enter__(self) -> None:
-        self._inner.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._inner.release()
+    @property
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        with self._inner.own:
+            yield
         self._given_back()
 
 
@@ -387,6 +389,6 @@ def test_flush_keeps_error_of_later_background_flush() -> None:
         producer.flush()
         gate, flushing = background[0]
         gate.open()
-        assert isinstance(flushing.result(timeout=60), StorageRefusedError)
+        assert isinstance(flushing.result(timeout=300), StorageRefusedError)
     with pytest.raises(StorageRefusedError):
         producer.send(topic, b"next")

@@ -35,7 +35,7 @@ def gated() -> GatedStore:
 def held(producer: Producer) -> int:
     """The bytes in open batches and in uploads that have not ended."""
     accumulator = producer._accumulator
-    with producer._manager.lock:
+    with producer._manager.lock.own:
         open_bytes = sum(batch.bytes for batch in accumulator._open.values())
         found = open_bytes + sum(upload.size for upload in accumulator.sealed if upload.buffered)
         assert found == accumulator.buffered
@@ -209,7 +209,7 @@ def test_transaction_has_no_linger_by_default() -> None:
     producer = bench.store.producer("id")
     producer.begin_transaction()
     producer.send("t", b"x")
-    assert producer._linger.thread is None
+    assert not producer._linger.loop.running()
     producer.abort_transaction()
     done = threading.Event()
     with bench.store.producer("id", linger=0.001) as producer:
@@ -255,11 +255,9 @@ def test_close_flushes_lingering_records_and_ends_thread() -> None:
     bench = Bench()
     producer = bench.store.producer(linger=3_600)
     future = producer.send("t", b"x", partition=0)
-    thread = producer._linger.thread
-    assert thread is not None
     producer.close()
     assert future.result().offset == 0
-    assert not thread.is_alive()
+    assert producer._linger.loop.done()
 
 
 def test_close_of_transactional_producer_aborts_open_transaction() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import threading
 from collections import Counter
-from concurrent.futures import as_completed
 from itertools import pairwise
 from typing import Any
 
@@ -180,9 +180,11 @@ def test_uploads_that_end_in_another_order_are_registered_in_that_of_their_sends
         gate.wait_for()
         uploads = [upload.task for upload in producer._accumulator.sealed if upload.task is not None]
         assert len(uploads) == 5
-        ended = as_completed(uploads, timeout=60)
+        ended = threading.Semaphore(0)
+        for upload in uploads:
+            upload.add_done_callback(lambda _: ended.release())
         for _ in range(4):
-            next(ended)
+            assert ended.acquire(timeout=240)
         assert [upload.done() for upload in uploads].count(False) == 1
         gate.open()
         producer.flush()

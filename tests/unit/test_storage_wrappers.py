@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnknownOutcomeError
-from txnstore.storage.base import ForkLock
 from txnstore.storage.counting import CountingStore, StoreCounts
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
 from txnstore.testing import Fault, FaultStore, ManualClock, on
+from txnstore.threads import ForkLock
 
 # --- counting ---------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -22,6 +21,7 @@ from txnstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from txnstore.threads import ForkLock
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Endings:
         self._chains = chains
         self._background = background
         self._running: dict[str, tuple[Future[None], Callable[[], object]]] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def finish(self, decided: Unfinished) -> None:
         """Write the missing markers of a decided transaction in all chains, then complete it.
@@ -86,7 +86,7 @@ class Endings:
         """Run work on a transaction in the background; an error is logged, and the next command repeats the work."""
         self.wait_for(transactional_id)
         running = self._background().submit(_quietly, transactional_id, work)
-        with self._lock:
+        with self._lock.own:
             self._running[transactional_id or ""] = running, work
 
     def wait_for(self, transactional_id: str | None) -> None:
@@ -94,7 +94,7 @@ class Endings:
 
         Work that has not started runs in the calling thread, so a full executor cannot block it.
         """
-        with self._lock:
+        with self._lock.own:
             running, work = self._running.pop(transactional_id or "", (None, None))
         if running is None or work is None:
             return

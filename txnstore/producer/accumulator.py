@@ -140,7 +140,7 @@ class RecordAccumulator:
                 record, key, size = check_record(topic, value, key, headers, timestamp)
         if size > buffer.max_bytes:
             check_size(buffer.writer, size)
-        with self._lock:
+        with self._lock.own:
             manager = self._manager
             if not manager.takes_records:
                 manager.check_send()
@@ -183,7 +183,7 @@ class RecordAccumulator:
         check_rows(writer, table)
         if writer.event_time is not None:
             table = fill_timestamps(table, writer.event_time, now)
-        with self._lock:
+        with self._lock.own:
             self._manager.check_send()
             numbers = self._partitions(buffer, table, partition)
             parts: list[TablePart] = []
@@ -238,7 +238,7 @@ class RecordAccumulator:
         buffer = self._topics.get(topic)
         if buffer is None or buffer.topic is not known:
             buffer = TopicBuffer(topic_writer(known))
-            with self._lock:
+            with self._lock.own:
                 self._topics[topic] = buffer
         if partition is not None:
             self._check_number(buffer, partition)
@@ -292,13 +292,13 @@ class RecordAccumulator:
 
     def seal_all(self) -> None:
         """Seal every open batch."""
-        with self._lock:
+        with self._lock.own:
             for batch in list(self._open.values()):
                 self._seal(batch)
 
     def make_room(self) -> None:
         """Seal the largest batches until less than half of the buffer is open."""
-        with self._lock:
+        with self._lock.own:
             open_bytes = sum(batch.bytes for batch in self._open.values())
             for batch in sorted(self._open.values(), key=lambda batch: batch.bytes, reverse=True):
                 if open_bytes * 2 < self.buffer_bytes:
@@ -310,14 +310,14 @@ class RecordAccumulator:
 
     def released(self, upload: Upload) -> None:
         """Free the buffer space of an upload that has ended. Idempotent."""
-        with self._lock:
+        with self._lock.own:
             left = max(0, self.buffered - upload.size) if upload.buffered else self.buffered
             upload.buffered, self.buffered = False, left
         upload.batch.release()
 
     def forget(self, uploads: Sequence[Upload]) -> None:
         """Remove batches that are settled."""
-        with self._lock:
+        with self._lock.own:
             for upload in uploads:
                 self.sealed.pop(upload, None)
 
@@ -327,7 +327,7 @@ class RecordAccumulator:
         Returns:
             All uploads; they stay in the accumulator until :meth:`forget`.
         """
-        with self._lock:
+        with self._lock.own:
             for batch in list(self._open.values()):
                 self._seal(batch)
             self.unstarted.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -300,6 +300,12 @@ class Upload:
     def ended(self) -> bool:
         """Whether it is uploaded, or failed for good."""
         return self.new_batch is not None or self.error is not None
+
+    def wait(self) -> None:
+        """Wait until its task has ended, if it was submitted."""
+        if self.task is not None:
+            with suppress(CancelledError):
+                self.task.exception()
 
     @property
     def registrable(self) -> NewBatch:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic  # noqa: TID251 - the caller waits in real time, for several batches together
 from typing import Any, Generic, TypeVar
@@ -112,23 +112,21 @@ class _SendFuture(Generic[T]):
         the producer. Exceptions of the callback are logged and ignored.
         """
         check_callable("a done callback", callback)
-        left = len(self._batches())
-        lock = threading.Lock()
+        batches = self._batches()
+        others = [None] * (len(batches) - 1)
 
         def settled() -> None:
-            nonlocal left
-            with lock:
-                left -= 1
-                if left > 0:
-                    return
+            with suppress(IndexError):
+                others.pop()  # In one step: of the threads that settle the batches, the last one calls.
+                return
             try:
                 callback(self)
             except Exception:  # noqa: BLE001 - a callback must not break the send of others
                 _LOG.exception("a done callback failed")
 
-        if left == 0:
+        if not batches:
             settled()
-        for batch in self._batches():
+        for batch in batches:
             batch.when_settled(settled)
 
 

@@ -6,10 +6,12 @@ import logging
 import threading
 import weakref
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from txnstore.producer.batches import Batch, Waiter
+from txnstore.threads import Task, start
 from txnstore.validation import check_seconds
 
 _LOG = logging.getLogger(__name__)
@@ -53,7 +55,8 @@ class Linger:
         self._seconds = seconds
         self._again = again
         self._stopped = False
-        self.thread: threading.Thread | None = None
+        self.loop = Task(partial(_run, self._orders, self))
+        self._started = False
         #: Whether a flush is ordered. Set before the order is queued, reset before the flush begins.
         self.woken = seconds is None
         finalizer = weakref.finalize(sender, self._orders.put, (None, None))
@@ -62,11 +65,10 @@ class Linger:
             self._start()
 
     def _start(self) -> None:
-        """Start the thread. After an interrupt in between a second one may start; both take orders from the queue."""
-        if self.thread is None and not self._stopped:
-            thread = threading.Thread(target=_run, args=(self._orders, self), name="txnstore-linger", daemon=True)
-            thread.start()
-            self.thread = thread
+        """Start the thread. After an interrupt in between a second one may start; only one runs the loop."""
+        if not self._started and not self._stopped:
+            start(self.loop.run, "txnstore-linger")
+            self._started = True
 
     def wake(self) -> None:
         """Order a flush after the linger time."""
@@ -84,9 +86,8 @@ class Linger:
         """End the thread; the caller flushes the remaining records."""
         self._stopped = True
         self._orders.put((None, None))
-        thread = self.thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        if not self.loop.cancel() and not self.loop.runs_here:
+            self.loop.wait()
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +136,6 @@ def _run(orders: SimpleQueue[_Order], linger: Linger) -> None:
     with suppress(Empty):  # The call that ended the thread settles the batches, which wakes all that wait for them.
         while True:
             orders.get_nowait()
-    orders.put((None, None))  # An interrupt of a start may have left two threads: each takes one order to end.
 
 
 def _serve(orders: SimpleQueue[_Order], linger: Linger) -> bool:

@@ -8,8 +8,6 @@ the next call continues.
 
 from __future__ import annotations
 
-import threading
-from concurrent import futures
 from contextlib import suppress
 
 from txnstore.connection import Connection
@@ -33,6 +31,7 @@ from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import Pending, TransactionManager
 from txnstore.producer.transaction_state import State
 from txnstore.producer.upload import Outcomes, Uploader, failure_of
+from txnstore.threads import ForkLock
 
 
 class Sender:
@@ -49,7 +48,7 @@ class Sender:
     ) -> None:
         self._connection = connection
         self._manager = manager
-        self._turn = threading.RLock()  # Held to submit commands. Never acquired with the manager's lock held.
+        self._turn = ForkLock()  # Held to submit commands. Never acquired with the manager's lock held.
         self.accumulator = RecordAccumulator(connection, manager, self, batch_bytes, buffer_bytes)
         self.outcomes = Outcomes(manager, self.accumulator)
         self.uploader = Uploader(connection, self.accumulator, delivery_timeout)
@@ -74,7 +73,7 @@ class Sender:
     def flush(self) -> None:
         """Upload and register all records that were sent before. Raises the first error."""
         try:
-            with self._turn:
+            with self._turn.own:
                 try:
                     self._flush()
                 finally:
@@ -86,7 +85,7 @@ class Sender:
         """Upload and register batches until the buffer has room, without a time limit."""
         self._manager.check_usable()
         try:
-            with self._turn:
+            with self._turn.own:
                 try:
                     self._flush(crowd_only=True)
                 finally:
@@ -207,7 +206,7 @@ class Sender:
         """Commit or abort the transaction."""
         self._manager.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
-            with self._turn:
+            with self._turn.own:
                 try:
                     self._end(outcome)
                 finally:
@@ -256,7 +255,7 @@ class Sender:
         manager = self._manager
         manager.check_process()
         try:
-            with self._turn:
+            with self._turn.own:
                 try:
                     manager.begin_prepare()
                     self._flush()
@@ -286,7 +285,7 @@ class Sender:
         manager = self._manager
         manager.check_process()
         try:
-            with self._turn:
+            with self._turn.own:
                 manager.check_usable()
                 if manager.state is State.READY:
                     return False
@@ -325,7 +324,8 @@ class Sender:
         After an interrupt the rest stays in the accumulator, for the next call to drop.
         """
         uploads = self.accumulator.abandon()
-        futures.wait([upload.task for upload in uploads if upload.task is not None])
+        for upload in uploads:
+            upload.wait()
         self.outcomes.fail_and_forget(uploads, error)
 
     # In the background ------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class Sender:
         manager = self._manager
         try:
             manager.check_process()
-            with self._turn:
+            with self._turn.own:
                 try:
                     self._flush()
                 finally:
@@ -373,7 +373,7 @@ class Sender:
         manager = self._manager
         self.linger.stop()
         try:
-            with self._turn:
+            with self._turn.own:
                 try:
                     if not manager.transactional:
                         self._flush()

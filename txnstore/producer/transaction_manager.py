@@ -7,7 +7,6 @@ Kafka's ``TransactionManager``. It makes no requests, starts no threads and neve
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,7 @@ from txnstore.errors import InvalidTxnStateError, ProducerClosedError, TxnStoreE
 from txnstore.producer.batches import Upload
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_state import TABLE, Event, State
+from txnstore.threads import ForkLock
 
 _ENDING = (State.COMMITTING_TRANSACTION, State.ABORTING_TRANSACTION)
 _OUTCOMES = {Outcome.COMMIT: Event.COMMIT, Outcome.ABORT: Event.ABORT}
@@ -63,7 +63,7 @@ class TransactionManager:
     """
 
     def __init__(self, identity: ProducerIdentity) -> None:
-        self.lock = threading.Lock()
+        self.lock = ForkLock()
         self.identity = identity
         self.state = State.READY
         self.error: BaseException | None = None
@@ -188,7 +188,7 @@ class TransactionManager:
 
         Only without transactions: a failed transaction has a state that refuses the next call.
         """
-        with self.lock:
+        with self.lock.own:
             wanted = self._unreported is None and error is not self._raised
             if not self.transactional and self.state is not State.CLOSED and wanted:
                 self._unreported = error
@@ -196,7 +196,7 @@ class TransactionManager:
 
     def reported(self, error: Exception) -> None:
         """A future has raised the error: the next call need not raise it again."""
-        with self.lock:
+        with self.lock.own:
             self._raised = error
             if self._unreported is error:
                 self._unreported = None
@@ -204,7 +204,7 @@ class TransactionManager:
 
     def report(self) -> None:
         """Raise the failure in the background since the last call, if there is one. It is raised once."""
-        with self.lock:
+        with self.lock.own:
             self._report()
 
     def _report(self) -> None:
@@ -219,13 +219,13 @@ class TransactionManager:
     def begin(self) -> None:
         """Begin a transaction. Nothing is written before its first record (API-02)."""
         self.check_usable()
-        with self.lock:
+        with self.lock.own:
             self._move(Event.BEGIN)
             self._unheard = None
 
     def add_offsets(self, offsets: TxnOffsets) -> None:
         """Add offsets that the transaction commits."""
-        with self.lock:
+        with self.lock.own:
             self.check_send(Event.SEND_OFFSETS)
             if offsets.offsets:
                 self._offsets.append(offsets)
@@ -233,7 +233,7 @@ class TransactionManager:
     def begin_prepare(self) -> None:
         """Begin to prepare: no record is accepted from now on, so the prepare covers all that was sent."""
         self.check_usable()
-        with self.lock:
+        with self.lock.own:
             if not self.allows(Event.PREPARE):
                 raise self._refusal(Event.PREPARE)
             self._preparing = True
@@ -241,20 +241,20 @@ class TransactionManager:
 
     def end_prepare(self) -> None:
         """The prepare has ended or failed."""
-        with self.lock:
+        with self.lock.own:
             self._preparing = False
             self._note()
 
     def prepare(self) -> PreparedTxn:
         """All is registered, and the transaction is prepared: an external coordinator decides."""
-        with self.lock:
+        with self.lock.own:
             self._move(Event.PREPARE)
             self.prepared = PreparedTxn(self.identity.producer_id, self.identity.epoch)
             return self.prepared
 
     def take_over(self, prepared: PreparedTxn) -> None:
         """Continue the transaction that an earlier instance has prepared."""
-        with self.lock:
+        with self.lock.own:
             self._move(Event.TAKE_OVER)
             self.prepared, self.started = prepared, True
 
@@ -265,14 +265,14 @@ class TransactionManager:
             Whether it repeats a call that has not ended the transaction.
         """
         self.check_usable()
-        with self.lock:
+        with self.lock.own:
             repeats = self.state in _ENDING
             self._move(_OUTCOMES[outcome])
             return repeats
 
     def ended(self, outcome: Outcome, identity: ProducerIdentity) -> None:
         """The transaction has ended. The next one has this identity, and sequences from 0 (SEQ-01)."""
-        with self.lock:
+        with self.lock.own:
             self._unheard = outcome
             self.identity = identity
             self._sequences, self._offsets, self.started = {}, [], False
@@ -289,7 +289,7 @@ class TransactionManager:
 
     def not_ended(self, outcome: Outcome, error: BaseException) -> None:
         """A commit or abort raised ``error``. Unless its outcome is unknown, return to the state before the call."""
-        with self.lock:
+        with self.lock.own:
             pending = self.pending_end
             if pending is not None:
                 pending.unknown = True  # The same call repeats the command, and gets the same answer.
@@ -308,7 +308,7 @@ class TransactionManager:
         Returns:
             Whether the records that are not registered have to be dropped.
         """
-        with self.lock:
+        with self.lock.own:
             fatal = isinstance(error, TxnStoreError) and error.fatal
             before = self.state
             if before is State.CLOSED or (before is State.FATAL_ERROR and not fatal):
@@ -324,7 +324,7 @@ class TransactionManager:
         Returns:
             Whether a transaction was open; else the state is unchanged.
         """
-        with self.lock:
+        with self.lock.own:
             if self.forked or self._preparing or self.state is not State.IN_TRANSACTION:
                 return False
             self._move(Event.ABORTABLE)
@@ -333,7 +333,7 @@ class TransactionManager:
 
     def close(self) -> None:
         """Refuse all further calls."""
-        with self.lock:
+        with self.lock.own:
             self._move(Event.CLOSE)
 
     # Commands ---------------------------------------------------------------------------------------------------------
@@ -373,14 +373,14 @@ class TransactionManager:
         """The command is in the chain. May be repeated after an interrupt."""
         self.started = True
         sent = {id(offsets) for offsets in command.offsets}
-        with self.lock:
+        with self.lock.own:
             self._offsets = [offsets for offsets in self._offsets if id(offsets) not in sent]
         for batch in command.batches:
             self._sequences[batch.tp] = next_sequence(batch.base_sequence, batch.records)
 
     def drop_unsent(self) -> None:
         """Drop the offsets that are not registered, and the command without an answer: the transaction is aborted."""
-        with self.lock:
+        with self.lock.own:
             self.started = self.started or self.pending is not None
             self._offsets = []
             self.pending = None

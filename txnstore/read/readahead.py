@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +126,8 @@ class _Fetches:
         """Remove the next segment from the window; waits until it has been fetched."""
         size, future = self._flying.popleft()
         self._bytes -= size
-        wait([future])
+        with suppress(CancelledError):
+            future.exception()
         return future
 
     def cancel(self) -> None:

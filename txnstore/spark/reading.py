@@ -7,7 +7,6 @@ same DataFrame, which silently gives wrong results. Ranges and columns are optio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from txnstore.spark import types
 from txnstore.spark.options import ReadOptions
 from txnstore.spark.planning import SliceGroup, plan, projection_schema, view_to_read
 from txnstore.spark.stores import open_objects, open_reader
+from txnstore.threads import Workers
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -66,7 +66,7 @@ class TxnStoreReader(DataSourceReader):
         group = partition.group
         projection = Projection(group.topic, self._schema.names)
         objects = open_objects(self._location)
-        pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="txnstore-read")
+        pool = Workers(_THREADS, "txnstore-read")
         try:
             yield from types.to_batches(read_ahead(objects, pool, group.slices, projection), self._schema)
         finally:

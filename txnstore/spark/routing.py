@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.storage.base import ObjectStore
+from txnstore.threads import Workers
 
 TOPIC, PARTITION = "_topic", "_partition"
 
@@ -82,7 +83,7 @@ class SegmentRouter:
         self._buffers: dict[TopicPartition, _Buffer] = {}
         self._uploading: deque[Future[NewBatch]] = deque()
         self._uploaded: list[NewBatch] = []
-        self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="txnstore-write")
+        self._pool = Workers(_UPLOADS, "txnstore-write")
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows; raises :class:`SchemaMismatchError`, which names the column, for rows that do not fit."""

@@ -11,10 +11,8 @@ that is made when a query first opens it.
 from __future__ import annotations
 
 import io
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -30,6 +28,7 @@ from txnstore.errors import TxnStoreError
 from txnstore.read.reader import fetch
 from txnstore.segment.codec import decode
 from txnstore.storage.base import ObjectStore
+from txnstore.threads import ForkLock, Task
 
 PROTOCOL = "txnseg"
 #: The maximum size of unused files in a cache, in bytes.
@@ -112,10 +111,10 @@ class ContentCache:
 
     def __init__(self, bound: int = CACHE_BYTES) -> None:
         self._bound = bound
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._recent: OrderedDict[str, _Content] = OrderedDict()
         self._used: WeakValueDictionary[str, _Content] = WeakValueDictionary()
-        self._loading: dict[str, Future[_Content]] = {}
+        self._loading: dict[str, Task[_Content]] = {}
         self._bytes = 0
 
     def get(self, path: str, load: Callable[[], bytes]) -> _Content:
@@ -123,30 +122,27 @@ class ContentCache:
 
         An exception of ``load`` is raised in all threads that wait for the file, and is not cached.
         """
-        with self._lock:
-            content = self._used.get(path)
-            if content is not None:
-                self._keep(path, content)
-                return content
-            future = self._loading.get(path)
-            if future is None:
-                mine: Future[_Content] = Future()
-                self._loading[path] = mine
-        if future is not None:
-            return future.result()
-        try:
-            content = _Content(load())
-        except BaseException as error:
-            with self._lock:
+        while True:
+            with self._lock.own:
+                content = self._used.get(path)
+                if content is not None:
+                    self._keep(path, content)
+                    return content
+                task = self._loading.get(path)
+                if task is None or task.done():
+                    task = self._loading[path] = Task(lambda: _Content(load()))
+            # Whoever comes first runs it. If an interrupt ended the load of another thread, it is done again.
+            mine = task.run()
+            error = task.exception()
+            if mine or error is None or isinstance(error, Exception):
+                break
+        with self._lock.own:
+            if self._loading.get(path) is task:
                 del self._loading[path]
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            del self._loading[path]
-            self._used[path] = content
-            self._keep(path, content)
-        mine.set_result(content)
-        return content
+            if error is None:
+                content = self._used[path] = task.result()
+                self._keep(path, content)
+        return task.result()
 
     def _keep(self, path: str, content: _Content) -> None:
         if path not in self._recent:

@@ -6,7 +6,6 @@ only the newest :data:`ENTRIES` are read; ``txnstore log show`` prints older one
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -20,6 +19,7 @@ from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
 from txnstore.storage.base import ObjectStore
+from txnstore.threads import ForkLock
 
 #: The maximum number of entries in the tables, in all chains together.
 ENTRIES = 1000
@@ -84,7 +84,7 @@ class History:
         self._objects = objects
         self._pool = pool
         self._wanted = [(chain, number) for chain, numbers in enumerate(newest(heads, entries)) for number in numbers]
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._entries: list[_Found] | None = None
 
     def table(self, name: str) -> pa.Table:
@@ -93,7 +93,7 @@ class History:
         return from_rows(SCHEMAS[name], rows)
 
     def _read(self) -> list[_Found]:
-        with self._lock:
+        with self._lock.own:
             if self._entries is None:
                 found = self._pool().map(self._entry, self._wanted)
                 self._entries = [item for item in found if item is not None]

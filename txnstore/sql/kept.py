@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from txnstore.sql.planning import inspection_files, inspection_schemas, plan_top
 from txnstore.sql.session import SETTINGS
 from txnstore.sql.types import literal, quote
 from txnstore.sql.views import read_parquet_from, view_names
+from txnstore.threads import ForkLock
 
 if TYPE_CHECKING:
     import duckdb
@@ -103,7 +103,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.work = Work()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._database: _Database | None = None
         _all.add(self)
 
@@ -124,7 +124,7 @@ class Kept:
         """
         import duckdb
 
-        with self._lock:
+        with self._lock.own:
             database = self._database
             if database is None or database.is_outdated():
                 database = self._database = _Database(self.work)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from txnstore.sql.local import local_root
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
 from txnstore.sql.types import literal, quote
 from txnstore.sql.views import read_parquet, view_names
+from txnstore.threads import ForkLock
 
 if TYPE_CHECKING:
     import duckdb
@@ -57,7 +57,7 @@ class Session:
         self._files = ref(files)
         self._views: dict[str, str] = {}
         self._in_place: list[SegmentObject] = []
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         files.owner = self
         _sessions[self.number] = self
 
@@ -65,7 +65,7 @@ class Session:
         """Moves all views to the snapshot in one transaction: no query sees views of two snapshots."""
         import duckdb
 
-        with self._lock:
+        with self._lock.own:
             try:
                 self._show(database, self._plan(snapshot, local_root(self.connection.objects)))
             except duckdb.IOException:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from txnstore.storage.base import ForkLock, ObjectInfo, ObjectStore
+from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.threads import ForkLock
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from txnstore.errors import ObjectNotFoundError, StorageRefusedError
-from txnstore.storage.base import ForkLock, ObjectInfo, check_key, check_prefix, check_range
+from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
+from txnstore.threads import ForkLock
 
 
 def system_clock_ms() -> int:

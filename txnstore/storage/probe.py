@@ -6,9 +6,7 @@ The commit protocol depends on this property; see docs/design/0002-commit.md.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError, UnsafeStorageError
@@ -17,6 +15,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
+from txnstore.threads import Task, Workers
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +23,7 @@ PROBE_FOLDER = "_probe"
 _RACERS = 8
 _RACERS_LOCAL = 2  # The kernel guarantees that link(2) is atomic, and each racer costs a disk flush.
 _AGAIN = 3
+_ARRIVAL = 1.0  # Seconds: a system without enough threads must not stop the probe.
 
 #: The identities of the stores that this process has probed.
 _proven: set[str] = set()
@@ -85,13 +85,17 @@ def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
 
 
 def _race(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResult]:
-    start = threading.Barrier(len(bodies))
+    arrived: list[bytes] = []
+    all_arrived = Task(lambda: None)
 
     def create(body: bytes) -> _CreateResult:
-        start.wait()
+        arrived.append(body)
+        if len(arrived) == len(bodies):
+            all_arrived.run()
+        all_arrived.wait(_ARRIVAL)
         return _create(store, key, body)
 
-    with ThreadPoolExecutor(len(bodies), thread_name_prefix="txnstore-probe") as pool:
+    with Workers(len(bodies), "txnstore-probe") as pool:
         return list(pool.map(create, bodies))
 
 

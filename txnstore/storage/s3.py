@@ -17,10 +17,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError, TxnStoreError
-from txnstore.storage.base import ForkLock, ObjectInfo, check_key, check_prefix, check_range
+from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
 from txnstore.storage.redact import redact
 from txnstore.storage.s3_errors import Kind, answer_of, from_code, map_s3_error, scrub
+from txnstore.storage.s3_loop import run_on
 from txnstore.storage.s3_session import single_attempt_session
+from txnstore.threads import ForkLock, in_thread
 
 MIB = 1 << 20
 MULTIPART_FROM_BYTES = 64 * MIB
@@ -161,7 +163,7 @@ class S3Store:
         with self._lock.own:
             client = self._clients.pop(os.getpid(), None)
         if client is not None:
-            client.close_session(client.loop, client._s3creator)
+            in_thread(lambda: client.close_session(client.loop, client._s3creator))
 
     def __repr__(self) -> str:
         return f"S3Store({self.url!r})"
@@ -188,12 +190,9 @@ class S3Store:
 
     def _run(self, kind: Kind, key: str, request: Callable[[Any], Awaitable[T]]) -> T:
         """Run the coroutine on fsspec's I/O thread and map every error to :mod:`txnstore.errors`."""
-        from fsspec.asyn import sync
-
         client = self._client()
         try:
-            answer: T = sync(client.loop, request, client)
-            return answer
+            return run_on(client.loop, lambda: request(client))
         except Exception as error:  # noqa: BLE001 - Every error is mapped.
             url = f"{self.url}/{key}" if key else self.url
             problem: TxnStoreError = map_s3_error(error, kind, self.bucket, url, self._secrets)
@@ -207,7 +206,7 @@ class S3Store:
             with self._lock.own:
                 client = self._clients.get(pid)
                 if client is None:
-                    client = self._clients[pid] = self._connect()
+                    client = self._clients[pid] = in_thread(self._connect)  # It starts fsspec's thread.
         return client
 
     def _connect(self) -> Any:

@@ -1,0 +1,45 @@
+"""Requests on the I/O thread of fsspec.
+
+``fsspec.asyn.sync`` waits with a ``threading.Event``: an interrupt (Ctrl-C) inside may leave the lock of the event
+acquired, for which the I/O thread then waits forever, and with it every request of the process. See
+:mod:`txnstore.threads`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from txnstore.threads import Task
+
+T = TypeVar("T")
+
+
+def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]]) -> T:
+    """Run a request in the thread of an event loop, and wait for its answer.
+
+    An interrupt ends the wait; the request goes on.
+
+    Raises:
+        RuntimeError: The loop is closed, or this is its own thread, which cannot wait for itself.
+    """
+    here: asyncio.AbstractEventLoop | None = None
+    with suppress(RuntimeError):
+        here = asyncio.get_running_loop()
+    if here is loop:
+        msg = "a request cannot wait for the event loop that runs it"
+        raise RuntimeError(msg)
+    running: list[asyncio.Task[T]] = []
+    answer = Task(lambda: running[0].result())  # noqa: PLW0108 - there is none yet
+
+    async def whole() -> T:
+        return await request()
+
+    def begin() -> None:
+        running.append(loop.create_task(whole()))
+        running[0].add_done_callback(lambda _: answer.run())
+
+    loop.call_soon_threadsafe(begin)
+    return answer.result()

@@ -1,0 +1,336 @@
+"""Threads, tasks and locks that an interrupt (Ctrl-C) cannot leave broken.
+
+Python runs signal handlers in the main thread, between two of its instructions. ``threading.Condition`` and all that
+is built on it (``Event``, ``Thread.start``, ``concurrent.futures.Future``, ``ThreadPoolExecutor``) is written in
+Python: an interrupt in the middle leaves a lock acquired, and the next thread that needs it waits forever. A caller's
+thread uses only ``SimpleQueue`` and ``with`` on a lock, which are written in C, and starts no ``threading.Thread``.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Executor, Future
+from contextlib import AbstractContextManager, suppress
+from enum import Enum
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import monotonic  # noqa: TID251 - a caller waits in real time
+from typing import Any, ParamSpec, TypeVar
+
+from txnstore.errors import ReentrantCallError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds after which a waiting thread looks for signals, which the system may have delivered to another thread.
+_LOOK = 1.0
+
+
+class ForkLock:
+    """A mutex with one lock per process: ``with lock.own: …``.
+
+    A plain lock that another thread holds during a fork stays locked in the child forever. Here each process uses its
+    own lock. An unpickled copy is unlocked.
+
+    ``own`` returns the lock instead of wrapping it in a context manager: only ``with`` on a lock itself cannot be
+    interrupted (Ctrl-C) between acquiring the lock and entering the block, which would leave it locked forever.
+    """
+
+    __slots__ = ("_locks",)
+
+    def __init__(self) -> None:
+        self._locks: dict[int, Any] = {}
+
+    @property
+    def own(self) -> AbstractContextManager[bool]:
+        """The lock of this process.
+
+        Raises:
+            ReentrantCallError: This thread holds it already, so it would wait for itself forever: a signal handler
+                interrupted the holder.
+        """
+        pid = os.getpid()
+        # dict.setdefault is atomic, so all threads of a process agree on one lock.
+        lock = self._locks.get(pid) or self._locks.setdefault(pid, threading.RLock())
+        if lock._is_owned():  # noqa: SLF001 - threading.Condition relies on it too; there is no public way
+            msg = "a signal handler used the store while it interrupted a call of this thread that uses it"
+            raise ReentrantCallError(msg)
+        return lock  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> tuple[type[ForkLock], tuple[()]]:
+        return (ForkLock, ())
+
+
+class _State(Enum):
+    WAITING = 1
+    RUNNING = 2
+    CANCELLED = 3
+    ENDED = 4
+
+
+class Task(Future[T]):
+    """A call and its outcome: a future whose methods may be interrupted anywhere.
+
+    Unlike its base class it has no ``Condition``, so ``concurrent.futures.wait`` and ``as_completed`` cannot be used.
+
+    Args:
+        call: What :meth:`run` calls.
+    """
+
+    def __init__(self, call: Callable[[], T]) -> None:  # The base class would make a Condition.
+        self._call: Callable[[], T] | None = call
+        self._step = _State.WAITING
+        self._runner: int | None = None
+        self._lock = threading.Lock()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._woken: list[SimpleQueue[None]] = []
+        self._callbacks: list[Callable[[Future[T]], object]] = []
+
+    def run(self) -> bool:
+        """Call, and keep the outcome; False if another thread has begun, or if the task was cancelled."""
+        mine = False
+        try:
+            with self._lock:
+                mine = self._step is _State.WAITING
+                if mine:
+                    self._step = _State.RUNNING
+            if mine:
+                self._perform()
+                self._end()
+        except BaseException as error:  # An interrupt outside the call; a second time, because it may have hit the end.
+            if mine:
+                if self._step is not _State.ENDED:
+                    self._error = error
+                self._end()
+            raise
+        finally:
+            del self  # The traceback of an error refers to this frame.
+        return mine
+
+    def _perform(self) -> None:
+        self._runner = threading.get_ident()
+        try:
+            assert self._call is not None
+            self._value = self._call()
+        except BaseException as error:  # noqa: BLE001 - result() raises it
+            self._error = error
+        finally:
+            del self
+
+    def _end(self) -> None:
+        self._runner = None
+        self._step = _State.ENDED
+        self._tell()
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this thread is in the middle of the call, so it must not wait for the end."""
+        return self._runner == threading.get_ident()
+
+    def _tell(self) -> None:
+        """Wake the waiting threads and call the callbacks, if the task is done. Can be repeated."""
+        if not self.done():
+            return
+        self._call = None
+        for waiter in tuple(self._woken):
+            waiter.put(None)
+        while self._callbacks:
+            with suppress(IndexError):
+                self._callbacks.pop(0)(self)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the call has ended or the task is cancelled; False after ``timeout`` seconds."""
+        if self.done():
+            return True
+        woken: SimpleQueue[None] = SimpleQueue()
+        self._woken.append(woken)
+        until = None if timeout is None else monotonic() + timeout
+        while not self.done():
+            left = _LOOK if until is None else min(_LOOK, until - monotonic())
+            with suppress(Empty):
+                woken.get(timeout=max(0.0, left))
+            if until is not None and not self.done() and monotonic() >= until:
+                with suppress(ValueError):
+                    self._woken.remove(woken)
+                return False
+        return True
+
+    __repr__ = object.__repr__
+
+    # The methods of a future ------------------------------------------------------------------------------------------
+
+    def cancel(self) -> bool:
+        """Cancel the task if it has not begun; whether it is cancelled."""
+        try:
+            with self._lock:
+                if self._step is _State.WAITING:
+                    self._step = _State.CANCELLED
+            self._tell()
+        except BaseException:
+            self._tell()
+            raise
+        return self.cancelled()
+
+    def cancelled(self) -> bool:
+        """Whether the task was cancelled."""
+        return self._step is _State.CANCELLED
+
+    def running(self) -> bool:
+        """Whether the call has begun and has not ended."""
+        return self._step is _State.RUNNING
+
+    def done(self) -> bool:
+        """Whether the call has ended or the task is cancelled."""
+        return self._step is _State.ENDED or self._step is _State.CANCELLED
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait, and return the exception of the call, or None."""
+        if not self.wait(timeout):
+            raise TimeoutError
+        if self.cancelled():
+            raise CancelledError
+        return self._error
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait, and return the result of the call, or raise its exception."""
+        error = self.exception(timeout)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error, self  # Else the traceback and this frame refer to each other.
+        return self._value  # type: ignore[return-value]
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call ``fn`` with the task when it is done; immediately if it is done already."""
+        self._callbacks.append(fn)
+        self._tell()
+
+
+def start(run: Callable[[], object], name: str) -> None:
+    """Run ``run`` in a new daemon thread.
+
+    The thread is started by another new one: ``Thread.start`` waits for an ``Event``, and signals reach only the main
+    thread.
+
+    Raises:
+        RuntimeError: The system has no more threads.
+    """
+    _thread.start_new_thread(_start, (run, name))
+
+
+def _start(run: Callable[[], object], name: str) -> None:
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:  # There is this thread, and no other one.
+        run()
+
+
+def in_thread(call: Callable[[], T], name: str = "txnstore-call") -> T:
+    """Call in a new thread and wait for the result. An interrupt ends the wait, never the call."""
+    task = Task(call)
+    start(task.run, name)
+    return task.result()
+
+
+class Workers(Executor):
+    """A thread pool. Threads start as they are needed, up to ``most``, and are daemons that the exit waits for.
+
+    A store may be closed, or the interpreter may exit, while another thread executes a transaction. The rest of the
+    transaction must not fail because of this, least of all after its decision. So a task runs in the calling thread
+    after a shutdown, and if the system has no threads.
+
+    Args:
+        most: The maximum number of threads.
+        name: The name of the threads.
+    """
+
+    def __init__(self, most: int, name: str = "txnstore") -> None:
+        self._most, self._name = most, name
+        self._pid = os.getpid()
+        self._lock = ForkLock()
+        self._closed = False
+        self._tasks: SimpleQueue[Task[Any] | None] = SimpleQueue()
+        self._idle: list[None] = []  # One element for each thread that waits for a task that it was not promised.
+        self._loops: list[Task[None]] = []
+        finalizer = weakref.finalize(self, self._tasks.put, None)
+        finalizer.atexit = False
+        _pools.add(self)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
+        """Run ``fn`` in a thread of the pool."""
+        task = Task(partial(fn, *args, **kwargs))
+        with self._lock.own:
+            # After a shutdown nothing is queued: no thread would take it.
+            if not self._closed and self._pid == os.getpid() and self._ready():
+                self._tasks.put(task)
+                return task
+        task.run()
+        error = task._error  # noqa: SLF001
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return task
+
+    def _ready(self) -> bool:
+        """Whether a thread will take another task; starts one if none is idle."""
+        try:
+            self._idle.pop()
+        except IndexError:
+            if len(self._loops) < self._most:
+                loop = Task(partial(_work, self._tasks, self._idle))
+                with suppress(RuntimeError):  # The system has no more threads.
+                    start(loop.run, f"{self._name}-{len(self._loops)}")
+                    self._loops.append(loop)
+        return bool(self._loops)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads after the tasks that are queued; can be repeated after an interrupt."""
+        if self._pid != os.getpid():
+            return
+        with self._lock.own:
+            self._closed = True
+        while cancel_futures:
+            try:
+                task = self._tasks.get_nowait()
+            except Empty:
+                break
+            if task is not None:
+                task.cancel()
+        self._tasks.put(None)
+        if wait:
+            for loop in tuple(self._loops):
+                if not loop.runs_here:
+                    loop.wait()
+
+
+def _work(tasks: SimpleQueue[Task[Any] | None], idle: list[None]) -> None:
+    """The loop of a thread. Refers to no pool, so a pool without other references is collected."""
+    while True:
+        try:
+            task = tasks.get_nowait()
+        except Empty:
+            idle.append(None)
+            task = tasks.get()
+        if task is None:
+            tasks.put(None)  # For the next thread.
+            return
+        task.run()
+        del task
+
+
+_pools: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+def _finish() -> None:
+    """Run what is queued before the interpreter exits, as Python does for the threads of its own pools."""
+    for pool in tuple(_pools):
+        pool.shutdown()
+
+
+atexit.register(_finish)
