@@ -60,6 +60,7 @@ class StoreMetrics:
         conflicts: How often another writer created the entry that this process tried to create.
         unknown_outcomes: Writes of entries whose outcome was unknown.
         checkpoints: Checkpoints that this process wrote.
+        checkpoint_failures: Checkpoints that it could not write; the log says why. Opening the store takes longer.
     """
 
     gets: int
@@ -73,6 +74,7 @@ class StoreMetrics:
     conflicts: int
     unknown_outcomes: int
     checkpoints: int
+    checkpoint_failures: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,8 @@ class Connection:
         count = document.chains
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
-        chains = Chains(self.objects, count, self.runtime, self.pool, workers, read_only=self.read_only)
+        objects, runtime, later = self.objects, self.runtime, self._in_background
+        chains = Chains(objects, count, runtime, self.pool, workers, read_only=self.read_only, background=later)
         chains.load(hint)
         self._opened = _Opened(
             document, chains, chains[CATALOG], Coordinator(chains, self.runtime, self._in_background)
@@ -313,6 +316,7 @@ class Connection:
             conflicts=sum(chain.conflicts for chain in metrics),
             unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
             checkpoints=sum(chain.checkpoints for chain in metrics),
+            checkpoint_failures=sum(chain.checkpoint_failures for chain in metrics),
         )
 
     def checkpoint(self) -> int:

@@ -302,11 +302,12 @@ def test_s18_refresh_without_the_entry_leaves_it_undecided(world: World) -> None
 
 
 def test_s19_undecided_for_several_calls(world: World) -> None:
-    """[a] -> unknown -> unknown -> [a, ours, second]: each call works on the first attempt until that is decided."""
+    """[a] -> unknown -> not written -> [a, ours, second]: each call works on the first attempt until it is decided."""
     undecided(world, Fault.LATE)
     world.faults.plan = on(Fault.LATE, "put_if_absent", times=None)
-    with pytest.raises(UnknownOutcomeError):
-        world.commit("lost")
+    with pytest.raises(StorageError, match=r"was not written: it waits for .*00002\.json") as raised:
+        world.commit("never offered")
+    assert type(raised.value) is StorageError
     world.faults.plan = no_faults
     world.commit("second")
     assert world.bucket == ["a", "ours", "second"]

@@ -33,7 +33,8 @@ def test_a_flush_without_an_answer_is_repeated_and_done_once(
     if transactional:
         producer.begin_transaction()
     futures = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(6)]
-    with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
+    # In a store of several chains AddPartitions, which flush announces, is undecided; the append was not written.
+    with bench.silent(applied=applied), pytest.raises(StorageError if transactional else UnknownOutcomeError):
         producer.flush()
     more = producer.send("t", b"more", partition=0)
     producer.flush()
@@ -52,7 +53,7 @@ def test_a_commit_after_a_flush_without_an_answer_has_everything_once(bench: Ben
     producer = begun(bench)
     first = producer.send("t", b"a", partition=0)
     producer.send_offsets({T0: 1}, "group")
-    with bench.silent(applied=applied), pytest.raises(UnknownOutcomeError):
+    with bench.silent(applied=applied), pytest.raises(StorageError):
         producer.flush()
     producer.send("t", b"b", partition=0)
     producer.send_offsets({T0: 2}, "group")

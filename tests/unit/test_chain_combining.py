@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -57,7 +58,7 @@ class Crowd:
         return everybody
 
 
-class _Announced(list[Any]):
+class _Announced(deque[Any]):
     """A queue that signals each new command."""
 
     def __init__(self, arrived: threading.Semaphore) -> None:

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.helpers.connections import connection_of
+from tests.helpers.damage import sealed
 from tests.helpers.shell import T0, a_chain, another_process, backend, names_in_bucket, new_store, runtime, topic
 from txnstore.chain import checkpoint, keys
-from txnstore.chain.codec import LatestDocument, encode
+from txnstore.chain.codec import LatestDocument, content_hash, encode
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.model import TopicPartition
@@ -181,6 +182,24 @@ def test_hint_to_a_missing_checkpoint_is_ignored(bucket: MemoryStore, sequence: 
     assert state_of(bucket) == folded(bucket)
 
 
+@pytest.mark.parametrize("part", ["hint", "head"])
+def test_damaged_version_of_what_can_be_rebuilt_is_damage(bucket: MemoryStore, part: str) -> None:
+    """PST-04: a flipped bit is not taken for a newer format, which would refuse the store."""
+    key = keys.latest(0) if part == "hint" else keys.checkpoint_head(0, 8)
+    bucket.put(key, bucket.get(key).replace(b'"version":1', b'"version":3'))
+    assert state_of(bucket) == folded(bucket)
+
+
+def test_unreadable_content_of_an_intact_checkpoint_is_damage(bucket: MemoryStore) -> None:
+    """PST-04: the bytes fit their checksums, but are not what a state needs."""
+    batches = b"no parquet"
+    document = json.loads(bucket.get(keys.checkpoint_head(0, 8))) | {"batches_sha256": content_hash(batches)}
+    del document["checksum"]
+    bucket.put(keys.checkpoint_batches(0, 8), batches)
+    bucket.put(keys.checkpoint_head(0, 8), sealed(json.dumps(document, separators=(",", ":")).encode()))
+    assert state_of(bucket) == folded(bucket)
+
+
 @pytest.mark.parametrize("part", [keys.checkpoint_head, keys.checkpoint_batches], ids=["head", "batches"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "altered", "of another checkpoint"])
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(
@@ -222,7 +241,7 @@ def test_chain_without_valid_checkpoint_is_folded_from_entry_1(bucket: MemorySto
 
 
 def test_checkpoint_of_a_newer_format_is_refused(bucket: MemoryStore) -> None:
-    bucket.put(keys.checkpoint_head(0, 8), b'{"version":2}')
+    bucket.put(keys.checkpoint_head(0, 8), sealed(b'{"version":2}'))
     with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 2"):
         state_of(bucket)
 

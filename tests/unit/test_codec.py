@@ -110,7 +110,7 @@ def test_every_altered_byte_is_detected() -> None:
         for bit in (0x01, 0x80):
             altered = bytearray(data)
             altered[at] ^= bit
-            with pytest.raises((CorruptionError, UnsupportedFormatError), match=r"store\.json"):
+            with pytest.raises(CorruptionError, match=r"store\.json"):
                 decode(StoreDocument, "store.json", bytes(altered))
 
 
@@ -130,14 +130,21 @@ def test_appended_bytes_are_detected() -> None:
 
 
 def test_newer_version_is_unsupported_with_any_content() -> None:
-    """The version is looked at first: a newer format may have another checksum, other members, other events."""
+    """The version is compared before the content is validated: a newer format may have other members and events."""
     for newer in (
         rewritten(document(version=FORMAT_VERSION + 1)),
         rewritten(document(version=FORMAT_VERSION + 1, colour="red")),
-        b'{"version": 7, "all": "different"}',
+        sealed(b'{"version": 7, "all": "different"}'),
     ):
         with pytest.raises(UnsupportedFormatError, match=r"00007\.json has format version \d; .* reads up to 1"):
             decode(Entry, KEY, newer)
+
+
+def test_damaged_digit_of_the_version_is_corruption() -> None:
+    """A flipped bit makes "version":1 a "version":3; the checksum, which all versions share, tells them apart."""
+    data = encode(LatestDocument(sequence=64)).replace(b'"version":1', b'"version":3')
+    with pytest.raises(CorruptionError, match=r"00007\.json is altered, or of format version 3"):
+        decode(LatestDocument, KEY, data)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Chains:
         workers: One executor per chain, for concurrent work on several chains. Such work waits for requests, so these
             executors must differ from ``requests``.
         read_only: Whether every commit raises :class:`~txnstore.errors.ReadOnlyError`.
+        background: Returns the executor that writes checkpoints; None: the committing thread writes them.
     """
 
     def __init__(
@@ -43,13 +44,23 @@ class Chains:
         workers: Sequence[Executor] = (),
         *,
         read_only: bool = False,
+        background: Callable[[], Executor] | None = None,
     ) -> None:
         self._objects = objects
         self._requests = requests
         self._workers = workers or [requests] * count
         self._chains: list[Chain] = []
         for number in range(count):
-            chain = Chain(objects, number, runtime, requests, read_only=read_only, chains=count, siblings=self._chains)
+            chain = Chain(
+                objects,
+                number,
+                runtime,
+                requests,
+                read_only=read_only,
+                chains=count,
+                siblings=self._chains,
+                background=background,
+            )
             self._chains.append(chain)
         self._runtime = runtime
         self.ages = Ages(objects, runtime)

@@ -22,7 +22,7 @@ from txnstore.chain.state_document import HeadDocument, from_document, to_docume
 from txnstore.core.log.model import Batch, BatchList, Segment
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -83,10 +83,20 @@ def receive(chain: int, sequence: int, requested: Requested | None) -> State | N
         if document.batches_sha256 != content_hash(batches):
             msg = f"{batches_key} was altered: its hash differs from the one in {head_key}"
             raise CorruptionError(msg)
-        return from_document(document, _decode_batches(batches))
+        return _state_of(document, batches, head_key)
     except (ObjectNotFoundError, CorruptionError) as error:
         _LOG.warning("checkpoint ignored", extra={"sequence": sequence, "error": str(error)})
         return None
+
+
+def _state_of(document: HeadDocument, batches: bytes, key: str) -> State:
+    """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
+    try:
+        return from_document(document, _decode_batches(batches))
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise CorruptionError(f"{key} does not hold a state: {error!r}") from error
 
 
 def newest(objects: ObjectStore, pool: Executor, chain: int) -> State | None:
@@ -119,7 +129,7 @@ def _decode_batches(data: bytes) -> dict[TopicPartition, BatchList[Batch]]:
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     if table.schema.names != _COLUMNS:
         msg = f"the batches of a checkpoint have the columns {table.schema.names}; expected {_COLUMNS}"
-        raise UnsupportedFormatError(msg)
+        raise CorruptionError(msg)
     columns = table.to_pydict()
     found: dict[TopicPartition, list[Batch]] = {}
     for row in range(table.num_rows):

@@ -7,8 +7,8 @@ altered object can be detected without another object, and the bytes are still p
 from __future__ import annotations
 
 import hashlib
-import json
-from typing import Annotated, Any, TypeVar
+import re
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
@@ -21,6 +21,8 @@ FORMAT_VERSION = 1
 
 _MARK = b',"checksum":"'
 _SUFFIX = len(_MARK) + 64 + 2
+#: The first member of every object.
+_VERSION = re.compile(rb'\{\s*"version"\s*:\s*(\d{1,9})\b')
 
 
 class Stored(BaseModel):
@@ -80,19 +82,21 @@ def decode(model: type[M], key: str, data: bytes) -> M:
     """Decode the document in ``data``, which was read from ``key``.
 
     Raises:
+        CorruptionError: The checksum does not match, or the document is invalid. All versions of the format have the
+            same checksum, so a damaged digit does not look like a newer version.
         UnsupportedFormatError: A newer version of the format.
-        CorruptionError: The checksum does not match, or the document is invalid.
     """
     body = data[:-_SUFFIX] + b"}"
-    intact = data == _sealed(body)
-    version = _version(data)
+    begin = _VERSION.match(data)
+    version = int(begin[1]) if begin is not None else None
+    if data != _sealed(body):
+        what = "altered" if data[-_SUFFIX:].startswith(_MARK) else "truncated or altered"
+        newer = f", or of format version {version}" if version is not None and version > FORMAT_VERSION else ""
+        msg = f"{key} is {what}{newer}: its bytes do not match the checksum in it ({len(data)} bytes)"
+        raise CorruptionError(msg)
     if version is not None and version > FORMAT_VERSION:
         msg = f"{key} has format version {version}; this txnstore reads up to {FORMAT_VERSION}"
         raise UnsupportedFormatError(msg)
-    if not intact:
-        what = "altered" if version is not None else "truncated or altered"
-        msg = f"{key} is {what}: its bytes do not match the checksum in it ({len(data)} bytes)"
-        raise CorruptionError(msg)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -110,12 +114,3 @@ def content_hash(data: bytes) -> str:
 def _sealed(body: bytes) -> bytes:
     """The JSON object with its checksum appended as the last member."""
     return body[:-1] + _MARK + hashlib.sha256(body).hexdigest().encode() + b'"}'
-
-
-def _version(data: bytes) -> int | None:
-    try:
-        document: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    version = document.get("version") if isinstance(document, dict) else None
-    return version if isinstance(version, int) else None

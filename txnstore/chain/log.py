@@ -11,37 +11,37 @@ docs/design/0002-commit.md.
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 from txnstore.chain import checkpoint, keys
-from txnstore.chain.codec import Entry, content_hash, decode, encode
+from txnstore.chain.codec import Entry, content_hash, encode
+from txnstore.chain.metrics import ChainMetrics
+from txnstore.chain.saver import Saver
+from txnstore.chain.tail import FIRST_WINDOW, Tail, fold, missing_entry
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
-from txnstore.core.evolve import evolve
 from txnstore.core.state import State, begin_entry, first_state, replace
 from txnstore.errors import (
     CorruptionError,
     InvalidConfigError,
-    ObjectNotFoundError,
     ReadOnlyError,
     StorageError,
+    StoreError,
     UnknownOutcomeError,
 )
 from txnstore.runtime import Runtime
 from txnstore.storage.base import Claim, ObjectStore
 
-_LOG = logging.getLogger(__name__)
-
-#: Entries read concurrently: few at first, because the tail is usually short; doubles up to a bound for a long tail.
-_FIRST_WINDOW, _MAX_WINDOW = 4, 64
 #: The process that commits an entry whose number is a multiple of this one writes a checkpoint.
 CHECKPOINT_EVERY = 64
+#: After so many milliseconds without a look at the head, the next look makes sure that no entry is missing there.
+_TRUST_MS = 5_000
 
 
 @dataclass(slots=True)
@@ -71,25 +71,7 @@ class _Attempt:
     entry: Entry
     claim: Claim
     state: State
-
-
-@dataclass(slots=True)
-class ChainMetrics:
-    """Counters of the commits of a chain in this process.
-
-    Attributes:
-        commits: Entries written.
-        commands: Commands in these entries, including refused ones.
-        conflicts: Slots that another process took first.
-        unknown_outcomes: Conditional creates whose outcome was unknown at first.
-        checkpoints: Checkpoints written.
-    """
-
-    commits: int = 0
-    commands: int = 0
-    conflicts: int = 0
-    unknown_outcomes: int = 0
-    checkpoints: int = 0
+    commands: tuple[Command, ...]
 
 
 class Chain:
@@ -97,6 +79,10 @@ class Chain:
 
     ``state``: the last state that this process knows; never goes back, and only the chain itself replaces it.
     ``siblings``: all chains of the store, this one included; by default it is the only one.
+    ``background``: returns the executor that writes checkpoints; None: the committing thread writes them.
+
+    Reading takes no lock that a commit holds: a reader does not wait for a PUT, its repetitions and pauses. A state is
+    decided or folded aside, and replaces the known one in one step if it is newer.
     """
 
     def __init__(
@@ -110,6 +96,7 @@ class Chain:
         checkpoint_every: int = CHECKPOINT_EVERY,
         chains: int = 1,
         siblings: Sequence[Chain] | None = None,
+        background: Callable[[], Executor] | None = None,
     ) -> None:
         self.number = number
         self._chains = chains
@@ -121,11 +108,17 @@ class Chain:
         self._read_only = read_only
         self._writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
+        self._saver = Saver(objects, number, self.metrics, background)
         self.state = first_state(number, chains)
+        self._tail = Tail(objects, number, pool)
+        self._looked_at: int | None = None
         self._undecided: _Attempt | None = None
-        self._waiting: list[_Waiter] = []
-        self._mutex = threading.Lock()
-        self._head = threading.RLock()
+        self._waiting: deque[_Waiter] = deque()
+        # Re-entrant: a signal handler that reads must not block its own thread. A nested commit is refused instead.
+        self._publishing = threading.RLock()
+        self._reading = threading.RLock()
+        self._head = threading.Lock()
+        self._committing: int | None = None
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -140,12 +133,12 @@ class Chain:
         Raises:
             CorruptionError: An entry is missing or altered, or the checkpoint belongs to another chain.
         """
-        with self._head:
+        with self._reading:
             sequence = checkpoint.hinted(self.number, hint)
             requested = checkpoint.request(self._objects, self._pool, self.number, sequence)
             # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
-            lost = None if sequence else self._pool.submit(self._get, self._checkpoint_every)
-            window: list[bytes | None] | None = self._fetch(sequence + 1, _FIRST_WINDOW)
+            lost = None if sequence else self._pool.submit(self._tail.get, self._checkpoint_every)
+            window: list[bytes | None] | None = self._tail.window(sequence + 1, FIRST_WINDOW)
             found = checkpoint.receive(self.number, sequence, requested)
             if found is None and (lost is None or lost.result() is not None):
                 found = checkpoint.newest(self._objects, self._pool, self.number)
@@ -157,84 +150,51 @@ class Chain:
                     f"{keys.STORE} belongs to another store"
                 )
                 raise CorruptionError(msg)
-            self.state = found or first_state(self.number, self._chains)
-            self._catch_up(_FIRST_WINDOW, window)
+            self._publish(found or first_state(self.number, self._chains))
+            self._catch_up(FIRST_WINDOW, window, sure=True)
+            if lost is not None and lost.result() is not None and self.state.sequence < self._checkpoint_every:
+                later = f"entry {self._checkpoint_every} exists"
+                raise missing_entry(self.number, self.state.sequence + 1, later)
             return self.state
 
     def refresh(self, until: int | None = None) -> State:
         """Read new entries and return the state at the head. Costs one GET if there are none.
 
+        A look at the head after a pause costs two GETs more, which show that no entry is missing there. So an entry is
+        noticed to be missing if it existed for longer than the pause that needs them.
+
         Args:
             until: Read no further than this entry, which must exist. Makes no request if the state includes it.
+
+        Raises:
+            CorruptionError: An entry is missing or altered.
         """
         state = self.state
         if until is not None and state.sequence >= until:
             return state
-        with self._head:
+        with self._reading:
             self._catch_up(1 if until is None else until - self.state.sequence, until=until)
             return self.state
 
-    def _catch_up(self, size: int, window: list[bytes | None] | None = None, until: int | None = None) -> bool:
-        """Fold all entries after the last known one, or those up to ``until``; True if there was at least one.
+    def _catch_up(
+        self, size: int, window: list[bytes | None] | None = None, *, until: int | None = None, sure: bool = False
+    ) -> None:
+        """Fold all entries after the last known one, or those up to ``until``; see :meth:`Tail.follow`."""
+        now = self._runtime.clock()
+        sure = sure or (until is None and self._is_stale(now))
+        self._tail.follow(self.state, self._publish, size, window=window, until=until, sure=sure)
+        if until is None:
+            self._looked_at = now
 
-        Raises :class:`CorruptionError` if an entry is missing and a later one of the same window exists: a commit would
-        fill the gap and change history. No further requests look for gaps; ``verify`` lists the chain and finds all.
-        """
-        before = self.state.sequence
-        while True:
-            if until is not None:
-                size = min(size, until - self.state.sequence)
-                if size < 1:
-                    return self.state.sequence > before
-            if window is None:
-                window = self._fetch(self.state.sequence + 1, min(size, _MAX_WINDOW))
-            for place, data in enumerate(window):
-                if data is None:
-                    if all(later is None for later in window[place + 1 :]):
-                        return self.state.sequence > before
-                    # Most likely both were written while these requests were on their way; then it is there by now.
-                    missing = self.state.sequence + 1
-                    data = self._get(missing)
-                    if data is None:
-                        raise CorruptionError(f"{keys.entry(self.number, missing)} is missing, but later entries exist")
-                self._fold(data)
-            window, size = None, size * 2
+    def _is_stale(self, now: int) -> bool:
+        """Whether the last look at the head, or the last commit, is so long ago that an entry may be missing since."""
+        return self._looked_at is None or abs(now - self._looked_at) > _TRUST_MS
 
-    def _fetch(self, first: int, count: int) -> list[bytes | None]:
-        """Read ``count`` entries from ``first`` concurrently; None for an entry that does not exist."""
-        if count == 1:
-            return [self._get(first)]
-        return list(self._pool.map(self._get, range(first, first + count)))
-
-    def _get(self, sequence: int) -> bytes | None:
-        try:
-            return self._objects.get(keys.entry(self.number, sequence))
-        except ObjectNotFoundError:
-            return None
-
-    def _fold(self, data: bytes) -> Entry:
-        """Fold the entry after the last known one; it must name that one's bytes."""
-        state = self.state
-        key = keys.entry(self.number, state.sequence + 1)
-        entry = decode(Entry, key, data)
-        if entry.sequence != state.sequence + 1:
-            msg = f"{key} contains entry {entry.sequence}; expected {state.sequence + 1}"
-            raise CorruptionError(msg)
-        if entry.previous != state.entry_hash:
-            before = keys.entry(self.number, state.sequence)
-            msg = f"{before} was altered: {key} follows one whose hash is {entry.previous}, not {state.entry_hash}"
-            raise CorruptionError(msg)
-        state = begin_entry(state, entry.timestamp)
-        try:
-            for event in entry.events:
-                state = evolve(state, event)
-        except (KeyError, StopIteration) as error:
-            msg = f"{key} contains an event that is invalid in the state before it: {error!r}"
-            raise CorruptionError(msg) from error
-        self.state = replace(state, entry_hash=content_hash(data))
-        if self._undecided is not None and self._undecided.entry.sequence == entry.sequence:
-            self._undecided = None
-        return entry
+    def _publish(self, state: State) -> None:
+        """Replace the known state, unless that is as new: readers and a commit may learn of an entry concurrently."""
+        with self._publishing:
+            if state.sequence > self.state.sequence:
+                self.state = state
 
     # Committing -------------------------------------------------------------------------------------------------------
 
@@ -257,28 +217,56 @@ class Chain:
             TxnStoreError: The command was refused and had no effect.
         """
         self._check_writable("committed")
+        if self._committing == threading.get_ident() and self._head.locked():
+            msg = (
+                f"chain {self.number} of {self._objects.url} was called by a signal handler, or by a nested call, "
+                "while this thread commits to it; call it after the commit has returned"
+            )
+            raise StoreError(msg)
         waiter = _Waiter(command)
-        with self._mutex:
-            self._waiting.append(waiter)
-        checkpoint_due: State | None = None
+        self._waiting.append(waiter)
+        me = threading.get_ident()
         with self._head:
-            if not waiter.done:
-                checkpoint_due = self._commit_round()
+            self._committing = me  # The first step with the lock: no signal handler runs in between.
+            checkpoint_due = None if waiter.done else self._commit_round()
+            self._committing = None
         if checkpoint_due is not None:
-            self._write_checkpoint(checkpoint_due)
+            self._saver.save_later(checkpoint_due)
         return waiter.answer()
 
     def _commit_round(self) -> State | None:
         """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due."""
-        with self._mutex:
-            waiters, self._waiting = self._waiting, []
+        waiters: list[_Waiter] = []
         try:
+            while self._waiting:
+                waiters.append(self._waiting.popleft())
             return self._commit(waiters)
         except BaseException as error:
             for waiter in waiters:
                 if not waiter.done:
-                    waiter.error, waiter.done = _for_followers(error), True
-            raise
+                    waiter.error, waiter.done = self._error_of(waiter, error), True
+            if not isinstance(error, Exception):
+                raise
+            return None
+        finally:
+            self._committing = None
+
+    def _error_of(self, waiter: _Waiter, error: BaseException) -> Exception:
+        """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
+
+        A command that equals an offered one counts as offered: it is most likely the same call again.
+        """
+        attempt = self._undecided
+        if attempt is not None and waiter.command in attempt.commands:
+            if isinstance(error, UnknownOutcomeError):
+                return error
+            return UnknownOutcomeError(f"{attempt.claim.key} may exist: its creation was interrupted by {error!r}")
+        if attempt is not None:
+            msg = f"the command was not written: it waits for {attempt.claim.key}, which the storage has not decided"
+            return StorageError(f"{msg}: {error!r}")
+        if isinstance(error, Exception):
+            return error
+        return UnknownOutcomeError(f"the thread that was committing this command was interrupted by {error!r}")
 
     def _check_writable(self, what: str) -> None:
         if self._read_only:
@@ -287,11 +275,14 @@ class Chain:
 
     def _commit(self, waiters: list[_Waiter]) -> State | None:
         self._settle()
+        if self._is_stale(self._runtime.clock()):
+            self._catch_up(1)  # The next entry must not be written where one is missing.
         losses = 0
         while True:
             attempt = self._decide(waiters)
             if not attempt.entry.events:
-                if not self._catch_up(1):
+                self._catch_up(1)
+                if self.state.sequence < attempt.entry.sequence:
                     break  # A refusal, or a result without an entry, is valid only at the head: the chain is at it now.
                 continue
             if self._offer(attempt):
@@ -306,7 +297,7 @@ class Chain:
         for waiter in waiters:
             waiter.done = True
         crossed = attempt.entry.events and attempt.entry.sequence % self._checkpoint_every == 0
-        return self.state if crossed else None
+        return attempt.state if crossed else None
 
     def _decide(self, waiters: list[_Waiter], *, one_by_one: bool = False) -> _Attempt:
         """Decide the commands in order at the head; a refused command does not affect the others.
@@ -314,51 +305,57 @@ class Chain:
         ``one_by_one``: encode the events of each command alone, so that a command whose events cannot be encoded does
         not affect the others either.
         """
-        state = begin_entry(self.state, self.now())
+        before = self.state
+        state = begin_entry(before, self.now())
         events: list[Event] = []
         for waiter in waiters:
             try:
                 decision = decide(state, waiter.command)
                 if one_by_one:
-                    encode(self._entry(decision.state, [*decision.events]))
+                    encode(self._entry(before, decision.state, [*decision.events]))
             except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
                 waiter.error, waiter.result = error, None
             else:
                 waiter.error, waiter.result = None, decision.result
                 state = decision.state
                 events += decision.events
-        entry = self._entry(state, events)
+        entry = self._entry(before, state, events)
         try:
             data = encode(entry) if events else b""
         except InvalidConfigError:
             if one_by_one:
                 raise
             return self._decide(waiters, one_by_one=True)
-        return _Attempt(entry, Claim(keys.entry(self.number, entry.sequence), data), state)
+        # All that follows from the entry is computed before it is written: then nothing can fail that is durable.
+        state = replace(state, entry_hash=content_hash(data))
+        commands = tuple(waiter.command for waiter in waiters)
+        return _Attempt(entry, Claim(keys.entry(self.number, entry.sequence), data), state, commands)
 
-    def _entry(self, state: State, events: list[Event]) -> Entry:
+    def _entry(self, before: State, state: State, events: list[Event]) -> Entry:
         return Entry.model_construct(  # It is validated when it is encoded.
             sequence=state.sequence,
             entry_id=self._runtime.new_id(),
             writer_id=self._writer_id,
             timestamp=state.timestamp,
-            previous=self.state.entry_hash,
+            previous=before.entry_hash,
             events=events,
         )
 
     def _settle(self) -> None:
         """Resolve the outcome of an earlier entry, if it is unknown."""
         attempt = self._undecided
+        if attempt is not None and self.state.sequence >= attempt.entry.sequence:
+            self._undecided = attempt = None  # A reader has found the entry of that slot.
         if attempt is not None:
             self._offer(attempt)
 
     def _offer(self, attempt: _Attempt) -> bool:
         """Claim the slot of the entry; True if this entry has it, False if another process's entry was folded."""
         self._undecided = attempt
-        unknown_before = attempt.claim.unknown_outcomes
+        unknown_before, now = attempt.claim.unknown_outcomes, self._runtime.clock()
         try:
             found = attempt.claim.settle(self._objects, self._runtime.backoff)
-        except StorageError:
+        except BaseException:
             if not attempt.claim.doubtful:
                 self._undecided = None  # No attempt can have created the entry: the outcome is known.
             raise
@@ -366,9 +363,12 @@ class Chain:
             self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
         self._undecided = None
         if found != attempt.claim.data:
-            self._fold(found)
+            state = self.state
+            if state.sequence < attempt.entry.sequence:
+                self._publish(fold(self.number, state, found))
             return False
-        self.state = replace(attempt.state, entry_hash=content_hash(found))
+        self._publish(attempt.state)
+        self._looked_at = now
         return True
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
@@ -377,21 +377,5 @@ class Chain:
         """Write a checkpoint of the state at the head; returns its sequence number."""
         self._check_writable("written")
         state = self.refresh()
-        checkpoint.write(self._objects, self.number, state)
-        self.metrics.checkpoints += 1
+        self._saver.save(state)
         return state.sequence
-
-    def _write_checkpoint(self, state: State) -> None:
-        """Write a checkpoint after a commit; logs a failure, because the commit is durable without a checkpoint."""
-        try:
-            checkpoint.write(self._objects, self.number, state)
-            self.metrics.checkpoints += 1
-        except StorageError as error:
-            _LOG.warning("checkpoint not written", extra={"sequence": state.sequence, "error": str(error)})
-
-
-def _for_followers(error: BaseException) -> Exception:
-    """The error reported to followers of the group commit: an interrupt (Ctrl-C) is for the leader only."""
-    if isinstance(error, Exception):
-        return error
-    return UnknownOutcomeError(f"the thread that was committing this command was interrupted by {error!r}")

@@ -144,7 +144,8 @@ class Claim:
     def __init__(self, key: str, data: bytes) -> None:
         self.key = key
         self.data = data
-        #: Whether an earlier put_if_absent may have created the object, or may still create it.
+        #: Whether a put_if_absent may have created the object, or may still create it: set before each attempt, so
+        #: that an interrupt leaves it set, and unset only if the storage has refused every attempt.
         self.doubtful = False
         self.unknown_outcomes = 0
 
@@ -160,10 +161,11 @@ class Claim:
 
         Raises:
             UnknownOutcomeError: The outcome is still unknown after all attempts. Calling again is safe.
-            StorageError: The storage refused the first attempt; the object was not created.
+            StorageError: The storage refused every attempt, also in earlier calls; the object was not created.
         """
         cause: StorageError | None = None
         for tries in range(1, _ATTEMPTS + 1):
+            refused_so_far, self.doubtful = not self.doubtful, True
             try:
                 if objects.put_if_absent(self.key, self.data):
                     return self.data
@@ -171,10 +173,10 @@ class Claim:
                 self.unknown_outcomes += 1
                 cause = error
             except StorageError as error:
-                if not self.doubtful:
+                if refused_so_far:
+                    self.doubtful = False
                     raise
                 cause = error
-            self.doubtful = True
             found = self._read(objects)
             if found is not None:
                 return found

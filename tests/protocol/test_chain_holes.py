@@ -1,0 +1,149 @@
+"""A missing entry is never taken for the end of its chain, nor written over (OBJ-13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.helpers.connections import connection_of
+from tests.helpers.shell import a_chain, names_in_bucket, new_store, runtime, topic
+from txnstore.chain import keys
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.errors import CorruptionError
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, open_on
+from txnstore.testing import ManualClock
+
+PAUSE = 60_000
+
+
+def filled(commits: int, checkpoint_every: int = 64) -> MemoryStore:
+    """A bucket with so many entries, each of which creates a topic."""
+    objects = MemoryStore()
+    with a_chain(objects, checkpoint_every=checkpoint_every) as chain:
+        for number in range(1, commits + 1):
+            chain.submit(CreateTopic(topic(f"t{number}")))
+    return objects
+
+
+@pytest.mark.parametrize(("first", "checkpoint_every"), [(65, 64), (1, 1_000)], ids=["checkpoint", "no checkpoint"])
+def test_missing_entry_is_named_by_open(first: int, checkpoint_every: int) -> None:
+    """Wherever it is in a window of requests: at its end, too, where the chain seems to be shorter."""
+    objects = filled(100, checkpoint_every)
+    for sequence in range(first, 100):
+        key = keys.entry(0, sequence)
+        data = objects.get(key)
+        objects.delete([key])
+        with pytest.raises(CorruptionError, match=f"{key} is missing, but later entries exist"), a_chain(objects):
+            pass
+        objects.put(key, data)
+
+
+def test_two_missing_entries_are_named_by_open() -> None:
+    objects = filled(100)
+    for sequence in range(65, 98):
+        pair = {keys.entry(0, number): objects.get(keys.entry(0, number)) for number in (sequence, sequence + 1)}
+        objects.delete(list(pair))
+        with pytest.raises(CorruptionError, match=f"{min(pair)} is missing"), a_chain(objects):
+            pass
+        for key, data in pair.items():
+            objects.put(key, data)
+
+
+def test_chain_that_lost_its_beginning_is_not_empty() -> None:
+    """All of the first 40 entries are deleted, as by a lifecycle rule, with the checkpoints: entry 64 is evidence."""
+    objects = filled(100)
+    objects.delete([keys.entry(0, number) for number in range(1, 41)])
+    objects.delete([keys.latest(0), *[item.key for item in objects.list(keys.checkpoints(0))]])
+    with pytest.raises(CorruptionError, match=f"{keys.entry(0, 1)} is missing, but entry 64 exists"), a_chain(objects):
+        pass
+
+
+def test_lost_last_entry_cannot_be_seen() -> None:
+    """Nothing follows it: the store is as it was before. docs/guarantees.md says so."""
+    objects = filled(100)
+    objects.delete([keys.entry(0, 100)])
+    with a_chain(objects) as chain:
+        assert chain.state.sequence == 99
+
+
+# Open stores ----------------------------------------------------------------------------------------------------------
+
+
+def _behind(clock: ManualClock) -> tuple[Store, MemoryStore, str]:
+    """A store that was opened before three commits of another process, the first of which is deleted."""
+    bucket = MemoryStore(clock=clock)
+    new_store(bucket, clock=clock).close()
+    store = open_on(bucket, runtime=runtime(clock))
+    head = connection_of(store).chain.state.sequence
+    with open_on(bucket, runtime=runtime(clock)) as other, other.producer() as producer:
+        producer.send("t", b"1").result()
+        producer.send("t", b"2").result()
+    clock.advance(PAUSE)
+    key = keys.entry(0, head + 1)
+    bucket.delete([key])
+    return store, bucket, key
+
+
+CALLS: dict[str, Callable[[Store], object]] = {
+    "scan": lambda store: store.scan("t").to_table(),
+    "sql": lambda store: store.sql("select * from t").fetchall(),
+    "topics": lambda store: store.topics(),
+    "consumer": lambda store: store.consumer("t").poll(timeout=0),
+    "producer": lambda store: store.producer("id"),
+    "refusal": lambda store: store.create_topic("t"),
+    "create": lambda store: store.create_topic("u"),
+    "send": lambda store: store.producer(linger=None).send("t", b"x").result(),
+    "checkpoint": lambda store: store.checkpoint(),
+    "open": lambda store: open_on(connection_of(store).objects, runtime=runtime()),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_missing_entry_after_the_known_head_is_named(call: Callable[[Store], object], clock: ManualClock) -> None:
+    """A process that has not looked for a while makes sure before it answers, and before it writes."""
+    store, bucket, key = _behind(clock)
+    before = [item.key for item in bucket.list("chains/")]
+    with pytest.raises(CorruptionError, match=f"{key} is missing, but later entries exist"):
+        call(store)
+    assert [item.key for item in bucket.list("chains/")] == before
+
+
+def test_an_entry_written_over_is_noticed_by_the_next_commit(clock: ManualClock) -> None:
+    """What cannot be seen without a request more for each commit: an entry deleted seconds after it was written.
+
+    A process whose next commit takes its name learns of it when it commits again.
+    """
+    bucket = MemoryStore(clock=clock)
+    with a_chain(bucket, clock) as ours, a_chain(bucket, clock) as theirs:
+        for name in ("a", "b"):
+            theirs.submit(CreateTopic(topic(name)))
+        bucket.delete([keys.entry(0, 1)])
+        ours.submit(CreateTopic(topic("mine")))
+        with pytest.raises(CorruptionError, match=f"{keys.entry(0, 1)} was altered"):
+            ours.submit(CreateTopic(topic("next")))
+        assert names_in_bucket(bucket) == ["mine", "b"]
+
+
+def test_certainty_costs_two_requests_after_a_pause_and_none_otherwise(clock: ManualClock) -> None:
+    """OBJ-14: a process that polls or commits all the time pays one request, as before."""
+    counted = CountingStore(filled(3), log=True)
+
+    def costs(work: Callable[[], object]) -> list[str]:
+        counted.reset()
+        work()
+        return [kind for kind, _ in counted.log]
+
+    with a_chain(counted, clock) as chain:
+        assert costs(chain.refresh) == ["get"]
+        clock.advance(5_000)
+        assert costs(chain.refresh) == ["get"]
+        clock.advance(5_001)
+        assert costs(chain.refresh) == ["get"] * 3
+        assert costs(chain.refresh) == ["get"]
+        clock.advance(PAUSE)
+        assert costs(lambda: chain.submit(CreateTopic(topic("a")))) == ["get"] * 3 + ["put_if_absent"]
+        clock.advance(5_000)
+        assert costs(lambda: chain.submit(CreateTopic(topic("b")))) == ["put_if_absent"]

@@ -1,0 +1,138 @@
+"""Reads the entries of a chain after a known state, and folds them.
+
+A name without an object is the end of the chain only if the names after it have no objects either: a missing entry
+would otherwise look like the end, and a commit would fill the gap and change history. See docs/design/0009-holes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from txnstore.chain import keys
+from txnstore.chain.codec import Entry, content_hash, decode
+from txnstore.core.evolve import evolve
+from txnstore.core.state import State, begin_entry, replace
+from txnstore.errors import CorruptionError, ObjectNotFoundError
+from txnstore.storage.base import ObjectStore
+
+#: Entries read concurrently: few at first, because the tail is usually short; doubles up to a bound for a long tail.
+FIRST_WINDOW, _MAX_WINDOW = 4, 64
+#: So many names without an object in a row are the end of a chain.
+ABSENT = 3
+
+
+class Tail:
+    """Reads the entries of one chain.
+
+    Args:
+        objects: The object store.
+        number: The number of the chain.
+        pool: Runs concurrent requests.
+    """
+
+    def __init__(self, objects: ObjectStore, number: int, pool: Executor) -> None:
+        self._objects = objects
+        self._number = number
+        self._pool = pool
+
+    def get(self, sequence: int) -> bytes | None:
+        """The bytes of an entry; None if it does not exist."""
+        try:
+            return self._objects.get(keys.entry(self._number, sequence))
+        except ObjectNotFoundError:
+            return None
+
+    def window(self, first: int, count: int) -> list[bytes | None]:
+        """Read ``count`` entries from ``first`` concurrently; None for an entry that does not exist."""
+        if count == 1:
+            return [self.get(first)]
+        return list(self._pool.map(self.get, range(first, first + count)))
+
+    def follow(
+        self,
+        state: State,
+        known: Callable[[State], None],
+        size: int,
+        *,
+        window: list[bytes | None] | None = None,
+        until: int | None = None,
+        sure: bool = False,
+    ) -> State:
+        """Fold all entries after ``state``, or those up to ``until``; returns the newest state.
+
+        Args:
+            state: The state to begin with.
+            known: Called with each new state, so that none is lost if a later entry is damaged.
+            size: How many entries to read first; each further request reads twice as many.
+            window: The entries after ``state``, if they were read before.
+            until: Read no further than this entry.
+            sure: Look at :data:`ABSENT` names before the chain ends; else the first one without an object ends it,
+                unless the same request has found a later entry.
+
+        Raises:
+            CorruptionError: An entry is missing though a later one exists, or an entry is damaged.
+        """
+        if sure and window is None:
+            size = max(size, ABSENT)
+        while True:
+            if until is not None:
+                size = min(size, until - state.sequence)
+                if size < 1:
+                    return state
+            if window is None:
+                window = self.window(state.sequence + 1, min(size, _MAX_WINDOW))
+            for place, data in enumerate(window):
+                if data is None:
+                    data = self._missing(state.sequence + 1, window[place:], sure=sure)
+                    if data is None:
+                        return state
+                state = fold(self._number, state, data)
+                known(state)
+            window, size = None, size * 2
+
+    def _missing(self, sequence: int, window: list[bytes | None], *, sure: bool) -> bytes | None:
+        """An entry that was not found; None at the end of the chain. ``window``: this entry and those read with it."""
+        found = window[1:]
+        if sure and len(window) < ABSENT and not any(found):
+            found = self.window(sequence + len(window), ABSENT - len(window))
+        if all(later is None for later in found):
+            return None
+        # Most likely both were written while these requests were on their way; then it exists by now.
+        data = self.get(sequence)
+        if data is None:
+            raise missing_entry(self._number, sequence, "later entries exist")
+        return data
+
+
+def missing_entry(number: int, sequence: int, evidence: str) -> CorruptionError:
+    """The error for an entry that is missing, although ``evidence`` shows that it was written."""
+    return CorruptionError(f"{keys.entry(number, sequence)} is missing, but {evidence}")
+
+
+def fold(number: int, state: State, data: bytes) -> State:
+    """The state after the entry that follows ``state`` in chain ``number``.
+
+    Raises:
+        CorruptionError: The entry is damaged, does not name the bytes of its predecessor, or cannot be folded.
+        UnsupportedFormatError: A newer txnstore wrote it.
+    """
+    key = keys.entry(number, state.sequence + 1)
+    entry = decode(Entry, key, data)
+    if entry.sequence != state.sequence + 1:
+        msg = f"{key} contains entry {entry.sequence}; expected {state.sequence + 1}"
+        raise CorruptionError(msg)
+    if entry.previous != state.entry_hash:
+        before = keys.entry(number, state.sequence)
+        msg = f"{before} was altered: {key} follows one whose hash is {entry.previous}, not {state.entry_hash}"
+        raise CorruptionError(msg)
+    try:
+        state = begin_entry(state, entry.timestamp)
+        for event in entry.events:
+            state = evolve(state, event)
+    except MemoryError:
+        raise
+    except Exception as error:
+        msg = f"{key} contains an event that is invalid in the state before it: {error!r}"
+        raise CorruptionError(msg) from error
+    return replace(state, entry_hash=content_hash(data))
