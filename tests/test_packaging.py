@@ -34,6 +34,7 @@ PUBLIC_NAMES = [
     "OffsetAndTimestamp",
     "OpenData",
     "Outcome",
+    "PartitionHolder",
     "PartitionOffsets",
     "PreparedTxn",
     "Producer",

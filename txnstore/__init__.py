@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from txnstore.core.blocked import BlockedPartition as BlockedPartition
     from txnstore.core.groups.model import GroupMetadata as GroupMetadata
     from txnstore.core.groups.model import OffsetAndMetadata as OffsetAndMetadata
+    from txnstore.core.groups.model import PartitionHolder as PartitionHolder
     from txnstore.core.history import TransactionStep as TransactionStep
     from txnstore.core.log.visibility import Slice as Slice
     from txnstore.core.model import Isolation as Isolation
@@ -80,6 +81,7 @@ _HOMES = {
     "OffsetAndTimestamp": "txnstore.read.plan",
     "OpenData": "txnstore.admin.descriptions",
     "Outcome": "txnstore.core.model",
+    "PartitionHolder": "txnstore.core.groups.model",
     "PartitionOffsets": "txnstore.consumer",
     "PreparedTxn": "txnstore.producer.prepared",
     "Producer": "txnstore.producer",
@@ -125,6 +127,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OpenData",
     "Outcome",
+    "PartitionHolder",
     "PartitionOffsets",
     "PreparedTxn",
     "Producer",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import random
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -37,6 +40,20 @@ def threads() -> Executor:
     return Workers(_WORKERS)
 
 
+def start_thread(task: Callable[[], object]) -> None:
+    """Run a task in a thread of its own, without taking a lock: a garbage collection may call this at any moment.
+
+    ``threading.Thread.start`` takes locks, which the collecting thread may hold.
+    """
+    _thread.start_new_thread(task, ())
+
+
+def process_name() -> str:
+    """The host and the id of this process."""
+    host = "".join(letter for letter in socket.gethostname() if letter.isprintable())
+    return f"{host[:64] or 'localhost'}-{os.getpid()}"
+
+
 @dataclass(frozen=True)
 class Runtime:
     """The clock, pauses, randomness and executors of a store.
@@ -50,6 +67,9 @@ class Runtime:
         background: Creates the executor that completes transactions after their commit has returned.
         monotonic: Returns the time in milliseconds since some time in the past, for everything that is measured. By
             default that of the machine; if ``clock`` is given and this is not: ``clock``.
+        spawn: Starts a task that no caller waits for, such as leaving the group of a collected consumer. A garbage
+            collection calls it, so it must not take a lock.
+        process: Returns the name of this process, which is part of the ids of group members: host and process id.
     """
 
     clock: Callable[[], int] = wall_clock_ms
@@ -58,6 +78,8 @@ class Runtime:
     executor: Callable[[], Executor] = threads
     background: Callable[[], Executor] = threads
     monotonic: Callable[[], int] = monotonic_ms
+    spawn: Callable[[Callable[[], object]], None] = start_thread
+    process: Callable[[], str] = process_name
 
     def __post_init__(self) -> None:
         if self.clock is not wall_clock_ms and self.monotonic is monotonic_ms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -258,6 +259,7 @@ class Store(Operations):
         assignor: AssignorName = "cooperative-sticky",
         group_instance_id: str | None = None,
         session_timeout: float = 45.0,
+        consumer_timeout: float = math.inf,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
     ) -> Consumer:
@@ -280,6 +282,7 @@ class Store(Operations):
             assignor=assignor,
             group_instance_id=group_instance_id,
             session_timeout=session_timeout,
+            consumer_timeout=consumer_timeout,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
         )

@@ -7,6 +7,10 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 
+def never(_task: Callable[[], object]) -> None:
+    """Start no task: a dropped consumer stays in its group, as that of a killed process."""
+
+
 class InlineExecutor(Executor):
     """Runs a task immediately, in the thread that submits it.
 

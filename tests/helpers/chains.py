@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
-from tests.harness.executors import InlineExecutor
+from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
@@ -161,7 +161,9 @@ def process(
 
     ``chains``: create the store first. ``background``: what finishes transactions after their commit has returned.
     """
-    runtime = Runtime(clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background)
+    runtime = Runtime(
+        clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background, never
+    )
     counted = CountingStore(objects, log=True)
     return open_on(counted, runtime=runtime) if chains is None else create_on(counted, chains, runtime=runtime)
 

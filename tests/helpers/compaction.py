@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tests.harness.executors import InlineExecutor
+from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.core.log.model import Batch
@@ -33,7 +33,7 @@ _SEEDS = itertools.count()
 
 def runtime(clock: ManualClock) -> Runtime:
     """A runtime on a manual clock; commits return with all markers written."""
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor)
+    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor, spawn=never)
 
 
 def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: int = 1) -> Store:

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Iterable
 
-from tests.harness.executors import InlineExecutor
+from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
@@ -38,7 +38,7 @@ def another_process(store: Store, clock: ManualClock) -> Store:
 
 def _runtime(clock: ManualClock) -> Runtime:
     # Ids are unique in the test process, as they are in the world: topics of two stores must not look like one.
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor)
+    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor, spawn=never)
 
 
 def append(store: Store, *values: str, tp: TopicPartition = T0, timestamp: int | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.harness.executors import InlineExecutor
+from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
 from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
@@ -44,7 +44,7 @@ def runtime(clock: Callable[[], int] | None = None) -> Runtime:
     In a store of several chains a commit returns when its markers are written, too.
     """
     rng = random.Random(f"shell/{next(_SEEDS)}")
-    return Runtime(clock or ManualClock(), lambda _: None, rng, background=InlineExecutor)
+    return Runtime(clock or ManualClock(), lambda _: None, rng, background=InlineExecutor, spawn=never)
 
 
 def new_store(

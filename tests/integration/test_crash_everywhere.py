@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.harness.executors import InlineExecutor
+from tests.harness.executors import InlineExecutor, never
 from tests.helpers.job import Ledger, check_result, run_job
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
@@ -15,7 +15,7 @@ from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, cra
 
 
 def _runtime(clock: ManualClock, seed: int = 0) -> Runtime:
-    return Runtime(clock, lambda _: None, random.Random(seed), InlineExecutor, InlineExecutor)
+    return Runtime(clock, lambda _: None, random.Random(seed), InlineExecutor, InlineExecutor, never)
 
 
 def _retrying(objects: FaultStore) -> RetryingStore:

@@ -11,7 +11,9 @@ from tests.helpers.reading import T0, T1, append, begin, commit, new_store, read
 from txnstore.consumer import Consumer
 from txnstore.consumer.fetcher import Poller, Taken, ask_ahead, drain
 from txnstore.consumer.flow import Flow
-from txnstore.consumer.membership import ConsumerGroup, GroupMembership
+from txnstore.consumer.group import ConsumerGroup
+from txnstore.consumer.leases import Lease
+from txnstore.consumer.membership import GroupMembership
 from txnstore.consumer.subscription import Positions
 from txnstore.core.model import TopicPartition
 from txnstore.store import Store
@@ -104,5 +106,10 @@ def test_close_interrupted_anywhere_leaves_the_group(clock: ManualClock) -> None
             assert store.group("g").members == ()
             return interrupted
 
-    closing: tuple[Callable[..., object], ...] = (Consumer.close, ConsumerGroup.close, GroupMembership.leave)
+    closing: tuple[Callable[..., object], ...] = (
+        Consumer.close,
+        ConsumerGroup.close,
+        GroupMembership.leave,
+        Lease.leave,
+    )
     assert len(list(everywhere(places(*closing), attempt))) > 5

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.harness.executors import never
 from tests.helpers.connections import connection_of
 from tests.helpers.reading import texts
 from txnstore.consumer import Consumer
@@ -87,11 +88,11 @@ class Copier:
 
 
 def _open(objects: ObjectStore, clock: ManualClock, seed: str) -> Store:
-    return open_on(objects, runtime=Runtime(clock, clock.sleep, random.Random(seed)))
+    return open_on(objects, runtime=Runtime(clock, clock.sleep, random.Random(seed), spawn=never))
 
 
 def _filled(objects: ObjectStore, clock: ManualClock, chains: int) -> Store:
-    store = create_on(objects, chains=chains, runtime=Runtime(clock, clock.sleep, random.Random("filler")))
+    store = create_on(objects, chains=chains, runtime=Runtime(clock, clock.sleep, random.Random("filler"), spawn=never))
     store.create_topic("in", partitions=PARTITIONS)
     store.create_topic("out", partitions=PARTITIONS)
     with store.producer() as producer:

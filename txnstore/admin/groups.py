@@ -9,7 +9,8 @@ from datetime import datetime
 from txnstore.connection import Connection
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.groups.commands import DeleteGroup, ResetOffsets, TxnOffsets
-from txnstore.core.groups.model import Group, Member, OffsetAndMetadata
+from txnstore.core.groups.membership import holders
+from txnstore.core.groups.model import Group, Member, OffsetAndMetadata, PartitionHolder
 from txnstore.core.groups.offsets import committed, exists, group_offset
 from txnstore.core.log.visibility import check_offset, read_limit
 from txnstore.core.model import Isolation, TopicPartition
@@ -34,6 +35,8 @@ class GroupMember:
         assigned: The partitions that it reads.
         waits_for: The partitions of its target that other members still hold (KIP-848).
         expires_at: When its lease ends unless it is renewed, in milliseconds since the epoch.
+        holders: The members that hold the partitions that it waits for; for a member without any target, because the
+            group has more members than partitions, all others with partitions.
     """
 
     member_id: str
@@ -42,6 +45,7 @@ class GroupMember:
     assigned: tuple[TopicPartition, ...]
     waits_for: tuple[TopicPartition, ...]
     expires_at: int
+    holders: tuple[PartitionHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +217,20 @@ def _described(view: View, name: str, group: Group, members: list[Member]) -> Gr
         state="Empty" if not members else "Stable" if settled else "Reconciling",
         generation=group.generation,
         last_transactional_id=view.transactional_ids.get(group.last_producer[0]) if group.last_producer else None,
-        members=tuple(_member(member) for member in members),
+        members=tuple(_member(group, member) for member in members),
         positions=tuple(_positions(view, name, group, members)),
     )
 
 
-def _member(member: Member) -> GroupMember:
+def _member(group: Group, member: Member) -> GroupMember:
     return GroupMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         topics=tuple(sorted(member.topics)),
         assigned=member.assigned,
         waits_for=tuple(tp for tp in member.target if tp not in member.held),
-        expires_at=member.seen_at + member.session_timeout_ms,
+        expires_at=member.expires_at,
+        holders=holders(group, member),
     )
 
 

@@ -6,25 +6,33 @@ ones. Aborted records are never downloaded, records of open transactions never b
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, Self, overload
 
 import pyarrow as pa
 
 from txnstore.connection import Connection
+from txnstore.consumer.ahead import Ahead
 from txnstore.consumer.fetcher import Poller, Taken
-from txnstore.consumer.membership import AssignorName, Callback, ConsumerGroup, MemberOptions
+from txnstore.consumer.group import ConsumerGroup
+from txnstore.consumer.leases import leave_when_collected
+from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
 from txnstore.consumer.partitions import Pair, PartitionReader
 from txnstore.consumer.subscription import Positions, Reset, ResetPolicy
-from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
+from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
 from txnstore.core.model import TopicPartition
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import InvalidConfigError, UnstableOffsetCommitError
 from txnstore.read.plan import IsolationLevel, parse_isolation
 from txnstore.read.records import Record
 from txnstore.validation import check_choice, check_id, check_integer, check_pair, check_seconds
 
 _ALL_ROWS = 2**63 - 1
+#: Seconds that one poll of an iteration waits; then it notes for whom a member waits, and polls again.
+_WAIT = 5.0
+#: How many partitions a consumer shows as text.
+_SHOWN = 8
 
 
 class Consumer(PartitionReader):
@@ -52,6 +60,8 @@ class Consumer(PartitionReader):
         group_instance_id: The name of a static member (KIP-345): it gets its partitions back if it returns within its
             session timeout, and :meth:`close` does not leave the group.
         session_timeout: Seconds without a poll or commit after which a member may lose its partitions.
+        consumer_timeout: Seconds without a new record after which ``for record in consumer`` ends
+            (kafka-python: ``consumer_timeout_ms``); by default it does not end.
         on_assigned: Called in a poll with the partitions that this consumer was given.
         on_revoked: Called in a poll with the partitions that it is about to lose; their offsets can still be committed.
 
@@ -75,6 +85,7 @@ class Consumer(PartitionReader):
         assignor: AssignorName = "cooperative-sticky",
         group_instance_id: str | None = None,
         session_timeout: float = 45.0,
+        consumer_timeout: float = math.inf,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
     ) -> None:
@@ -90,10 +101,13 @@ class Consumer(PartitionReader):
             self._shared = ConsumerGroup(
                 connection, self.group, self._positions, options, interval if enable_auto_commit else None
             )
+            leave_when_collected(self, self._shared.membership.lease)
         if enable_auto_commit:
             self._group("commit by itself")
         if group_instance_id is not None:
             self._group("have a group_instance_id")
+        self._consumer_timeout = check_seconds("consumer_timeout", consumer_timeout)
+        self._ahead = Ahead()
         self._max_poll_records = check_integer("max_poll_records", max_poll_records, 1)
         self._poller = Poller(
             connection,
@@ -130,6 +144,7 @@ class Consumer(PartitionReader):
         """
         rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
+        self._ahead.put_back()
         return self._poller.all_or_nothing(
             lambda: [record for part in self._poll(timeout, rows) for record in part.records()]
         )
@@ -143,6 +158,7 @@ class Consumer(PartitionReader):
         """
         rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
+        self._ahead.put_back()
         return self._poller.all_or_nothing(lambda: self._poll_table(timeout, rows))
 
     def _poll_table(self, timeout: float, rows: int) -> pa.Table:
@@ -161,7 +177,49 @@ class Consumer(PartitionReader):
         check_seconds("timeout", timeout)
         if self._shared is not None:
             self._shared.commit_by_itself()
-        return self._poller.poll(timeout, rows, one_schema=one_schema)
+        taken = self._poller.poll(timeout, rows, one_schema=one_schema)
+        if self._shared is not None and not taken:
+            self._shared.membership.note_waiting()
+        return taken
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate over all records, also those that come later: ``for record in consumer``.
+
+        The loop waits for new records. It ends after ``consumer_timeout`` seconds without one, when the consumer is
+        closed, and by ``break``, an exception or Ctrl-C. The position of a partition is after the last record that the
+        loop has seen: a :meth:`commit` in the loop commits exactly these, and another loop or poll continues there.
+        """
+        return self
+
+    def __next__(self) -> Record:
+        """The next record of an iteration.
+
+        Raises:
+            StopIteration: ``consumer_timeout`` is over, or the consumer is closed.
+        """
+        if self._closed:
+            raise StopIteration
+        self._open()
+        left = self._consumer_timeout
+        while True:
+            record = self._ahead.next()
+            if record is not None:
+                return record
+            wait = min(left, _WAIT)
+            left -= wait
+            if not self._take_ahead(wait, last=left <= 0) and left <= 0:
+                raise StopIteration
+
+    def _take_ahead(self, timeout: float, *, last: bool) -> bool:
+        """Poll for the iteration; a pending offset is waited for until the ``last`` attempt."""
+        try:
+            return self._poller.all_or_nothing(
+                lambda: self._ahead.fill(self._poll(timeout, self._max_poll_records), self._positions.assigned)
+            )
+        except UnstableOffsetCommitError:
+            if last:
+                raise
+            return False
 
     # The group --------------------------------------------------------------------------------------------------------
 
@@ -221,6 +279,16 @@ class Consumer(PartitionReader):
         """
         return self._group("take part in a transaction").metadata()
 
+    @property
+    def waiting_for(self) -> tuple[PartitionHolder, ...]:
+        """The members that hold the partitions that this one waits for, and until when, as of the last poll.
+
+        A member that does not poll any more, such as that of a killed process, holds its partitions until its lease
+        expires. Empty if this consumer waits for no member. An empty poll also logs it, by the logger
+        ``txnstore.consumer`` at level INFO.
+        """
+        return self._shared.membership.waiting_for if self._shared is not None else ()
+
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -243,3 +311,15 @@ class Consumer(PartitionReader):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        group = f" in group {self.group!r}" if self.group is not None else ""
+        if self._closed:
+            return f"<txnstore.Consumer{group}, closed>"
+        topics = f" of {', '.join(self._positions.topics)}" if self._positions.topics else ""
+        parts = sorted(self._positions.assigned.items())
+        at = ", ".join(
+            f"{tp}{f' at {part.position}' if part.position is not None else ''}" for tp, part in parts[:_SHOWN]
+        )
+        more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+        return f"<txnstore.Consumer{topics}{group}, reads {at or 'no partition'}{more}>"

@@ -1,4 +1,4 @@
-"""The group of a consumer: its membership, and its committed offsets.
+"""The membership of a consumer in its group.
 
 A member joins at its first poll, renews its lease in polls, and reads its assigned partitions. Nothing runs in the
 background, so a consumer that does not poll for longer than its session timeout may lose its partitions, like one in
@@ -10,31 +10,26 @@ renews the lease too, so a consumer that commits often sends no heartbeats.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from txnstore.connection import Connection
+from txnstore.consumer.leases import Lease
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups.assignors import ASSIGNORS
-from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, TxnOffsets
-from txnstore.core.groups.events import GroupOffset
-from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS
-from txnstore.core.groups.model import Group, GroupMetadata, Member, OffsetAndMetadata
-from txnstore.core.groups.offsets import committed, group_offset, with_id
+from txnstore.core.groups.commands import Heartbeat, JoinGroup
+from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS, holders
+from txnstore.core.groups.model import Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition
-from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import (
     FencedInstanceError,
-    IllegalGenerationError,
-    InvalidConfigError,
-    StorageError,
     UnknownMemberError,
-    UnknownTopicOrPartitionError,
 )
-from txnstore.validation import check_callable, check_choice, check_id, check_mapping, check_seconds
+from txnstore.validation import check_callable, check_choice, check_id, check_seconds
 
 _LOG = logging.getLogger("txnstore.consumer")
 
@@ -44,8 +39,6 @@ Callback = Callable[[list[TopicPartition]], None]
 AssignorName = Literal["cooperative-sticky", "range"]
 #: Heartbeats per session timeout (Kafka's recommendation for ``heartbeat.interval.ms``).
 _BEATS = 3
-#: Attempts of a commit whose generation is outdated although the partitions of this member are unchanged.
-_ATTEMPTS = 8
 #: How often one poll follows the group; a bound, since other members may change the group all the time.
 _ROUNDS = 8
 
@@ -85,16 +78,26 @@ class GroupMembership:
         self._positions = positions
         self._options = options
         self._before_revoked = before_revoked
+        self._noted: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self._timeout_ms = int(options.session_timeout * 1000)
+        self.lease = Lease(connection, group, options.instance_id)
         self.forget()
 
     def forget(self) -> None:
         """Drop the membership, which belongs to another consumer, such as that of the parent after a fork."""
-        self.member_id = self._connection.runtime.new_id()
+        self.lease.forget()
+        self._reset()
+
+    def _reset(self) -> None:
         self.generation = -1
         self._joined: tuple[str, ...] | None = None  # the topics that it joined with
         self._seen_at = -1
         self._renewed_at = self._looked_at = self._connection.runtime.monotonic()
+
+    @property
+    def member_id(self) -> str:
+        """The id of the member: unique, with host and process id."""
+        return self.lease.member_id
 
     @property
     def instance_id(self) -> str | None:
@@ -137,6 +140,26 @@ class GroupMembership:
             view = self._beat(view, member)
         return view
 
+    @property
+    def waiting_for(self) -> tuple[PartitionHolder, ...]:
+        """The members that hold the partitions that this one waits for, in the known view."""
+        group = self._connection.view(refresh=False).groups.get(self._group, Group())
+        member = group.members.get(self.member_id)
+        return holders(group, member) if member is not None and self.joined else ()
+
+    def note_waiting(self) -> None:
+        """Log for whom this member waits, once for each change of them or of the partitions."""
+        waits = self.waiting_for
+        known = [(holder.member_id, holder.partitions) for holder in waits]
+        if known and known != self._noted:
+            _LOG.info(
+                "group %s: this consumer waits for %s",
+                self._group,
+                "; ".join(map(describe_holder, waits)),
+                extra={"group": self._group, "member_id": self.member_id},
+            )
+        self._noted = known
+
     def learn(self) -> bool:
         """Adopt the newest known generation; returns whether it is a new one and this is still a member."""
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
@@ -155,6 +178,7 @@ class GroupMembership:
             self._timeout_ms,
             self._options.instance_id,
         )
+        self.lease.enter()
         self._submit(command)
         if self._joined is None:
             self._positions.begin_sharing()
@@ -251,148 +275,16 @@ class GroupMembership:
 
         If the storage fails, the member stays until its lease expires. After an interrupt the call can be repeated.
         """
-        if self._joined is None:
-            return
         if self._options.instance_id is not None and not static:
             self.forget()
-            return
-        try:
-            self._connection.submit(LeaveGroup(self._group, self.member_id, self._options.instance_id))
-        except (StorageError, FencedInstanceError) as error:
-            _LOG.warning("group not left, the lease will run out", extra={"group": self._group, "error": str(error)})
-        self.forget()
+        elif self.lease.is_open:
+            self.lease.leave()
+            self._reset()
 
 
-class ConsumerGroup:
-    """The group of one consumer. ``auto_commit_interval``: seconds between auto-commits; None: no auto-commit."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        positions: Positions,
-        options: MemberOptions,
-        auto_commit_interval: float | None,
-    ) -> None:
-        self.name = name
-        self._connection = connection
-        self._positions = positions
-        self._auto_commit_interval = auto_commit_interval
-        self._committed_at = connection.runtime.monotonic()
-        self.membership = GroupMembership(connection, name, positions, options, self._commit_before_revoked)
-
-    def follow(self, view: View) -> View:
-        """Follow the group, if topics are subscribed; see :meth:`GroupMembership.follow`."""
-        return self.membership.follow(view)
-
-    def metadata(self) -> GroupMetadata:
-        """What a producer needs to commit offsets of this consumer. Refused with auto-commit (OFF-19)."""
-        if self._auto_commit_interval is not None:
-            msg = (
-                f"offsets of group {self.name!r} cannot go into transactions while enable_auto_commit is on: the "
-                "offsets of aborted transactions would be committed"
-            )
-            raise InvalidConfigError(msg)
-        member, ids = self.membership, self._positions.topic_ids
-        if not member.joined:
-            return GroupMetadata(self.name, topic_ids=ids)
-        return GroupMetadata(self.name, member.generation, member.member_id, member.instance_id, ids)
-
-    # Offsets ----------------------------------------------------------------------------------------------------------
-
-    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
-        """Commit these offsets, or the positions. One PUT.
-
-        If only the generation has changed since the last poll, the commit is repeated with the new one: no other member
-        has read the partitions that this one holds.
-        """
-        chosen = (
-            self._positions.positions(self._connection.view) if offsets is None else check_mapping("offsets", offsets)
-        )
-        ids = self._positions.topic_ids
-        items = tuple(with_id(group_offset(tp, value), ids) for tp, value in chosen.items())
-        try:
-            self._commit(items)
-        except UnknownTopicOrPartitionError:
-            left = self._of_existing_topics(items)
-            if offsets is not None or len(left) in {0, len(items)}:
-                raise
-            self._commit(left)
-        self._committed_at = self._connection.runtime.monotonic()
-
-    def _of_existing_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
-        """The offsets without those of topics that were deleted; a deleted topic must not lose the other positions."""
-        view = self._connection.view()
-        left = tuple(
-            item
-            for item in items
-            if view.partition(item.tp) is not None and view.topics[item.topic].topic_id == item.topic_id
-        )
-        for item in items:
-            if item not in left:
-                _LOG.warning(
-                    "offset %d of %s is not committed: the topic was deleted",
-                    item.offset,
-                    item.tp,
-                    extra={"group": self.name, "topic": item.topic},
-                )
-        return left
-
-    def _commit(self, items: tuple[GroupOffset, ...]) -> None:
-        member = self.membership
-        if items and not member.joined:
-            self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
-        elif items:
-            for attempt in range(_ATTEMPTS):
-                command = CommitOffsets(
-                    TxnOffsets(self.name, items, member.generation, member.member_id, member.instance_id)
-                )
-                try:
-                    self._connection.submit(command)
-                    break
-                except IllegalGenerationError:
-                    if not member.learn() or attempt == _ATTEMPTS - 1:
-                        raise
-
-    def committed(
-        self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False
-    ) -> OffsetAndMetadata | None:
-        """The committed position at the head of the chain, or None."""
-        chains = self._connection.view(refresh=False).chains
-        view = self._connection.view(
-            refresh={CATALOG, chain_of_group(self.name, chains), chain_of_partition(tp, chains)}
-        )
-        view.find_partition(tp)
-        return committed(view, self.name, tp, require_stable=require_stable, strict=strict)
-
-    def commit_by_itself(self) -> None:
-        """Called by each poll: commit the records of earlier polls, if the auto-commit is due."""
-        interval = self._auto_commit_interval
-        if interval is not None and self._connection.runtime.monotonic() - self._committed_at >= interval * 1000:
-            self._commit_if_member()
-
-    def _commit_before_revoked(self) -> None:
-        if self._auto_commit_interval is not None:
-            self._commit_if_member()
-
-    def _commit_if_member(self) -> None:
-        """Commit, unless all topics were deleted, or the group has removed this member.
-
-        Then the next poll joins again at the committed offsets.
-        """
-        try:
-            self.commit()
-        except (UnknownMemberError, FencedInstanceError, IllegalGenerationError) as error:
-            _LOG.warning("not committed: others have taken over", extra={"group": self.name, "error": str(error)})
-        except UnknownTopicOrPartitionError as error:
-            _LOG.warning("not committed: the topics were deleted", extra={"group": self.name, "error": str(error)})
-
-    # The end ----------------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Commit, with auto-commit, then leave the group."""
-        try:
-            if self._auto_commit_interval is not None:
-                self._commit_if_member()
-        finally:
-            self.membership.leave()
+def describe_holder(holder: PartitionHolder) -> str:
+    """A member that others wait for, as a line of text."""
+    name = f"{holder.instance_id} " if holder.instance_id is not None else ""
+    until = datetime.fromtimestamp(holder.expires_at / 1000, UTC).isoformat(timespec="seconds")
+    partitions = ", ".join(map(str, holder.partitions))
+    return f"{partitions}, which member {name}{holder.member_id} holds until {until} unless it renews its lease"

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 
 from txnstore.connection import Connection
+from txnstore.consumer.ahead import Ahead
 from txnstore.consumer.fetcher import Poller
-from txnstore.consumer.membership import ConsumerGroup
+from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.subscription import Assignment, Positions, Reset
 from txnstore.core.blocked import BlockedPartition
 from txnstore.core.log.visibility import read_limit
@@ -34,6 +35,7 @@ class PartitionReader:
     _positions: Positions
     _poller: Poller
     _shared: ConsumerGroup | None
+    _ahead: Ahead
     _pid: int
     _closed: bool
 
@@ -165,6 +167,7 @@ class PartitionReader:
         :attr:`blocked`.
         """
         view = self._poller.caught_up(self._head(warn=True))
+        self._ahead.put_back()
         return self._poller.all_or_nothing(
             lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._existing(view, ())}
         )

@@ -19,7 +19,7 @@ from tests.harness.differential.store_support import (
 )
 from tests.harness.differential.store_view import StoreView
 from tests.harness.differential.trace import Op
-from tests.harness.executors import InlineExecutor
+from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import stored_topic
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
@@ -70,7 +70,7 @@ class StoreDriver:
         """No threads and no pauses: nothing is in progress after an operation (DIF-08)."""
         self._opened += 1
         rng = random.Random(f"differential/{self._opened}")
-        return Runtime(self.clock, lambda _: None, rng, executor=InlineExecutor, background=InlineExecutor)
+        return Runtime(self.clock, lambda _: None, rng, executor=InlineExecutor, background=InlineExecutor, spawn=never)
 
     def apply(self, op: Op) -> dict[str, Any]:
         """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""

@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
+from tests.harness.executors import never
 from tests.harness.simulation.scheduler import Scheduler, Task
 from txnstore.runtime import Runtime
 
@@ -137,4 +138,6 @@ def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[
         executor=executor,
         background=lambda: TaskExecutor(scheduler, rng, (5, 100, 5_000, 200_000)),
         monotonic=lambda: scheduler.now,
+        spawn=never,
+        process=lambda: "simulated",
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from txnstore.core.groups.assignors import ASSIGNORS, assignor_of
 from txnstore.core.groups.commands import Heartbeat, JoinGroup, LeaveGroup, Membership, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupRebalanced, MemberJoined, MemberLeft, MemberPartitions, MemberSeen
-from txnstore.core.groups.model import Group, Member
+from txnstore.core.groups.model import Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import Draft
 from txnstore.errors import FencedInstanceError, IllegalGenerationError, InvalidConfigError, UnknownMemberError
@@ -121,6 +121,23 @@ def expire(draft: Draft, name: str, watched: Watched, but: Member | None = None)
 def live_members(group: Group, now: int) -> list[Member]:
     """The members whose leases have not expired at the time ``now`` (ms), if the clocks of all writers are right."""
     return [member for member in _members(group) if not member.expired(now)]
+
+
+def holders(group: Group, member: Member) -> tuple[PartitionHolder, ...]:
+    """The members that hold the partitions that a member waits for, by member id.
+
+    It waits for the targets that it does not hold. One without targets, because the group has more members than
+    partitions, waits until any of the others leaves.
+    """
+    wanted = set(member.target).difference(member.held)
+    found = []
+    for other in _members(group):
+        if other.member_id == member.member_id:
+            continue
+        held = tuple(tp for tp in other.held if (tp in wanted if member.target else tp.topic in member.topics))
+        if held:
+            found.append(PartitionHolder(other.member_id, other.instance_id, held, other.expires_at))
+    return tuple(found)
 
 
 def known_member(group: Group, name: str, member_id: str, instance_id: str | None) -> Member:

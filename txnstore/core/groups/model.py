@@ -63,12 +63,35 @@ class Member:
         """The partitions that it may read now: targets that it holds."""
         return tuple(tp for tp in self.target if tp in self.held)
 
+    @property
+    def expires_at(self) -> int:
+        """When its lease ends unless it is renewed, in ms."""
+        return self.seen_at + self.session_timeout_ms
+
     def expired(self, now: int) -> bool:
         """Whether its lease has expired at the time ``now`` (ms), if the clock of its writer is right.
 
         :class:`txnstore.chain.ages.Ages` decides whether others may remove it.
         """
         return self.seen_at + self.session_timeout_ms < now
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHolder:
+    """A member that holds partitions that another member of its group waits for.
+
+    Attributes:
+        member_id: The id of the member, which ends with the host and the process that it runs in.
+        instance_id: The name of a static member (KIP-345), or None.
+        partitions: The partitions.
+        expires_at: When its lease ends unless it is renewed, in milliseconds since the epoch; then others may read
+            them. They may sooner, if the member polls or closes.
+    """
+
+    member_id: str
+    instance_id: str | None
+    partitions: tuple[TopicPartition, ...]
+    expires_at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,82 @@
+"""The records that an iteration has taken ahead and not returned yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from txnstore.consumer.fetcher import Taken
+from txnstore.consumer.flow import Flow
+from txnstore.consumer.subscription import Assignment
+from txnstore.core.model import TopicPartition
+from txnstore.read.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A record, its flow, and the position of the flow after the record."""
+
+    part: Assignment
+    flow: Flow
+    record: Record
+    after: int
+
+    @property
+    def is_next(self) -> bool:
+        """Whether it still is the next record of its partition: nothing was sought, revoked, deleted or paused."""
+        return self.part.flow is self.flow and not self.part.paused
+
+
+class Ahead:
+    """Returns the records of one poll one by one.
+
+    The position of a partition is always the one after its last returned record, so a commit inside the loop commits
+    what the loop has seen.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[_Item] = []
+        self._at = 0
+
+    def fill(self, taken: Iterable[Taken], assigned: Mapping[TopicPartition, Assignment]) -> bool:
+        """Take the rows of a poll, and move the positions back before them; returns whether there are any."""
+        items: list[_Item] = []
+        first: dict[Flow, int] = {}
+        last: dict[Flow, int] = {}
+        for rows in taken:
+            part = assigned[rows.tp]
+            flow = part.flow
+            assert flow is not None  # it has returned rows
+            for record in rows.records():
+                last[flow] = len(items)
+                first.setdefault(flow, record.offset)
+                items.append(_Item(part, flow, record, record.offset + 1))
+        for flow, place in last.items():  # Behind the last record there may be a gap that is passed already.
+            items[place] = _Item(items[place].part, flow, items[place].record, flow.position)
+        for flow, offset in first.items():
+            flow.position = offset
+        self._items, self._at = items, 0
+        return bool(items)
+
+    def next(self) -> Record | None:
+        """The next record, or None. No interrupt can come between the last steps, so none skips the record."""
+        while self._at < len(self._items):
+            item = self._items[self._at]
+            if not item.is_next:
+                self._drop(item)
+                self._at += 1
+                continue
+            flow, record, at = item.flow, item.record, self._at + 1
+            flow.position, self._at = item.after, at
+            return record
+        return None
+
+    def put_back(self) -> None:
+        """Leave the records that were not returned to the next poll."""
+        for item in self._items[self._at :]:
+            self._drop(item)
+        self._items, self._at = [], 0
+
+    def _drop(self, item: _Item) -> None:
+        if item.part.flow is item.flow:
+            item.part.stop()

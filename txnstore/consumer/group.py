@@ -1,0 +1,165 @@
+"""The group of a consumer: its membership, and its committed offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from txnstore.connection import Connection
+from txnstore.consumer.membership import GroupMembership, MemberOptions
+from txnstore.consumer.subscription import Positions
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
+from txnstore.core.groups.offsets import committed, group_offset, with_id
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition
+from txnstore.core.view import View
+from txnstore.errors import (
+    FencedInstanceError,
+    IllegalGenerationError,
+    InvalidConfigError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+)
+from txnstore.validation import check_mapping
+
+_LOG = logging.getLogger("txnstore.consumer")
+
+#: Attempts of a commit whose generation is outdated although the partitions of this member are unchanged.
+_ATTEMPTS = 8
+
+
+class ConsumerGroup:
+    """The group of one consumer. ``auto_commit_interval``: seconds between auto-commits; None: no auto-commit."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        positions: Positions,
+        options: MemberOptions,
+        auto_commit_interval: float | None,
+    ) -> None:
+        self.name = name
+        self._connection = connection
+        self._positions = positions
+        self._auto_commit_interval = auto_commit_interval
+        self._committed_at = connection.runtime.monotonic()
+        self.membership = GroupMembership(connection, name, positions, options, self._commit_before_revoked)
+
+    def follow(self, view: View) -> View:
+        """Follow the group, if topics are subscribed; see :meth:`GroupMembership.follow`."""
+        return self.membership.follow(view)
+
+    def metadata(self) -> GroupMetadata:
+        """What a producer needs to commit offsets of this consumer. Refused with auto-commit (OFF-19)."""
+        if self._auto_commit_interval is not None:
+            msg = (
+                f"offsets of group {self.name!r} cannot go into transactions while enable_auto_commit is on: the "
+                "offsets of aborted transactions would be committed"
+            )
+            raise InvalidConfigError(msg)
+        member, ids = self.membership, self._positions.topic_ids
+        if not member.joined:
+            return GroupMetadata(self.name, topic_ids=ids)
+        return GroupMetadata(self.name, member.generation, member.member_id, member.instance_id, ids)
+
+    # Offsets ----------------------------------------------------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """Commit these offsets, or the positions. One PUT.
+
+        If only the generation has changed since the last poll, the commit is repeated with the new one: no other member
+        has read the partitions that this one holds.
+        """
+        chosen = (
+            self._positions.positions(self._connection.view) if offsets is None else check_mapping("offsets", offsets)
+        )
+        ids = self._positions.topic_ids
+        items = tuple(with_id(group_offset(tp, value), ids) for tp, value in chosen.items())
+        try:
+            self._commit(items)
+        except UnknownTopicOrPartitionError:
+            left = self._of_existing_topics(items)
+            if offsets is not None or len(left) in {0, len(items)}:
+                raise
+            self._commit(left)
+        self._committed_at = self._connection.runtime.monotonic()
+
+    def _of_existing_topics(self, items: tuple[GroupOffset, ...]) -> tuple[GroupOffset, ...]:
+        """The offsets without those of topics that were deleted; a deleted topic must not lose the other positions."""
+        view = self._connection.view()
+        left = tuple(
+            item
+            for item in items
+            if view.partition(item.tp) is not None and view.topics[item.topic].topic_id == item.topic_id
+        )
+        for item in items:
+            if item not in left:
+                _LOG.warning(
+                    "offset %d of %s is not committed: the topic was deleted",
+                    item.offset,
+                    item.tp,
+                    extra={"group": self.name, "topic": item.topic},
+                )
+        return left
+
+    def _commit(self, items: tuple[GroupOffset, ...]) -> None:
+        member = self.membership
+        if items and not member.joined:
+            self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
+        elif items:
+            for attempt in range(_ATTEMPTS):
+                command = CommitOffsets(
+                    TxnOffsets(self.name, items, member.generation, member.member_id, member.instance_id)
+                )
+                try:
+                    self._connection.submit(command)
+                    break
+                except IllegalGenerationError:
+                    if not member.learn() or attempt == _ATTEMPTS - 1:
+                        raise
+
+    def committed(
+        self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False
+    ) -> OffsetAndMetadata | None:
+        """The committed position at the head of the chain, or None."""
+        chains = self._connection.view(refresh=False).chains
+        view = self._connection.view(
+            refresh={CATALOG, chain_of_group(self.name, chains), chain_of_partition(tp, chains)}
+        )
+        view.find_partition(tp)
+        return committed(view, self.name, tp, require_stable=require_stable, strict=strict)
+
+    def commit_by_itself(self) -> None:
+        """Called by each poll: commit the records of earlier polls, if the auto-commit is due."""
+        interval = self._auto_commit_interval
+        if interval is not None and self._connection.runtime.monotonic() - self._committed_at >= interval * 1000:
+            self._commit_if_member()
+
+    def _commit_before_revoked(self) -> None:
+        if self._auto_commit_interval is not None:
+            self._commit_if_member()
+
+    def _commit_if_member(self) -> None:
+        """Commit, unless all topics were deleted, or the group has removed this member.
+
+        Then the next poll joins again at the committed offsets.
+        """
+        try:
+            self.commit()
+        except (UnknownMemberError, FencedInstanceError, IllegalGenerationError) as error:
+            _LOG.warning("not committed: others have taken over", extra={"group": self.name, "error": str(error)})
+        except UnknownTopicOrPartitionError as error:
+            _LOG.warning("not committed: the topics were deleted", extra={"group": self.name, "error": str(error)})
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit, with auto-commit, then leave the group."""
+        try:
+            if self._auto_commit_interval is not None:
+                self._commit_if_member()
+        finally:
+            self.membership.leave()
