@@ -15,7 +15,7 @@ from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, cra
 
 
 def _runtime(clock: ManualClock, seed: int = 0) -> Runtime:
-    return Runtime(clock, lambda _: None, random.Random(seed), InlineExecutor, InlineExecutor, never)
+    return Runtime(clock, lambda _: None, random.Random(seed), InlineExecutor, InlineExecutor, spawn=never)
 
 
 def _retrying(objects: FaultStore) -> RetryingStore:

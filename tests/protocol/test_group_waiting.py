@@ -61,7 +61,7 @@ def test_empty_poll_names_the_member_that_it_waits_for(
     while not consumer.assignment():
         consumer.poll(timeout=1.0)
     consumer.poll()
-    assert consumer.waiting_for == ()
+    assert not consumer.waiting_for
 
 
 def test_member_without_any_partition_waits_for_all_others(store: Store, clock: ManualClock) -> None:
