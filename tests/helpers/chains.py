@@ -162,7 +162,7 @@ def process(
     ``chains``: create the store first. ``background``: what finishes transactions after their commit has returned.
     """
     runtime = Runtime(
-        clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background, never
+        clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background, spawn=never
     )
     counted = CountingStore(objects, log=True)
     return open_on(counted, runtime=runtime) if chains is None else create_on(counted, chains, runtime=runtime)
