@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -10,13 +11,17 @@ import pytest
 
 import txnstore
 from tests.helpers.connections import connection_of
+from txnstore import BlockedReadWarning
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txnstore.runtime import Runtime
 from txnstore.spark.options import read_options
-from txnstore.spark.planning import group, plan, projection_schema
-from txnstore.store import Store
+from txnstore.spark.planning import group, plan, projection_schema, view_to_read
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+from txnstore.testing import ManualClock
 
 
 @pytest.fixture
@@ -111,3 +116,41 @@ def test_groups_are_filled_up_to_the_target() -> None:
     groups = [[each.start for each in run] for run in group(parts, 64 * mb)]
     assert groups == [[0, 1], [2], [3, 4], [5]]
     assert list(group([], mb)) == []
+
+
+# Blocked reads --------------------------------------------------------------------------------------------------------
+
+
+def _hold_back(store: Store, timeout: float) -> None:
+    """An open transaction, and a committed record behind it, in partition 0."""
+    producer = store.producer("dead", timeout)
+    producer.begin_transaction()
+    producer.send("t", b"undecided", partition=0)
+    producer.flush()
+    with store.producer() as other:
+        other.send("t", b"waits", partition=0)
+
+
+def test_the_driver_warns_once_of_records_that_a_read_leaves_out(store: Store) -> None:
+    """LSO-19: only if the read would reach them."""
+    _hold_back(store, 900.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BlockedReadWarning)
+        for options in ({"endingOffsets": '{"0":17}'}, {"partitions": "1"}, {"isolation": "read_uncommitted"}):
+            planned(store, **options)
+    with pytest.warns(BlockedReadWarning, match="1 committed record of t-0 cannot be read yet.* 'dead'"):
+        assert planned(store) == BOTH
+
+
+def test_the_driver_ends_an_expired_transaction_that_holds_records_back(clock: ManualClock) -> None:
+    """TMO-01: unless it reads uncommitted records, for which nothing waits."""
+    created = create_on(MemoryStore(clock=clock), runtime=Runtime(clock, clock.sleep))
+    created.create_topic("t")
+    _hold_back(created, 60.0)
+    clock.advance(60_001)
+    connection, tp = connection_of(created), TopicPartition("t", 0)
+    uncommitted, committed = (
+        view_to_read(connection, read_options({"path": "p", "topic": "t", "isolation": isolation}))
+        for isolation in ("read_uncommitted", "read_committed")
+    )
+    assert (uncommitted.partitions[tp].last_stable_offset, committed.partitions[tp].last_stable_offset) == (0, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from tests.harness.simulation.settings import settings_of
 from tests.harness.simulation.simulation import simulate
+from txnstore import BlockedReadWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,14 @@ class Result:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the log of the library, which reports the injected faults."""
+    """Silence the log of the library, which reports the injected faults, and its warnings of open transactions."""
     logger = logging.getLogger("txnstore")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BlockedReadWarning)
+            yield
     finally:
         logger.setLevel(level)
 
