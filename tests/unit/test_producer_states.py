@@ -55,6 +55,15 @@ def unknown_abort(bench: Bench) -> Producer:
     return producer
 
 
+def unknown_prepare(bench: Bench) -> Producer:
+    producer = empty(bench)
+    producer.send("t", b"written", partition=0)
+    producer.flush()
+    with bench.silent(applied=False), pytest.raises(UnknownOutcomeError):
+        producer.prepare_transaction()
+    return producer
+
+
 def abortable(bench: Bench) -> Producer:
     producer = sent(bench)
     with bench.away("topics/"), pytest.raises(StorageRefusedError):
@@ -76,13 +85,14 @@ def closed(bench: Bench) -> Producer:
     return producer
 
 
-STATES = [ready, empty, sent, unknown_commit, unknown_abort, abortable, fatal, closed]
+STATES = [ready, empty, sent, unknown_commit, unknown_abort, unknown_prepare, abortable, fatal, closed]
 NAMES: dict[Callable[[Bench], Producer], str] = {
     ready: "READY",
     empty: "IN_TRANSACTION",
     sent: "IN_TRANSACTION",
     unknown_commit: "COMMITTING_TRANSACTION",
     unknown_abort: "ABORTING_TRANSACTION",
+    unknown_prepare: "PREPARING_TRANSACTION",
     abortable: "ABORTABLE_ERROR",
     fatal: "FATAL_ERROR",
     closed: "CLOSED",
@@ -129,6 +139,9 @@ TABLE: dict[tuple[Callable[[Bench], Producer], str], tuple[type[TxnStoreError] |
     (unknown_commit, "abort"): (STATE, None),
     (unknown_abort, "abort"): (OK, "READY"),
     (unknown_abort, "commit"): (STATE, None),
+    **{(unknown_prepare, call): (STATE, None) for call in (*SENDS, "begin", "with", "commit")},
+    (unknown_prepare, "flush"): (OK, None),
+    (unknown_prepare, "abort"): (OK, "READY"),
     **{(abortable, call): (STATE, None) for call in (*SENDS, "begin", "with", "flush", "commit")},
     (abortable, "abort"): (OK, "READY"),
     **{(fatal, call): (FENCED, None) for call in (*SENDS, "begin", "with", "flush", "commit", "abort")},

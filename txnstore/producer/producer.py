@@ -248,9 +248,9 @@ class Producer:
 
         Returns:
             A context manager that begins a transaction, commits it at the end of the block, and aborts it if the block
-            raises an exception.
+            raises an exception; the block may also commit or abort it by itself.
         """
-        return TransactionScope(self)
+        return TransactionScope(self, lambda: self._manager.state is not State.READY)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is written before the first record (API-02).
@@ -293,6 +293,7 @@ class Producer:
 
         Raises:
             InvalidTxnStateError: No transaction is open.
+            UnknownOutcomeError: The outcome is unknown; repeat the call, or abort the transaction.
             TxnStoreError: A record or offset could not be written; abort the transaction.
         """
         return self._sender.prepare()

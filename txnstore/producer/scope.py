@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
@@ -24,15 +25,21 @@ P = TypeVar("P", bound=Transactional)
 class TransactionScope(Generic[P]):
     """The ``with`` block of :meth:`Producer.transaction`: begins a transaction, and ends it when the block ends.
 
-    The end of the block commits; an exception in it aborts and is raised again. After an interrupt, such as
-    ``KeyboardInterrupt``, the transaction is left open. If the commit fails, the transaction is aborted, unless the
-    error is fatal, or the outcome is unknown and only the same commit may be repeated (API-08).
+    The end of the block commits; an exception in it aborts and is raised again. A transaction that the block itself has
+    committed or aborted is left as it is. After an interrupt, such as ``KeyboardInterrupt``, the transaction is left
+    open. If the commit fails, the transaction is aborted, unless the error is fatal, or the outcome is unknown and only
+    the same commit may be repeated (API-08).
+
+    Args:
+        producer: The object with transactions.
+        is_open: Whether it has a transaction that was not ended by a successful call.
     """
 
-    __slots__ = ("_producer",)
+    __slots__ = ("_is_open", "_producer")
 
-    def __init__(self, producer: P) -> None:
+    def __init__(self, producer: P, is_open: Callable[[], bool]) -> None:
         self._producer = producer
+        self._is_open = is_open
 
     def __enter__(self) -> P:
         self._producer.begin_transaction()
@@ -44,6 +51,8 @@ class TransactionScope(Generic[P]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if not self._is_open():
+            return
         if error is None:
             self._commit()
         elif isinstance(error, Exception):

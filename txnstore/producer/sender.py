@@ -29,7 +29,7 @@ from txnstore.producer.fencing import refusal
 from txnstore.producer.linger import Linger
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.transaction_manager import Pending, TransactionManager
-from txnstore.producer.transaction_state import State
+from txnstore.producer.transaction_state import ABORTED_BY_CLOSE, State
 from txnstore.producer.upload import Outcomes, Uploader, failure_of
 from txnstore.threads import ForkLock
 
@@ -70,12 +70,15 @@ class Sender:
             raise errors[0]
         return good
 
-    def flush(self) -> None:
-        """Upload and register all records that were sent before. Raises the first error."""
+    def flush(self, *, crowd_only: bool = False) -> None:
+        """Upload and register all records that were sent before. Raises the first error.
+
+        ``crowd_only``: only until the buffer has room.
+        """
         try:
             with self._turn.own:
                 try:
-                    self._flush()
+                    self._flush(crowd_only=crowd_only)
                 finally:
                     self.outcomes.heard()
         finally:
@@ -84,14 +87,7 @@ class Sender:
     def make_room(self) -> None:
         """Upload and register batches until the buffer has room, without a time limit."""
         self._manager.check_usable()
-        try:
-            with self._turn.own:
-                try:
-                    self._flush(crowd_only=True)
-                finally:
-                    self.outcomes.heard()
-        finally:
-            self.outcomes.tell()
+        self.flush(crowd_only=True)
 
     def _flush(self, *, crowd_only: bool = False) -> None:
         manager, accumulator = self._manager, self.accumulator
@@ -271,14 +267,20 @@ class Sender:
     def _hold(self) -> None:
         try:
             self._connection.submit(HoldTxn(self._manager.identity))
+        except UnknownOutcomeError:
+            self._manager.prepare_unknown()
+            raise
         except StorageError:
-            raise  # The call may be repeated.
+            raise  # Nothing happened: the call may be repeated.
         except TxnStoreError as error:
             found = self._refusal(error)
             self.fail(found)
             if found is error:
                 raise
             raise found from error
+        except BaseException:
+            self._manager.prepare_unknown()
+            raise
 
     def complete(self, decided: PreparedTxn) -> bool:
         """Commit the prepared transaction if it is the decided one, else abort it; returns whether it was committed."""
@@ -377,7 +379,7 @@ class Sender:
                 try:
                     if not manager.transactional:
                         self._flush()
-                    elif manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                    elif manager.state in ABORTED_BY_CLOSE:
                         with suppress(ProducerFencedError):
                             self._end(Outcome.ABORT)
                 finally:

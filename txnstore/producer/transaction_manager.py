@@ -121,6 +121,9 @@ class TransactionManager:
             return InvalidTxnStateError(f"cannot {what}: the transaction is being committed or aborted; {why}")
         if self._preparing and event in _ADDING:
             return InvalidTxnStateError(f"cannot {what}: the transaction is being prepared; wait for it to end")
+        if self.state is State.PREPARING_TRANSACTION:
+            msg = f"cannot {what}: the outcome of the prepare is unknown; repeat that call, or abort"
+            return InvalidTxnStateError(msg)
         if self.state is State.PREPARED_TRANSACTION:
             msg = f"cannot {what}: the transaction is prepared; commit, abort or complete it"
             return InvalidTxnStateError(msg)
@@ -251,6 +254,11 @@ class TransactionManager:
             self._move(Event.PREPARE)
             self.prepared = PreparedTxn(self.identity.producer_id, self.identity.epoch)
             return self.prepared
+
+    def prepare_unknown(self) -> None:
+        """The transaction may be prepared: the prepare is repeated, or the transaction aborted."""
+        with self.lock.own:
+            self._move(Event.PREPARE_UNKNOWN)
 
     def take_over(self, prepared: PreparedTxn) -> None:
         """Continue the transaction that an earlier instance has prepared."""

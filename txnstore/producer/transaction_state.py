@@ -11,6 +11,7 @@ class State(Enum):
 
     READY = auto()
     IN_TRANSACTION = auto()
+    PREPARING_TRANSACTION = auto()  # The outcome of the prepare is unknown.
     PREPARED_TRANSACTION = auto()  # All records are registered; an external coordinator decides (KIP-939).
     COMMITTING_TRANSACTION = auto()  # Also while the outcome of the commit is unknown (API-08).
     ABORTING_TRANSACTION = auto()
@@ -27,6 +28,7 @@ class Event(Enum):
     SEND_OFFSETS = auto()
     FLUSH = auto()
     PREPARE = auto()
+    PREPARE_UNKNOWN = auto()  # The transaction may be prepared.
     TAKE_OVER = auto()  # This instance continues a transaction that an earlier one has prepared.
     COMMIT = auto()
     ABORT = auto()
@@ -56,7 +58,15 @@ TABLE: Mapping[bool, Mapping[State, Mapping[Event, State]]] = {
             _E.SEND_OFFSETS: _S.IN_TRANSACTION,
             _E.FLUSH: _S.IN_TRANSACTION,
             _E.PREPARE: _S.PREPARED_TRANSACTION,
+            _E.PREPARE_UNKNOWN: _S.PREPARING_TRANSACTION,
             _E.COMMIT: _S.COMMITTING_TRANSACTION,
+            _E.ABORT: _S.ABORTING_TRANSACTION,
+            **_FAILURES,
+        },
+        _S.PREPARING_TRANSACTION: {  # Only the same call, or an abort, which ends the transaction in either case.
+            _E.FLUSH: _S.PREPARING_TRANSACTION,
+            _E.PREPARE: _S.PREPARED_TRANSACTION,
+            _E.PREPARE_UNKNOWN: _S.PREPARING_TRANSACTION,
             _E.ABORT: _S.ABORTING_TRANSACTION,
             **_FAILURES,
         },
@@ -78,3 +88,6 @@ TABLE: Mapping[bool, Mapping[State, Mapping[Event, State]]] = {
         **_NEVER_AGAIN,
     },
 }
+
+#: The states in which a close aborts the transaction: neither the caller nor an external coordinator waits for it.
+ABORTED_BY_CLOSE = (State.IN_TRANSACTION, State.PREPARING_TRANSACTION, State.ABORTABLE_ERROR)

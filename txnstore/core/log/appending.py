@@ -280,16 +280,31 @@ def find_batch(state: State, batch: NewBatch, ended_at: int) -> Appended:
     return Appended(batch.tp, -1, -1, ended_at, duplicate=True)
 
 
+def check_granting_chain(state: State, producer: ProducerIdentity) -> None:
+    """Check that the store has the chain that grants a producer id.
+
+    Raises:
+        InvalidPidMappingError: The producer id was never granted.
+    """
+    chain = chain_of_producer(producer.producer_id)
+    if not 0 <= chain < state.chains:
+        msg = f"producer id {producer.producer_id} was never granted: the store has no chain {chain}"
+        raise InvalidPidMappingError(msg)
+
+
 def check_plain_producer(state: State, producer: ProducerIdentity) -> None:
     """Check that the id of a producer without a transactional id was granted, and not to a transactional id.
 
-    Only the granting chain checks it; other chains do not know.
+    Only the granting chain checks it; other chains know whether that chain exists.
 
     Raises:
         InvalidTxnStateError: The producer id belongs to a transactional id.
         InvalidPidMappingError: The producer id was never granted.
     """
-    if producer.producer_id == NO_PRODUCER or chain_of_producer(producer.producer_id) != state.chain:
+    if producer.producer_id == NO_PRODUCER:
+        return
+    if chain_of_producer(producer.producer_id) != state.chain:
+        check_granting_chain(state, producer)
         return
     owner = state.transactional_ids.get(producer.producer_id)
     if producer.producer_id >= state.next_producer_id or owner is not None:

@@ -17,7 +17,14 @@ from collections.abc import Iterable
 from txnstore.core.fences import check_fence, fenced_epoch, is_left_open, lacks_markers
 from txnstore.core.groups.events import GroupMarkerWritten
 from txnstore.core.groups.offsets import commit_offsets
-from txnstore.core.log.appending import append_batch, check_added, check_plain_producer, find_batch, partition_of
+from txnstore.core.log.appending import (
+    append_batch,
+    check_added,
+    check_granting_chain,
+    check_plain_producer,
+    find_batch,
+    partition_of,
+)
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.events import MarkerWritten, ProducerFenced
 from txnstore.core.log.model import Partition
@@ -104,6 +111,7 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
         join(draft, command)
     else:
         added = check_added(draft.state, command)
+        check_granting_chain(draft.state, producer)
         check_fence(draft.state, producer)
         observe(draft, ((added.chain, added.sequence),))
         for offsets in command.offsets:
