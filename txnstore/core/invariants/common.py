@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from txnstore.core.log.model import Batch
+from txnstore.core.model import K, Map, V
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction
@@ -27,6 +29,17 @@ class Violation:
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.name, self.subject, self.message) if part)
+
+
+def changed(before: Map[K, V], after: Map[K, V]) -> list[tuple[K, V, V | None]]:
+    """What an entry has changed or removed in a map of the state: key, value before, value after; sorted by key.
+
+    The two maps of a transition share the values that the entry has not changed.
+    """
+    if before is after:
+        return []
+    pairs = ((key, value, after.get(key)) for key, value in before.items())
+    return sorted([pair for pair in pairs if pair[1] is not pair[2]], key=itemgetter(0))
 
 
 def transactions_of(state: State) -> list[Transaction]:

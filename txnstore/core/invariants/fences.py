@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from txnstore.core.invariants.common import changed
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
 from txnstore.core.model import sorted_items
@@ -39,8 +40,7 @@ def open_data_has_a_fence(state: State) -> Iterator[str]:
 
 def fences_never_go_back(before: State, after: State) -> Iterator[str]:
     """A fence stays until late batches are refused for their age (ADD-07); a prepared transaction stays closed."""
-    for producer_id, old in sorted_items(before.fences):
-        new = after.fences.get(producer_id)
+    for producer_id, old, new in changed(before.fences, after.fences):
         if new is None:
             if after.timestamp - old.at <= MAX_ADDED_AGE_MS:
                 yield f"the fence {old} of producer id {producer_id} expired too early, at {after.timestamp}"
@@ -50,11 +50,7 @@ def fences_never_go_back(before: State, after: State) -> Iterator[str]:
 
 def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
     """No batch below a fence is appended, also to a topic that was created again (FEN-02, TPC-03)."""
-    for tp in sorted(after.partitions):
-        new = after.partitions[tp]
-        old = before.partitions.get(tp)
-        if new is old:
-            continue
+    for tp, new, old in changed(after.partitions, before.partitions):
         if old is None or not _same_topic(before, after, tp.topic):
             old = Partition()
         for batch in old.batches.changes(new.batches)[1]:
@@ -71,12 +67,12 @@ def nothing_below_a_fence(before: State, after: State) -> Iterator[str]:
 
 def closed_topics_take_nothing(before: State, after: State) -> Iterator[str]:
     """Nothing is appended to a topic that is being deleted: the records would be acknowledged and lost."""
-    for tp in sorted(before.partitions):
-        topic, new = before.topics[tp.topic], after.partitions.get(tp)
-        if new is None or new is before.partitions[tp] or not _same_topic(before, after, tp.topic):
+    for tp, old, new in changed(before.partitions, after.partitions):
+        topic = before.topics[tp.topic]
+        if new is None or not _same_topic(before, after, tp.topic):
             continue
         if before.is_closed(topic) and after.topics[tp.topic].revision == topic.revision:
-            last = before.partitions[tp].high_watermark
+            last = old.high_watermark
             if any(batch.base_offset >= last for batch in new.batches.overlapping(last, new.high_watermark)):
                 yield f"{tp}: records were appended from offset {last} on, though its topic is being deleted"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from txnstore.core.groups.assignors import Subscriptions
 from txnstore.core.groups.model import Group, Member
-from txnstore.core.invariants.common import own_producers, owner_of
+from txnstore.core.invariants.common import changed, own_producers, owner_of
 from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import State, leads_partition
 from txnstore.core.transactions.model import TxnState
@@ -87,8 +87,7 @@ def instance_names_unique(state: State) -> Iterator[str]:
 
 def generations_never_go_back(before: State, after: State) -> Iterator[str]:
     """The generation of a group only grows (CON-17), and grows when its members change: it fences the earlier ones."""
-    for name, old in sorted_items(before.groups):
-        new = after.groups.get(name)
+    for name, old, new in changed(before.groups, after.groups):
         if new is None or not old.members:
             continue  # A group that was deleted and created again has other members.
         if new.generation < old.generation and set(old.members) & set(new.members):

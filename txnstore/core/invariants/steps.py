@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txnstore.core.invariants.common import offsets_of
+from txnstore.core.invariants.common import changed, offsets_of
 from txnstore.core.log.model import AbortedTxn, Partition
-from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
+from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED
 
@@ -66,12 +66,12 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
 def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
     """A segment that no batch names any longer is dropped, and a dropped segment is never named again."""
     unnamed, fresh = set[str](), set[str]()
-    for tp in sorted({*before.partitions, *after.partitions}):
-        old, new = before.partitions.get(tp, Partition()), after.partitions.get(tp, Partition())
-        if old is not new:
-            removed, added = old.batches.changes(new.batches)
-            unnamed |= {batch.segment.key for batch in removed}
-            fresh |= {batch.segment.key for batch in added}
+    logs = [(old, new or Partition()) for _, old, new in changed(before.partitions, after.partitions)]
+    logs += [(Partition(), new) for _, new, old in changed(after.partitions, before.partitions) if old is None]
+    for old, new in logs:
+        removed, added = old.batches.changes(new.batches)
+        unnamed |= {batch.segment.key for batch in removed}
+        fresh |= {batch.segment.key for batch in added}
     for key in sorted(unnamed - fresh):
         if key not in after.dropped:
             yield f"no batch names {key}, but it is not dropped: no vacuum will delete it"
@@ -82,8 +82,7 @@ def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
 
 def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
     """A fenced (producer id, epoch) is never current again (FEN-01)."""
-    for name, old in sorted_items(before.transactions):
-        new = after.transactions.get(name)
+    for name, old, new in changed(before.transactions, after.transactions):
         if new is None:
             continue
         if new.producer_id == old.producer_id and new.epoch < old.epoch:
@@ -92,17 +91,15 @@ def epochs_never_go_back(before: State, after: State) -> Iterator[str]:
         if new.producer_id != old.producer_id and new.producer_id < before.next_producer_id and not reserved:
             yield f"transactional id {name!r}: producer id {new.producer_id} was granted before"
     for tp, log, later in _logs(before, after):
-        for producer_id, producer in sorted_items(log.producers):
-            seen = later.producers.get(producer_id)
+        for producer_id, producer, seen in changed(log.producers, later.producers):
             if seen is not None and seen.epoch < producer.epoch:
                 yield f"{tp}: the epoch of producer id {producer_id} went back from {producer.epoch} to {seen.epoch}"
 
 
 def decisions_never_change(before: State, after: State) -> Iterator[str]:
     """A transaction is decided once, and completes with the decided outcome (END-01)."""
-    for name, old in sorted_items(before.transactions):
-        new = after.transactions.get(name)
-        if old.state not in DECIDED or new is None or new is old:
+    for name, old, new in changed(before.transactions, after.transactions):
+        if old.state not in DECIDED or new is None:
             continue
         same = new.state is old.state and (new.producer_id, new.epoch) == (old.producer_id, old.epoch)
         followed = (new.producer_id, new.epoch) == (old.next_producer_id, old.next_epoch)
@@ -112,17 +109,15 @@ def decisions_never_change(before: State, after: State) -> Iterator[str]:
 
 def cut_never_goes_back(before: State, after: State) -> Iterator[str]:
     """The entries of other chains that this chain follows from (``State.seen``) only grow."""
-    for chain, sequence in sorted_items(before.seen):
-        if after.seen.get(chain, 0) < sequence:
-            now = after.seen.get(chain, 0)
-            yield f"the last seen entry of chain {chain} went back from {sequence} to {now}"
+    for chain, sequence, now in changed(before.seen, after.seen):
+        if (now or 0) < sequence:
+            yield f"the last seen entry of chain {chain} went back from {sequence} to {now or 0}"
 
 
 def producer_ids_never_move(before: State, after: State) -> Iterator[str]:
     """A producer id never moves to another transactional id (FEN-05)."""
-    for producer_id, name in sorted_items(before.transactional_ids):
-        now = after.transactional_ids.get(producer_id, name)
-        if now != name:
+    for producer_id, name, now in changed(before.transactional_ids, after.transactional_ids):
+        if now is not None and now != name:
             yield f"producer id {producer_id} moved from transactional id {name!r} to {now!r}"
 
 
@@ -136,31 +131,26 @@ def counters_never_go_back(before: State, after: State) -> Iterator[str]:
 
 def versions_never_go_back(before: State, after: State) -> Iterator[str]:
     """The committed version of a job never decreases: the job would commit it again."""
-    for name, old in sorted_items(before.transactions):
-        new = after.transactions.get(name)
-        for scope, version in sorted_items(old.versions) if new is not None else ():
-            now = new.versions.get(scope, -1) if new is not None else -1
-            if now < version:
+    for name, old, new in changed(before.transactions, after.transactions):
+        for scope, version, now in changed(old.versions, new.versions) if new is not None else ():
+            if now is None or now < version:
                 yield f"transactional id {name!r}: the version of {scope!r} went back from {version} to {now}"
 
 
 def group_offsets_by_position(before: State, after: State) -> Iterator[str]:
     """The later commit wins (OFF-11): an offset of a group is never replaced by one with an earlier position."""
-    for name, old in sorted_items(before.groups):
-        new = after.groups.get(name)
-        for tp, value in old.offsets.items():
-            now = new.offsets.get(tp) if new is not None else None
+    for name, old, new in changed(before.groups, after.groups):
+        for tp, value, now in changed(old.offsets, new.offsets) if new is not None else ():
             if now is not None and now.position < value.position:
                 yield f"group {name!r}: the offset of {tp} went back from position {value.position} to {now.position}"
 
 
 def _logs(before: State, after: State) -> Iterator[tuple[TopicPartition, Partition, Partition]]:
     """The logs of both states that differ; a topic that was created again is another one."""
-    for tp in sorted(before.partitions):
+    for tp, log, later in changed(before.partitions, after.partitions):
         old, new = before.topics.get(tp.topic), after.topics.get(tp.topic)
-        same = old is not None and new is not None and old.topic_id == new.topic_id
-        if same and tp in after.partitions and after.partitions[tp] is not before.partitions[tp]:
-            yield tp, before.partitions[tp], after.partitions[tp]
+        if later is not None and old is not None and new is not None and old.topic_id == new.topic_id:
+            yield tp, log, later
 
 
 def _has_data(partition: Partition, entry: AbortedTxn) -> bool:
