@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, legal_text
 from txnstore.storage.fsync import fsync_file, fsync_folder
+from txnstore.storage.local_root import RootFolder
 from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_error, not_a_folder
 
 HOUR_MS = 3_600_000
@@ -23,6 +24,9 @@ HOUR_MS = 3_600_000
 
 class LocalStore:
     """An :class:`~txnstore.storage.base.ObjectStore` in the folder ``root``. Only writes create the folder.
+
+    After the first request that finds the folder, a folder of that name that was deleted, or deleted and created again,
+    is refused until :meth:`close`: what it contains is not what was read before.
 
     Safe for concurrent use by threads and processes, and after a fork. The file system must support hard links;
     without them ``put_if_absent`` raises :class:`~txnstore.errors.UnsafeStorageError`.
@@ -40,6 +44,7 @@ class LocalStore:
             raise StorageRefusedError(f"{path!r} is not the path of a folder.")
         self.root = os.path.abspath(os.path.expanduser(path))
         self._durable: set[str] = set()
+        self._folder = RootFolder(self.root)
 
     @property
     def url(self) -> str:
@@ -54,6 +59,7 @@ class LocalStore:
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         path = self._path(key)
         first, limit = check_range(key, start, end)
+        self._folder.check()
         try:
             with open(path, "rb") as file:
                 if first:
@@ -153,7 +159,9 @@ class LocalStore:
             _unlink_quietly(path)
 
     def close(self) -> None:
-        """Nothing to release: no file stays open between calls."""
+        """Forget which folder the root is. No file stays open between calls."""
+        self._folder.forget()
+        self._durable.clear()
 
     def sweep(self, older_than_ms: int = HOUR_MS) -> int:
         """Delete temporary files that crashed writers left behind; returns the number of deleted files.
@@ -191,12 +199,15 @@ class LocalStore:
         """Write the bytes to a new temporary file beside ``path`` and flush it; removes the file on failure."""
         folder = os.path.dirname(path)
         temporary = self._temporary_in(folder)
+        self._folder.check()
         try:
             self._ensure_folder(folder)
+            self._folder.check()  # If this is the first write, it has made the folder, and remembers it.
             try:
                 descriptor = _create(temporary)
             except FileNotFoundError:
                 # Another process removed the folder after we created it.
+                self._folder.check()
                 self._durable.clear()
                 self._ensure_folder(folder)
                 descriptor = _create(temporary)
