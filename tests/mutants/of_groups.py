@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.consumer.fetcher import Poller
 from txnstore.consumer.membership import GroupMembership
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import membership as groups_membership
 from txnstore.core.groups import offsets as groups_offsets
 
+_STALE = "protocol/test_chains_stale_catalogs.py::"
 _MEMBERSHIP = "protocol/test_group_membership.py::"
 _GENERATIONS = "protocol/test_group_generations.py::"
 _CONSUMERS = "protocol/test_group_consumers.py::"
@@ -91,6 +93,27 @@ GROUPS = (
         "if item.topic_id is not None and item.topic_id != topic.topic_id:",
         "if False:",
         test=_MEMBERSHIP + "test_off_18_offset_of_recreated_topic_is_refused",
+    ),
+    Mutant(
+        "an offset that was checked in an old catalog is committed",
+        groups_offsets._check_catalog,
+        "if new and offsets.catalog < state.seen.get(CATALOG, 0):",
+        "if False:",
+        test=_STALE + "test_off_18_offset_of_the_old_topic_replaces_none_of_the_new_one",
+    ),
+    Mutant(
+        "the first offset of a topic does not follow from the catalog",
+        groups_offsets._check_catalog,
+        "    if new:\n        observe(",
+        "    if False:\n        observe(",
+        test=_STALE + "test_delayed_commit_that_was_checked_at_the_head_is_refused",
+    ),
+    Mutant(
+        "an interrupted poll keeps rows that it has taken from a queue",
+        Poller.all_or_nothing,
+        "if flow.position != position or not isinstance(error, TxnStoreError):",
+        "if flow.position != position:",
+        test="protocol/test_consumer_interrupts.py::test_poll_interrupted_anywhere_skips_no_record",
     ),
     Mutant(
         "the offsets of a group with members are reset",

@@ -84,9 +84,9 @@ class Coordinator:
             case InitProducer():
                 return self._init(command)
             case Append():
-                return self._append(command)
+                return self._with_offsets(command.offsets, lambda: self._append(command))
             case EndTxn():
-                return self._end(command)
+                return self._with_offsets(command.offsets, lambda: self._end(command))
             case AbortTxn():
                 return self._abort(command)
             case HoldTxn():
@@ -98,7 +98,7 @@ class Coordinator:
             case DropObjects() | ForgetObjects():
                 return self._objects(command)
             case CommitOffsets() | ResetOffsets():
-                command = replace(command, offsets=self._checked_offsets(command.offsets))
+                return self._with_offsets((command.offsets,), lambda: self._commit_offsets(command))
         (number,) = chains_of_command(command, len(self._chains))
         return self._submit(number, command)
 
@@ -316,6 +316,23 @@ class Coordinator:
             return None
         return tuple(key for number in sorted(answers) for key in answers[number])
 
+    def _commit_offsets(self, command: CommitOffsets | ResetOffsets) -> None:
+        command = replace(command, offsets=self._checked_offsets(command.offsets))
+        (number,) = chains_of_command(command, len(self._chains))
+        self._submit(number, command)
+
+    def _with_offsets(self, offsets: tuple[TxnOffsets, ...], call: Callable[[], T]) -> T:
+        """Repeat a call with offsets as long as it is refused for a topic and the catalog has changed in between."""
+        catalog = self._chains[CATALOG]
+        for _ in range(ATTEMPTS):
+            known = catalog.state.sequence
+            try:
+                return call()
+            except UnknownTopicOrPartitionError:
+                if not offsets or catalog.refresh().sequence == known:
+                    raise
+        return call()
+
     def _all_checked(self, offsets: Iterable[TxnOffsets]) -> tuple[TxnOffsets, ...]:
         return tuple(self._checked_offsets(item) for item in offsets)
 
@@ -352,7 +369,8 @@ class Coordinator:
 
 
 def _with_topic_ids(catalog: State, offsets: TxnOffsets) -> TxnOffsets:
-    return replace(offsets, offsets=tuple(with_topic_id(catalog, offsets.group, item) for item in offsets.offsets))
+    items = tuple(with_topic_id(catalog, offsets.group, item) for item in offsets.offsets)
+    return replace(offsets, offsets=items, catalog=catalog.sequence)
 
 
 def _has(txn: Transaction, command: Append) -> bool:

@@ -23,6 +23,8 @@ class TxnOffsets:
         member_id: The id of the member; empty without a membership.
         instance_id: The name of a static member (KIP-345).
         expired: The members whose leases are over.
+        catalog: The entry of the catalog's chain up to which the caller has read the ids of the topics; None if the
+            chain of the group knows them itself.
     """
 
     group: str
@@ -31,6 +33,7 @@ class TxnOffsets:
     member_id: str = ""
     instance_id: str | None = None
     expired: Watched = ()
+    catalog: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

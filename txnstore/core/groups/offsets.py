@@ -13,7 +13,7 @@ from txnstore.core.groups.membership import check_commit, empty, live_members
 from txnstore.core.groups.model import CommittedOffset, Group, OffsetAndMetadata
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import CATALOG
-from txnstore.core.state import Draft, State, leads_partition
+from txnstore.core.state import Draft, State, leads_partition, observe
 from txnstore.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
@@ -113,10 +113,12 @@ def _check_empty(draft: Draft, name: str, expired: Watched, refused: str) -> Non
 
 
 def _emit_offsets(draft: Draft, offsets: TxnOffsets, producer: ProducerIdentity) -> None:
+    items = [_checked(draft.state, offsets.group, item) for item in offsets.offsets]
+    _check_catalog(draft, offsets)
     draft.emit(
         OffsetsCommitted(
             group=offsets.group,
-            offsets=[_checked(draft.state, offsets.group, item) for item in offsets.offsets],
+            offsets=items,
             producer_id=producer.producer_id,
             epoch=producer.epoch,
             member_id=offsets.member_id,
@@ -139,6 +141,39 @@ def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
         _check_same_topic(state.topics[item.topic], group, item)
     check_offset(group, item)
     return item
+
+
+def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
+    """Refuse an id of a topic that is new to a partition of the group, and was read from an outdated catalog.
+
+    A chain that does not lead the partition cannot tell the ids of an old and a recreated topic apart. The first commit
+    of an id makes the entry follow from the catalog in which the id was found (``State.seen``). A commit that rests on
+    an older catalog, such as one that was delayed, is refused, so it cannot replace an offset of the newer topic
+    (OFF-18). The caller reads the catalog again, and repeats the command.
+
+    Raises:
+        UnknownTopicOrPartitionError: The catalog of the caller is older than the one that this chain has seen.
+    """
+    state = draft.state
+    if state.chain == CATALOG or offsets.catalog is None:
+        return
+    group = state.groups.get(offsets.group, Group())
+    new = [
+        item
+        for item in offsets.offsets
+        if not leads_partition(state, item.tp) and _stored_ids(group, item.tp) != {item.topic_id}
+    ]
+    if new and offsets.catalog < state.seen.get(CATALOG, 0):
+        msg = f"group {offsets.group!r} cannot commit an offset of {new[0].tp}: its topic was looked up too long ago"
+        raise UnknownTopicOrPartitionError(msg)
+    if new:
+        observe(draft, ((CATALOG, offsets.catalog),))
+
+
+def _stored_ids(group: Group, tp: TopicPartition) -> set[str | None]:
+    """The topic ids of the committed and pending offsets of a partition."""
+    stored = (group.offsets, *group.pending.values())
+    return {offsets[tp].topic_id for offsets in stored if tp in offsets}
 
 
 def check_offset(group: str, item: GroupOffset) -> None:

@@ -1,0 +1,117 @@
+"""OFF-18: offsets that a process with an old catalog commits for a topic that was recreated in between."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.chains import ids_of, process
+from tests.helpers.connections import connection_of
+from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
+from txnstore.core.groups.events import GroupOffset
+from txnstore.core.groups.model import GroupMetadata
+from txnstore.core.invariants.check import check_view
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_group, chain_of_partition
+from txnstore.errors import UnknownTopicOrPartitionError
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store
+from txnstore.testing import ManualClock
+
+CHAINS = 3
+T0 = TopicPartition("t", 0)
+#: A group whose chain is neither that of the catalog nor that of the partition.
+GROUP = next(
+    name for name in map(str, range(99)) if chain_of_group(name, CHAINS) not in {0, chain_of_partition(T0, CHAINS)}
+)
+
+
+class Recreated:
+    """A process that read the topic before another one deleted, recreated and filled it."""
+
+    def __init__(self, *, committed: int | None) -> None:
+        clock, bucket = ManualClock(), MemoryStore()
+        self.store = process(bucket, clock, chains=CHAINS)
+        self.store.create_topic("t")
+        self.stale = process(bucket, clock)
+        self.old = connection_of(self.stale).view(refresh=False).topics["t"].topic_id
+        self.store.delete_topic("t")
+        self.store.create_topic("t")
+        if committed is not None:
+            self.commit(self.store, committed)
+
+    def commit(self, store: Store, offset: int) -> None:
+        store.consumer(group=GROUP).commit({T0: offset})
+
+    @property
+    def committed(self) -> int | None:
+        assert check_view(connection_of(self.store).view()) == []
+        return self.store.consumer(group=GROUP).committed(T0)
+
+
+def commit_old(store: Store, topic_id: str, how: str) -> None:
+    """Commit offset 7 of the topic that was read."""
+    item = GroupOffset(topic="t", partition=0, offset=7, topic_id=topic_id)
+    if how == "plain":
+        connection_of(store).submit(CommitOffsets(TxnOffsets(GROUP, (item,))))
+        return
+    producer = store.producer(ids_of(store, int(how)))
+    producer.begin_transaction()
+    producer.send_offsets({T0: 7}, GroupMetadata(GROUP, topic_ids={"t": topic_id}))
+    producer.commit_transaction()
+
+
+@pytest.mark.parametrize("how", ["plain", "0", "1", "2"])
+@pytest.mark.parametrize("first", [None, 2], ids=["first", "later"])
+def test_off_18_offset_of_the_old_topic_replaces_none_of_the_new_one(how: str, first: int | None) -> None:
+    """Plain, and in transactions that each of the chains coordinates."""
+    case = Recreated(committed=first)
+    case.commit(case.store, 3)
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        commit_old(case.stale, case.old, how)
+    assert case.committed == 3
+
+
+def test_offset_by_name_is_one_of_the_new_topic() -> None:
+    """The caller names no id: the head of the catalog decides, not what the process happens to know."""
+    case = Recreated(committed=3)
+    case.commit(case.stale, 5)
+    assert case.committed == 5
+
+
+def test_offset_of_the_new_topic_replaces_one_of_the_old() -> None:
+    """In one attempt, for a process that knows the newest catalog."""
+    clock, bucket = ManualClock(), MemoryStore()
+    store = process(bucket, clock, chains=CHAINS)
+    store.create_topic("t")
+    store.consumer(group=GROUP).commit({T0: 9})
+    store.delete_topic("t")
+    store.create_topic("t")
+    assert store.consumer(group=GROUP).committed(T0) is None
+    connection_of(store).objects.reset()
+    store.consumer(group=GROUP).commit({T0: 1})
+    assert [kind for kind, _ in connection_of(store).objects.log] == ["put_if_absent"]
+    assert store.consumer(group=GROUP).committed(T0) == 1
+
+
+def test_delayed_commit_that_was_checked_at_the_head_is_refused() -> None:
+    """The check and the commit are two steps: the topic may be recreated, and read, between them."""
+    case = Recreated(committed=None)
+    checked = TxnOffsets(GROUP, (GroupOffset(topic="t", partition=0, offset=7, topic_id=case.old),), catalog=1)
+    case.commit(case.store, 3)
+    number = chain_of_group(GROUP, CHAINS)
+    with pytest.raises(UnknownTopicOrPartitionError, match="too long ago"):
+        connection_of(case.stale).chains[number].submit(CommitOffsets(checked))
+    assert case.committed == 3
+
+
+def test_pending_offset_of_the_old_topic_replaces_none_of_the_new_one() -> None:
+    """One transaction has a pending offset of the new topic when the other one sends that of the old topic."""
+    case = Recreated(committed=None)
+    new = case.store.producer("new")
+    new.begin_transaction()
+    new.send_offsets({T0: 3}, GROUP)
+    new.flush()
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
+        commit_old(case.stale, case.old, "1")
+    new.commit_transaction()
+    assert case.committed == 3
