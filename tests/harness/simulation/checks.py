@@ -190,7 +190,7 @@ def _name(key: str) -> str:
     return key.partition("@")[0]
 
 
-def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
+def settled(store: Store, journal: Journal, final: dict[str, Any]) -> Iterator[str]:
     """JEP-05, JEP-19: after recovery no transaction hangs, and exactly the committed records can be read."""
     state = store._connection.view()
     for tp, partition in sorted(state.partitions.items()):
@@ -202,9 +202,11 @@ def settled(world: World, store: Store, journal: Journal) -> Iterator[str]:
     for txn in state.transactions.values():
         if txn.state.name not in ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT"):
             yield f"stuck-transaction: {txn.transactional_id!r} is {txn.state.name}"
-    passing = [topic for topic in (PASSING,) if topic in state.topics]
-    for topic in (*TOPICS, *passing):
-        found = scanned(store.scan(topic).to_table())
+    found, topics = dict(final["read_committed"]), list(TOPICS)
+    if PASSING in state.topics:
+        topics.append(PASSING)
+        found |= scanned(store.scan(PASSING).to_table())
+    for topic in topics:
         for tp, _ in state.partitions_of(topic):
             key = life(*tp, state.topics[topic].topic_id) if topic == PASSING else str(tp)
             must = [(r.offset, r.value) for r in journal.logs.get(key, []) if journal.committed(r)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,7 @@ from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.transacting import Known, TransactionalActor
 from tests.harness.simulation.world import SIDE, SOURCE, TARGET, Copied, Process, World
 from txnstore.consumer import Consumer
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.errors import CorruptionError, StorageError, TxnStoreError, UnstableOffsetCommitError
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
@@ -118,7 +118,7 @@ class Copy(TransactionalActor):
         plan = [(record, self.rng.randrange(self.world.settings.partitions)) for record in records]
         copies = [(number, self._copied(record)) for record, number in plan]
         sends = [("send", f"{TARGET}-{number}", value) for number, value in copies]
-        after = {tp: consumer.position(tp) for tp in {TopicPartition(r.topic, r.partition) for r in records}}
+        after = {tp: consumer.position(tp) for tp in sorted({TopicPartition(r.topic, r.partition) for r in records})}
         moved = ("offsets", self.group, {str(tp): offset for tp, offset in sorted(after.items())})
         history.invoke(process.name, "txn", [("poll", polled(records)), moved, *sends], self.identity(producer))
 
@@ -196,16 +196,16 @@ class Scanner(Actor):
         history.ok(process.name, found)
 
 
-def look(store: Store) -> dict[str, Any]:
-    """The content of one snapshot: the records under both isolation levels, the ends of the logs, the groups."""
+def look(store: Store, isolations: Sequence[IsolationLevel] = ("read_committed", "read_uncommitted")) -> dict[str, Any]:
+    """The content of one snapshot: the records under these isolation levels, the ends of the logs, the groups."""
     snapshot = store.snapshot()
     found: dict[str, Any] = {}
-    for isolation in ("read_committed", "read_uncommitted"):
+    for isolation in isolations:
         tables = (store.scan(topic, isolation, snapshot=snapshot).to_table() for topic in TOPICS)
         found[isolation] = {key: pairs for table in tables for key, pairs in scanned(table).items()}
     state = snapshot.view
     found["ends"] = {
-        str(tp): (log.last_stable_offset, log.high_watermark, dict(log.open_txns.items()))
+        str(tp): (log.last_stable_offset, log.high_watermark, dict(sorted_items(log.open_txns)))
         for tp, log in sorted(state.partitions.items())
         if tp.topic in TOPICS
     }

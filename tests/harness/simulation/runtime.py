@@ -64,10 +64,16 @@ class InlineExecutor(Executor):
     ) -> Iterator[Any]:
         """The results in the order of the items, which may run in another order."""
         calls = list(zip(*iterables, strict=False))
-        futures: dict[int, Future[Any]] = {}
+        results: list[Any] = [None] * len(calls)
+        errors: dict[int, BaseException] = {}
         for number in self._rng.sample(range(len(calls)), len(calls)):
-            futures[number] = self.submit(fn, *calls[number])
-        return iter([futures[number].result() for number in range(len(calls))])
+            try:
+                results[number] = fn(*calls[number])
+            except BaseException as error:  # noqa: BLE001 - raised below, the first in the order of the items
+                errors[number] = error
+        if errors:
+            raise errors[min(errors)]
+        return iter(results)
 
 
 class _Awaited(Future[Any]):

@@ -1,7 +1,7 @@
 """A scheduler that runs exactly one of many threads; the seed determines the next thread and the virtual time.
 
-Each task has a thread of its own, so the code in it is the real one, with its real stack. A task gives up its turn in
-:meth:`Scheduler.sleep` only; the next task on the virtual clock continues. So a run is a function of its seed.
+While it runs, each task has a thread, so the code in it is the real one, with its real stack. A task gives up its turn
+in :meth:`Scheduler.sleep` only; the next task on the virtual clock continues. So a run is a function of its seed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,14 @@ class Task:
     done: bool = False
 
 
+@dataclass(eq=False, slots=True)
+class _Thread:
+    """A thread that runs one task after the other; a new one for each would cost more than most tasks."""
+
+    task: Task | None
+    woken: threading.Lock = field(default_factory=threading.Lock)
+
+
 class Scheduler:
     """The virtual clock (``now``, in milliseconds) and the tasks that wait for it."""
 
@@ -47,6 +55,7 @@ class Scheduler:
         self._heap: list[tuple[int, float, int, Task | Callable[[], None]]] = []
         self._pushed = 0
         self._tasks: list[Task] = []
+        self._idle: list[_Thread] = []
         self._main = threading.Lock()
         self._error: BaseException | None = None
         self._stopping = False
@@ -80,7 +89,12 @@ class Scheduler:
         task = Task(name, work)
         task.baton.acquire()
         self._tasks.append(task)
-        threading.Thread(target=self._body, args=(task,), name=name, daemon=True).start()
+        if self._idle:
+            thread = self._idle.pop()
+            thread.task = task
+            thread.woken.release()
+        else:
+            threading.Thread(target=self._serve, args=(_Thread(task),), daemon=True).start()
         self._push(delay_ms, task)
         return task
 
@@ -142,7 +156,13 @@ class Scheduler:
         self._main.release()
         return True
 
-    def _body(self, task: Task) -> None:
+    def _serve(self, thread: _Thread) -> None:
+        thread.woken.acquire()
+        while thread.task is not None:
+            self._body(thread, thread.task)
+            thread.woken.acquire()
+
+    def _body(self, thread: _Thread, task: Task) -> None:
         task.baton.acquire()
         try:
             if not self._stopping:
@@ -152,7 +172,8 @@ class Scheduler:
             pass
         except BaseException as error:  # noqa: BLE001 - raised by run()
             self._error = self._error or error
-        task.done = True
+        task.done, thread.task = True, None
+        self._idle.append(thread)  # Before the turn is given up: only the thread with the turn changes the list.
         if self._stopping:
             self._main.release()
         elif all(other.done for other in self._tasks):
@@ -169,3 +190,5 @@ class Scheduler:
                 task.baton.release()
                 self._main.acquire()
         self.current = None
+        for thread in self._idle:
+            thread.woken.release()

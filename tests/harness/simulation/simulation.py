@@ -85,8 +85,9 @@ def _look(world: World) -> Iterator[str]:
     world.scheduler.now += _A_LONG_TIME_MS
     world.away = Away()
     try:
-        _decide_prepared(world.honest())
-        world.honest().recover()
+        recoverer = world.honest()
+        _decide_prepared(recoverer)
+        recoverer.recover()
         store = world.honest()
         journal = read_journal(world.bucket, world.settings.chains)
         yield from journal.anomalies
@@ -97,9 +98,10 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.snapshots(history, journal)
         yield from checks.ends(history)
         yield from checks.deletions(history, journal)
-        yield from checks.settled(world, store, journal)
+        final = look(store, ["read_committed"])
+        yield from checks.settled(store, journal, final)
         yield from checks.copies(world, store, journal)
-        yield from found_by_checker(history, world.copied, journal, look(store))
+        yield from found_by_checker(history, world.copied, journal, final)
         yield from checks.verified(store)
     except TxnStoreError as error:
         yield f"broken: {type(error).__name__}: {error}"

@@ -7,6 +7,7 @@ two, other processes see an effect that its caller does not know yet.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -239,6 +240,4 @@ def _told(answer: object) -> str:
 
 def hash_of(data: bytes) -> str:
     """A short name for some bytes."""
-    import zlib
-
     return f"{zlib.crc32(data):08x}"
