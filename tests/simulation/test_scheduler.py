@@ -77,6 +77,27 @@ def test_a_lock_that_is_held_lets_others_run() -> None:
     assert seen == ["other", "holder", "second"]
 
 
+def test_lock_knows_whether_running_task_holds_it() -> None:
+    """``txnstore.threads.ForkLock`` asks it."""
+    world, seen = scheduler(), list[tuple[str, bool]]()
+    lock = SimulatedLock(world)
+
+    def holds() -> None:
+        with lock:
+            seen.append(("holder", lock._is_owned()))
+            world.sleep(100)
+
+    def looks() -> None:
+        world.sleep(10)
+        seen.append(("other", lock._is_owned()))
+
+    world.spawn("holds", holds)
+    world.spawn("looks", looks)
+    world.run()
+    assert seen == [("holder", True), ("other", False)]
+    assert not lock._is_owned()
+
+
 def test_deadlock_is_reported() -> None:
     world = scheduler()
     first, second = SimulatedLock(world), SimulatedLock(world)
