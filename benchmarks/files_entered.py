@@ -31,9 +31,11 @@ AIMS = {"send": 6, "commit": 20, "poll": 10, "sql": 14}
 #: - ``chain/keys.py`` with ``chain/codec.py``: two subjects, the names of objects and what is in them.
 #: - ``core/log/model.py`` with ``appending.py``: a circle of imports, because ``core/state.py`` imports the values of
 #:   the log, and the rules of an append import the state.
-#: - ``core/transactions/table.py`` with ``rules.py``, or ``storage/counting.py`` with ``base.py``: a file of more than
-#:   400 lines.
-LIMITS = {**AIMS, "commit": 22}
+#: - ``core/transactions/table.py`` with ``rules.py``: a file of more than 400 lines.
+#: - ``storage/counting.py`` with ``base.py``: every backend would import a wrapper that only a connection uses.
+#: - ``threads.py`` with ``runtime.py``: a file of more than 400 lines. Its locks, which an interrupt cannot break, are
+#:   on every path.
+LIMITS = {**AIMS, "commit": 24}
 
 _ROOT = Path(txnstore.__file__).resolve().parent.parent
 _CODE = tuple(_ROOT / name for name in ("txnstore", "catalog", "cli", "compactor"))
