@@ -22,7 +22,7 @@ class Cluster:
 
     def __init__(self, chains: int, clock: ManualClock) -> None:
         self.clock = clock
-        self.objects = MemoryStore()
+        self.objects = MemoryStore(clock=clock)
         self.faults = FaultStore(self.objects)
         self._open = ExitStack()
         self.store: Store = self._open.enter_context(create_on(self.faults, chains, runtime=runtime(clock)))
