@@ -10,12 +10,15 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from txnstore.errors import InvalidConfigError
+from txnstore.runtime import level_of_caller
 from txnstore.segment.codec import COMPRESSIONS, check_format
+from txnstore.validation import SettingNotAppliedWarning
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
@@ -54,12 +57,21 @@ _NOT_HERE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: ``parse`` converts a given value, or raises ``ValueError`` with a description of allowed values."""
+    """One setting.
+
+    Attributes:
+        name: Kafka's name.
+        default: Kafka's default.
+        parse: Converts a given value, or raises ``ValueError`` with a description of allowed values.
+        help: What it means.
+        applied: Whether it takes effect in this version. The others are accepted and stored, with a warning.
+    """
 
     name: str
     default: Any
     parse: Callable[[object], Any]
     help: str
+    applied: bool = True
 
     @property
     def attribute(self) -> str:
@@ -115,18 +127,50 @@ SETTINGS: tuple[Setting, ...] = (
         frozenset({"delete"}),
         _cleanup_policy,
         "delete: drop old records; compact: keep the newest record of each key",
+        applied=False,
     ),
-    Setting("retention.ms", 7 * _DAY_MS, _integer(-1, _LONG_MAX), "age after which records are deleted; -1: never"),
+    Setting(
+        "retention.ms",
+        7 * _DAY_MS,
+        _integer(-1, _LONG_MAX),
+        "age after which records are deleted; -1: never",
+        applied=False,
+    ),
     Setting(
         "retention.bytes",
         -1,
         _integer(-1, _LONG_MAX),
         "size of a partition above which its oldest records are deleted; -1: no limit",
+        applied=False,
     ),
-    Setting("delete.retention.ms", _DAY_MS, _integer(0, _LONG_MAX), "how long a compaction keeps a tombstone"),
-    Setting("min.compaction.lag.ms", 0, _integer(0, _LONG_MAX), "records younger than this are not compacted"),
-    Setting("max.compaction.lag.ms", _LONG_MAX, _integer(1, _LONG_MAX), "records older than this are compacted"),
-    Setting("min.cleanable.dirty.ratio", 0.5, _fraction, "share of uncompacted bytes that starts a compaction"),
+    Setting(
+        "delete.retention.ms",
+        _DAY_MS,
+        _integer(0, _LONG_MAX),
+        "how long a compaction keeps a tombstone",
+        applied=False,
+    ),
+    Setting(
+        "min.compaction.lag.ms",
+        0,
+        _integer(0, _LONG_MAX),
+        "records younger than this are not compacted",
+        applied=False,
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        _LONG_MAX,
+        _integer(1, _LONG_MAX),
+        "records older than this are compacted",
+        applied=False,
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        _fraction,
+        "share of uncompacted bytes that starts a compaction",
+        applied=False,
+    ),
     Setting(
         "message.timestamp.type",
         "CreateTime",
@@ -143,6 +187,12 @@ SETTINGS: tuple[Setting, ...] = (
         "compression of new segments; producer means zstd",
     ),
 )
+
+#: The settings that have no effect in this version.
+NOT_APPLIED = tuple(setting.name for setting in SETTINGS if not setting.applied)
+
+#: Texts of these settings that ask for what happens without them.
+_NO_LIMIT = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -227,6 +277,24 @@ class TopicConfig:
                 f"({self.max_compaction_lag_ms})",
             )
         check_format(self.segment_format, self.compression)
+
+
+def warn_not_applied(topic: str, config: Mapping[str, str]) -> None:
+    """Issue one :class:`SettingNotAppliedWarning` that names the settings without effect, if there are any.
+
+    Args:
+        topic: The name of the topic.
+        config: The settings that were given, as text.
+    """
+    names = [name for name in NOT_APPLIED if name in config and config[name] != _NO_LIMIT.get(name)]
+    if names:
+        listed = ", ".join(f"{name}={config[name]}" for name in names)
+        warnings.warn(
+            f"topic {topic!r}: {listed} {'is' if len(names) == 1 else 'are'} stored but not applied yet: this version "
+            "deletes no records for their age, the size of a partition, or a newer record of their key.",
+            SettingNotAppliedWarning,
+            stacklevel=level_of_caller(),
+        )
 
 
 def check_setting(name: object) -> None:

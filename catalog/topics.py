@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
-from txnstore.catalog.settings import TopicConfig, check_setting
+from txnstore.catalog.settings import TopicConfig, check_setting, warn_not_applied
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
 from txnstore.core.view import View
@@ -85,6 +85,7 @@ def create_topic(
         if not exist_ok:
             raise
         return _same_topic(connection.view(refresh=False).find_topic(name), topic)
+    warn_not_applied(name, topic.config)
     return created
 
 
@@ -125,6 +126,9 @@ def alter_topic(
             result: Topic = connection.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
             continue  # A retry happens only after a concurrent change, so the loop ends.
+        warn_not_applied(
+            name, {setting: result.config[setting] for setting in config or () if setting in result.config}
+        )
         return result
 
 

@@ -99,19 +99,22 @@ def run(arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _warnings(app: App) -> Iterator[None]:
-    """Print each warning of a blocked read as one line; other warnings as before."""
+    """Print each warning of txnstore as one line; other warnings as before."""
     from txnstore.read.blocked import BlockedReadWarning
+    from txnstore.validation import SettingNotAppliedWarning
 
+    ours = (BlockedReadWarning, SettingNotAppliedWarning)
     with warnings.catch_warnings():
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-            if issubclass(category, BlockedReadWarning):
+            if issubclass(category, ours):
                 app.out.warning(str(message))
             else:
                 others(message, category, *where, **options)
 
-        warnings.simplefilter("always", BlockedReadWarning)
+        for each in ours:
+            warnings.simplefilter("always", each)
         warnings.showwarning = show
         yield
 

@@ -151,7 +151,8 @@ def compact(
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
         UnknownTopicOrPartitionError: The topic does not exist.
-        CorruptionError: A source is missing or damaged.
+        CorruptionError: Sources are missing or damaged; the message names all of them. Everything else is compacted
+            and expired before this is raised.
     """
     if connection.read_only and not dry_run:
         msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
@@ -171,10 +172,15 @@ def compact(
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report, done = [], 0
+    failed: list[CorruptionError] = []
     for found, tp, log, plans in work:
         result = _before(tp, log)
         for plan in plans:
-            result = _planned(result, plan) if dry_run else _carry_out(connection, found, result, plan)
+            try:
+                result = _planned(result, plan) if dry_run else _carry_out(connection, found, result, plan)
+            except CorruptionError as error:
+                _LOG.warning("merge failed: damage", extra={"partition": str(tp), "error": str(error)})
+                failed.append(error)
             done += plan.removed_bytes
             if progress is not None:
                 progress(CompactionProgress(tp, done, total))
@@ -182,7 +188,18 @@ def compact(
             report.append(result)
     if expire and not dry_run:
         expire_due(connection.chains, connection.runtime.clock())
+    if failed:
+        raise _all_in_one(failed)
     return CompactionReport(tuple(report), dry_run)
+
+
+def _all_in_one(failed: list[CorruptionError]) -> CorruptionError:
+    """One error that names all that failed."""
+    if len(failed) == 1:
+        return failed[0]
+    error = CorruptionError(f"{len(failed)} merges failed: {'; '.join(map(str, failed))}")
+    error.__cause__ = failed[0]
+    return error
 
 
 def _open_producers(view: View, topics: Iterable[Topic]) -> set[int]:

@@ -46,6 +46,7 @@ PUBLIC_NAMES = [
     "RecoveryReport",
     "Runtime",
     "Scan",
+    "SettingNotAppliedWarning",
     "Slice",
     "Snapshot",
     "Store",

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from txnstore.store import Store as Store
     from txnstore.store import create as create
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
+    from txnstore.validation import SettingNotAppliedWarning as SettingNotAppliedWarning
 
 _HOMES = {
     "BlockedPartition": "txnstore.core.blocked",
@@ -93,6 +94,7 @@ _HOMES = {
     "RecoveryReport": "txnstore.coordinator.recovery",
     "Runtime": "txnstore.runtime",
     "Scan": "txnstore.scan",
+    "SettingNotAppliedWarning": "txnstore.validation",
     "Slice": "txnstore.core.log.visibility",
     "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",
@@ -139,6 +141,7 @@ __all__ = [
     "RecoveryReport",
     "Runtime",
     "Scan",
+    "SettingNotAppliedWarning",
     "Slice",
     "Snapshot",
     "Store",

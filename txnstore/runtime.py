@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import inspect
 import os
 import random
 import socket
@@ -27,6 +28,14 @@ def wall_clock_ms() -> int:
 def monotonic_ms() -> int:
     """A clock that is never set, in milliseconds since some time in the past."""
     return time.monotonic_ns() // 1_000_000
+
+
+def level_of_caller() -> int:
+    """The ``stacklevel`` of a warning for the code that called txnstore, counted from the caller of this function."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "txnstore":
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def uuid7(now_ms: int, rng: random.Random) -> str:

@@ -246,3 +246,7 @@ def check_pair(value: object) -> tuple[str, int]:
     topic, number = value
     name = check_topic_name(topic)
     return name, check_integer(f"the partition of {name!r}", number)
+
+
+class SettingNotAppliedWarning(UserWarning):
+    """A topic got a setting that this version accepts and stores, but does not apply yet, such as ``retention.ms``."""

@@ -79,15 +79,21 @@ def test_a_typed_topic_is_created_shown_and_altered(typed: Cli) -> None:
     ]
     assert (shown["key"], shown["timestamp"], shown["partitions"]) == ("id", "at", 1)
     assert shown["config"]["cleanup.policy"] == "delete"
-    (altered,) = typed.ok(
+    result = typed(
         "topic", "alter", "typed", "--partitions", "2", "--add-column", "note:string",
         "--config", "retention.ms=5", "--json",
-    ).lines  # fmt: skip
+    )  # fmt: skip
+    assert result.status == 0
+    assert "retention.ms=5 is stored but not applied yet" in result.err
+    (altered,) = result.lines
+    assert "retention.ms" in altered["not_applied"]
+    assert "5 (not applied yet)" in typed.ok("topic", "show", "typed").out
     assert (altered["partitions"], altered["columns"][-1]["name"]) == (2, "note")
     assert altered["config"]["retention.ms"] == "5"
     (unset,) = typed.ok("topic", "alter", "typed", "--unset", "retention.ms", "--json").lines
     assert unset["config"]["retention.ms"] == "604800000"
     table = typed.ok("topic", "show", "typed").out
+    assert "604800000" not in table
     assert "timestamp[ms, tz=UTC]" in table
     assert "retention.ms" in table
 

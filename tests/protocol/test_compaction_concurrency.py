@@ -23,7 +23,7 @@ from tests.helpers.compaction import (
 from tests.helpers.connections import connection_of
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import ProducerIdentity
+from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.errors import CompactionConflictError, CorruptionError, StorageError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
@@ -228,6 +228,31 @@ def test_missing_referenced_source_is_corruption(store: Store) -> None:
     connection_of(store).objects.delete([victim])
     with pytest.raises(CorruptionError, match=victim):
         store.compact()
+
+
+def test_damage_stops_no_other_topic_and_no_expiration(store: Store, clock: ManualClock) -> None:
+    """OBJ-13: the error names all that is damaged, after everything else is done."""
+    names = ["a", "b", "c", "d"]
+    victims = []
+    for name in names:
+        store.create_topic(name)
+        for value in (b"1", b"2"):
+            with store.producer("old").transaction() as txn:
+                txn.send(name, value)
+    view = connection_of(store).view()
+    for name in ("a", "c"):
+        partition = view.find_partition(TopicPartition(name, 0))
+        victims.append(next(iter(partition.batches)).segment.key)
+    connection_of(store).objects.delete(victims)
+    clock.advance(8 * 86_400_000)
+    with pytest.raises(CorruptionError) as raised:
+        store.compact()
+    assert all(victim in str(raised.value) for victim in victims)
+    view = connection_of(store).view()
+    assert [len(list(view.find_partition(TopicPartition(name, 0)).batches)) for name in names] == [2, 1, 2, 1]
+    assert "old" not in view.transactions
+    for name in ("a", "c"):
+        store.delete_topic(name)
 
 
 def test_a_topic_that_is_deleted_during_a_merge_is_a_conflict(

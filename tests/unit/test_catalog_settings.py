@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import pytest
 
 from txnstore.catalog.settings import SETTINGS, TopicConfig
 from txnstore.errors import InvalidConfigError
+from txnstore.runtime import Runtime
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
+from txnstore.testing import ManualClock
+from txnstore.validation import SettingNotAppliedWarning
 
 #: Kafka's defaults, and our two.
 DEFAULTS = {
@@ -144,3 +150,29 @@ def test_derived_properties_of_settings() -> None:
 @pytest.mark.parametrize(("given", "codec"), [("producer", "zstd"), ("uncompressed", "none"), ("lz4", "lz4")])
 def test_compression_for_the_codec(given: str, codec: str) -> None:
     assert TopicConfig.from_mapping({"compression.type": given}).compression == codec
+
+
+def test_settings_without_effect_are_never_accepted_in_silence(clock: ManualClock) -> None:
+    """One warning at the line that asked for them; nothing for a setting that asks for what happens anyway."""
+    store = create_on(MemoryStore(clock=clock), runtime=Runtime(clock, clock.sleep))
+    with pytest.warns(
+        SettingNotAppliedWarning, match="'a': cleanup.policy=compact, retention.ms=5 are stored"
+    ) as found:
+        store.create_topic("a", config={"cleanup.policy": "compact", "retention.ms": 5, "segment.bytes": 100_000})
+    assert [each.filename for each in found] == [__file__]
+    with pytest.warns(SettingNotAppliedWarning, match="'a': min.cleanable.dirty.ratio=0.1 is stored") as found:
+        store.alter_topic("a", config={"min.cleanable.dirty.ratio": 0.1})
+    assert len(found) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.create_topic("b", config={"retention.ms": -1, "retention.bytes": "-1", "segment.format": "arrow"})
+        store.alter_topic("a", partitions=2, config={"retention.ms": None})
+
+
+def test_alter_topic_without_a_change_writes_nothing(clock: ManualClock) -> None:
+    store = create_on(MemoryStore(clock=clock), runtime=Runtime(clock, clock.sleep))
+    store.create_topic("a", partitions=2, config={"segment.bytes": "100000"})
+    before = store.snapshot().sequence
+    same = store.alter_topic("a", partitions=2, config={"segment.bytes": 100_000, "retention.ms": None})
+    assert (same, store.snapshot().sequence) == (store.topic("a"), before)
+    assert same.version == 0

@@ -104,15 +104,15 @@ def deliver(
         objects: The object storage.
         runtime: Clock, randomness and pauses.
         encoded: The segment.
-        timeout: Seconds for which the upload is repeated (``delivery.timeout.ms``), by the runtime's clock, or by the
-            sum of the pauses if the clock stands still.
+        timeout: Seconds for which the upload is repeated (``delivery.timeout.ms``), by the runtime's monotonic clock,
+            or by the sum of the pauses if that stands still.
         given_up: Whether the upload is abandoned, so that it is not repeated.
 
     Raises:
         StorageRefusedError: The storage refused the request and would refuse it again.
         StorageError: The last attempt failed. The log is unchanged, since no entry names the object.
     """
-    began, paused, tries = runtime.clock(), 0.0, 0
+    began, paused, tries = runtime.monotonic(), 0.0, 0
     while True:
         try:
             objects.put(encoded.new_batch.segment.key, encoded.data)
@@ -120,9 +120,10 @@ def deliver(
             raise
         except StorageError as error:
             tries += 1
-            if given_up() or max(paused, (runtime.clock() - began) / 1000) >= timeout:
+            if given_up() or max(paused, (runtime.monotonic() - began) / 1000) >= timeout:
                 tp = encoded.new_batch.tp
-                msg = f"a segment of {tp} could not be uploaded within {timeout:g} s ({tries} attempts): {error}"
+                times = "1 attempt" if tries == 1 else f"{tries} attempts"
+                msg = f"a segment of {tp} could not be uploaded within {timeout:g} s ({times}): {error}"
                 raise StorageError(msg) from error
         else:
             return

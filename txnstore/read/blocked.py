@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from txnstore.core.blocked import BlockedPartition
+from txnstore.runtime import level_of_caller
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
@@ -31,7 +31,7 @@ def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition]) ->
     for cause, text in describe(blocked, connection.runtime.clock(), read_only=connection.read_only).items():
         if cause not in warned:
             warned.add(cause)
-            warnings.warn(text, BlockedReadWarning, stacklevel=_level_of_caller())
+            warnings.warn(text, BlockedReadWarning, stacklevel=level_of_caller())
 
 
 def describe(blocked: Iterable[BlockedPartition], now: int, *, read_only: bool) -> dict[Cause, str]:
@@ -101,11 +101,3 @@ def instant(moment: int) -> str:
         return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
         return f"{moment} ms"
-
-
-def _level_of_caller() -> int:
-    """The ``stacklevel`` of the code that called txnstore, counted from the caller of this function."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "txnstore":
-        frame, level = frame.f_back, level + 1
-    return level

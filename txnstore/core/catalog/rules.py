@@ -51,7 +51,7 @@ def create_topic(draft: Draft, command: CreateTopic) -> Topic:
 
 
 def alter_topic(draft: Draft, command: AlterTopic) -> Topic:
-    """Change a topic of the expected version; partitions can only be added."""
+    """Change a topic of the expected version; partitions can only be added. Without a change nothing happens."""
     topic, current = command.topic, _topic(draft.state, command.topic.name)
     if current.version != command.expected_version or current.topic_id != topic.topic_id:
         msg = f"topic {topic.name!r} was changed concurrently: read it again and repeat the change"
@@ -62,6 +62,8 @@ def alter_topic(draft: Draft, command: AlterTopic) -> Topic:
             f"({topic.partitions} were asked for)"
         )
         raise InvalidConfigError(msg)
+    if replace(topic, version=current.version, revision=current.revision) == current:
+        return current
     topic = replace(topic, revision=draft.state.sequence)
     draft.emit(TopicAltered(topic=topic))
     return topic
