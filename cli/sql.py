@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
-from txnstore.threads import Task, start
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
     from txnstore.read.plan import IsolationLevel
-    from txnstore.store import Store
 
 _BATCH = 10_000
-
-R = TypeVar("R")
 
 
 @click.command()
@@ -39,9 +35,23 @@ R = TypeVar("R")
     show_default=True,
     help="Rows to print at most.",
 )
+@click.option(
+    "--sandbox",
+    is_flag=True,
+    help="Let QUERY read the topics and nothing else: no files, no network, no settings.",
+)
+@click.option("--no-checksums", is_flag=True, help="Do not compare checksums of segments in a local folder.")
 @shared_options()
 @pass_app
-def sql(app: App, query: str | None, isolation: IsolationLevel, emit_views: bool, max_rows: int) -> None:
+def sql(
+    app: App,
+    query: str | None,
+    isolation: IsolationLevel,
+    emit_views: bool,
+    max_rows: int,
+    sandbox: bool,
+    no_checksums: bool,
+) -> None:
     """Run QUERY (or standard input) in DuckDB, with one view per topic and metadata in the schema txn.
 
     The query sees one snapshot of all topics. With --json all rows are printed, else at most --max-rows.
@@ -60,7 +70,7 @@ def sql(app: App, query: str | None, isolation: IsolationLevel, emit_views: bool
         msg = "the query is empty" if query is not None else "standard input contains no query"
         raise click.UsageError(msg)
     with app.reader() as store:
-        _run(app, store, text, isolation, max_rows)
+        _run(app, store.duckdb(isolation, sandbox=sandbox, checksums=not no_checksums), text, max_rows)
 
 
 def _read_query() -> str:
@@ -70,19 +80,22 @@ def _read_query() -> str:
     return sys.stdin.read()
 
 
-def _run(app: App, store: Store, query: str, isolation: IsolationLevel, max_rows: int) -> None:
+def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) -> None:
     import duckdb
 
+    from txnstore.sql.interrupts import interruptible
     from txnstore.sql.session import errors_of
+    from txnstore.sql.statements import parse
 
-    with store.duckdb(isolation) as connection:
+    with connection:
         try:
             with errors_of(connection):
+                parse(connection, query)
                 # None for a statement without a result.
-                relation: Any = _interruptible(connection, lambda: connection.sql(query))
+                relation: Any = interruptible(connection, lambda: connection.sql(query))
                 if relation is None:
                     return
-                reader = _interruptible(connection, lambda: relation.to_arrow_reader(_BATCH))
+                reader = interruptible(connection, lambda: relation.to_arrow_reader(_BATCH))
                 _print(app, connection, reader, max_rows)
         except duckdb.Error as error:
             msg = str(error).split("\n\nLINE")[0]
@@ -90,22 +103,11 @@ def _run(app: App, store: Store, query: str, isolation: IsolationLevel, max_rows
             raise CommandError(msg, "`txnstore sql 'SHOW ALL TABLES'` shows all." if missing else "") from error
 
 
-def _interruptible(connection: DuckDBPyConnection, call: Callable[[], R]) -> R:
-    """Call DuckDB in another thread: in its own, an interrupt has no effect, or is another error."""
-    task = Task(call)
-    start(task.run, "txnstore-query")
-    try:
-        return task.result()
-    except KeyboardInterrupt:
-        while not task.cancel() and not task.done():  # An interrupt before the query has begun is lost.
-            connection.interrupt()
-            task.wait(0.05)
-        raise
-
-
 def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:
+    from txnstore.sql.interrupts import interruptible
+
     names = _distinct(reader.schema.names)
-    batches = iter(lambda: _interruptible(connection, lambda: next(reader, None)), None)
+    batches = iter(lambda: interruptible(connection, lambda: next(reader, None)), None)
     rows = (row for batch in batches for row in batch.rename_columns(names).to_pylist())
     if app.out.as_json:
         app.out.rows(rows, names)

@@ -313,28 +313,41 @@ class Store(Operations):
 
     # SQL --------------------------------------------------------------------------------------------------------------
 
-    def sql(self, query: str, isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None) -> Any:
-        """Run a query in which each topic is a view of its name; see :func:`txnstore.sql.query`.
+    def sql(
+        self,
+        query: str,
+        isolation: IsolationLevel = "read_committed",
+        snapshot: Snapshot | None = None,
+        *,
+        params: Sequence[Any] | Mapping[str, Any] | None = None,
+        sandbox: bool = False,
+        checksums: bool = True,
+    ) -> Any:
+        """Run a query in which each topic is a view of its name; returns a DuckDB relation.
 
-        Args:
-            query: The SQL.
-            isolation: ``"read_committed"`` or ``"read_uncommitted"``.
-            snapshot: The snapshot to read; None: a new one.
-
-        Returns:
-            A DuckDB relation.
+        The arguments are those of :func:`txnstore.sql.query`: ``params`` are the values of its parameters, ``sandbox``
+        lets it read nothing but the store, ``checksums`` compares those of files in a local folder.
         """
         from txnstore.sql import query as run
 
-        return run(self._connection, query, isolation, snapshot)
+        options: dict[str, Any] = {"params": params, "sandbox": sandbox, "checksums": checksums}
+        return run(self._connection, query, isolation, snapshot, **options)
 
     def duckdb(
-        self, isolation: IsolationLevel = "read_committed", snapshot: Snapshot | None = None
+        self,
+        isolation: IsolationLevel = "read_committed",
+        snapshot: Snapshot | None = None,
+        *,
+        sandbox: bool = False,
+        checksums: bool = True,
     ) -> DuckDBPyConnection:
-        """A DuckDB connection with one view per topic, and the schema ``txn`` for inspection, all of one snapshot."""
+        """A DuckDB connection with one view per topic, and the schema ``txn`` for inspection, all of one snapshot.
+
+        The arguments are those of :func:`txnstore.sql.connect`.
+        """
         from txnstore.sql import connect
 
-        return connect(self._connection, isolation, snapshot)
+        return connect(self._connection, isolation, snapshot, sandbox=sandbox, checksums=checksums)
 
     def refresh(self, connection: DuckDBPyConnection) -> Snapshot:
         """Move all views of a connection of :meth:`duckdb` to a new snapshot, which is returned."""

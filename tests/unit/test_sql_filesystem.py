@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from txnstore.errors import StorageError
-from txnstore.sql.filesystem import ContentCache, SegmentFileSystem
+from txnstore.sql.access import Access
+from txnstore.sql.content import ContentCache
+from txnstore.sql.filesystem import GENERATIONS, SegmentFileSystem
+from txnstore.storage.memory import MemoryStore
 
 
 @dataclass
@@ -70,8 +73,8 @@ def test_content_in_use_is_never_loaded_again() -> None:
 
 
 def test_a_failed_load_is_tried_again_and_remembered_as_damage() -> None:
-    files = SegmentFileSystem()
-    files.replace({"a": ready(b"bytes", size=5, failures=1)})
+    files = SegmentFileSystem(MemoryStore(), Access())
+    files.add({"a": ready(b"bytes", size=5, failures=1)})
     with pytest.raises(StorageError):
         files.open("txnseg://a").read()
     assert isinstance(files.damage, StorageError)
@@ -79,8 +82,8 @@ def test_a_failed_load_is_tried_again_and_remembered_as_damage() -> None:
 
 
 def test_a_file_is_loaded_when_it_is_read_and_not_before() -> None:
-    files, file = SegmentFileSystem(), ready(b"0123456789", size=10)
-    files.replace({"topics/a": file})
+    files, file = SegmentFileSystem(MemoryStore(), Access()), ready(b"0123456789", size=10)
+    files.add({"topics/a": file})
     opened = files.open("txnseg://topics/a")
     assert files.info("txnseg://topics/a") == {"name": "topics/a", "size": 10, "type": "file"}
     assert files.glob("txnseg://topics/a") == ["topics/a"]
@@ -93,18 +96,41 @@ def test_a_file_is_loaded_when_it_is_read_and_not_before() -> None:
     opened.close()
 
 
-def test_files_of_the_snapshot_before_stay_for_queries_that_run() -> None:
-    files = SegmentFileSystem()
-    for name in "abc":
-        files.replace({name: ready(name.encode(), size=1)})
-    assert [files.exists(f"txnseg://{name}") for name in "abc"] == [False, True, True]
-    assert files.open("txnseg://b").read() == b"b"
+def test_tables_of_earlier_snapshots_stay_for_queries_that_run() -> None:
+    files = SegmentFileSystem(MemoryStore(), Access())
+    for number in range(GENERATIONS + 1):
+        files.add({str(number): ready(b"%d" % number, size=1)})
+    assert [files.exists(f"txnseg://{name}") for name in (0, 1, GENERATIONS)] == [False, True, True]
+    assert files.open("txnseg://1").read() == b"1"
     with pytest.raises(FileNotFoundError, match="not a file of this connection"):
-        files.info("txnseg://a")
+        files.info("txnseg://0")
+
+
+def test_a_file_is_loaded_again_after_the_loading_thread_was_interrupted() -> None:
+    cache = ContentCache()
+    loading, waiting = threading.Event(), threading.Event()
+
+    def interrupted() -> bytes:
+        loading.set()
+        waiting.wait(60)
+        raise KeyboardInterrupt
+
+    def load() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            cache.get("a", interrupted)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(load)
+        loading.wait(60)
+        second = pool.submit(cache.get, "a", ready(b"bytes").load)
+        waiting.set()
+        first.result()
+        assert second.result().data == b"bytes"
+    assert cache.get("a", ready(b"never").load).data == b"bytes"
 
 
 def test_nothing_can_be_written() -> None:
-    files = SegmentFileSystem()
-    files.replace({"a": ready(b"")})
+    files = SegmentFileSystem(MemoryStore(), Access())
+    files.add({"a": ready(b"")})
     with pytest.raises(PermissionError):
         files.open("txnseg://a", "wb")

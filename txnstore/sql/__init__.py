@@ -12,12 +12,13 @@ their creation (``txn.topics.view`` lists the names). The schema ``txn`` shows t
 
 All views of a call, or of a connection and its cursors until :func:`refresh`, show one snapshot over all chains of the
 store: it contains a transaction in all topics, partitions and groups, or in none (END-06), whether its markers are
-written or not. A query reads only the segments that are visible at its isolation level, each with one GET (segments in
-a local folder are read in place).
+written or not. A query reads only the segments that are visible at its isolation level, each with one GET. Segments in
+a local folder are read in place, after a comparison of their checksums, which each process makes once per file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from txnstore.errors import InvalidConfigError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import parse_isolation
 from txnstore.snapshot import Snapshot
+from txnstore.sql.access import Access, access_to
+from txnstore.sql.statements import check_text, names_in, parse
 
 if TYPE_CHECKING:
     import duckdb
@@ -41,13 +44,20 @@ def connect(
     connection: Connection,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
+    *,
+    sandbox: bool = False,
+    checksums: bool = True,
 ) -> duckdb.DuckDBPyConnection:
-    """Opens a DuckDB connection whose views show a snapshot. It never accesses the internet.
+    """Opens a DuckDB connection whose views show a snapshot. It downloads no extensions by itself.
 
     Args:
         connection: The connection to the store.
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state (one GET per chain if nothing is new).
+        sandbox: SQL reads the store and nothing else: no other files, no network, no extensions, no Python variables;
+            it writes no file and changes no setting. This is so for every connection to a read-only store.
+        checksums: Compare the SHA-256 of a segment in a local folder before DuckDB reads the file, once per process and
+            file. False: do not; ``verify(deep=True)`` compares them. Elsewhere every read compares it.
 
     Returns:
         The connection. Close it as any DuckDB connection; it cannot be used after a fork.
@@ -57,8 +67,9 @@ def connect(
     """
     from txnstore.sql.session import open_session
 
+    access = access_to(connection, sandbox=sandbox, checksums=checksums)
     level = parse_isolation(isolation)
-    return open_session(connection, level, _snapshot(connection, snapshot, level))
+    return open_session(connection, level, _snapshot(connection, snapshot, level), access)
 
 
 def query(
@@ -66,18 +77,26 @@ def query(
     sql: str,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
+    *,
+    params: Sequence[Any] | Mapping[str, Any] | None = None,
+    sandbox: bool = False,
+    checksums: bool = True,
 ) -> Any:
     """Runs a query over the topics and the schema ``txn``.
 
     A query that only selects runs in a database that the store keeps: only the topics that it names are planned, and
     only if they have changed. Any other statement, and a listing such as ``SHOW TABLES``, runs in a new database with
-    views of all topics. In either case no call sees what another one created or set.
+    views of all topics. In either case no call sees what another one created or set, so a query whose last statement
+    only creates or sets something is refused.
 
     Args:
         connection: The connection to the store.
         sql: One or more statements.
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
         snapshot: What to show; None: the current state (one GET per chain if nothing is new).
+        params: The values of the parameters in the query: a sequence for ``?`` and ``$1``, a mapping for ``$name``.
+        sandbox: SQL reads the store and nothing else, see :func:`connect`; for queries that you did not write.
+        checksums: Compare the checksums of files in a local folder, see :func:`connect`.
 
     Returns:
         The DuckDB relation of the last statement; None if that has no result. It is evaluated when it is read, as often
@@ -85,25 +104,37 @@ def query(
         ``relation.query``.
 
     Raises:
-        InvalidConfigError: An argument is invalid.
-        duckdb.Error: DuckDB refuses the query. A damaged segment is a DuckDB error of the evaluation whose text names
-            the object; :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`.
+        InvalidConfigError: An argument is invalid, or the query would have no effect.
+        CorruptionError: A segment that the query reads from a local folder is missing or damaged; the error names it.
+        UnsupportedFormatError: A topic of the query has columns that DuckDB cannot show.
+        duckdb.Error: DuckDB refuses the query. Damage that is found during the evaluation is a DuckDB error whose text
+            names the object; :func:`read_table` raises it as :class:`~txnstore.errors.CorruptionError`.
     """
     from txnstore.sql.kept import run_kept
 
-    level = parse_isolation(isolation)
-    shown = _snapshot(connection, snapshot, level, sql)
-    done, relation = run_kept(connection, sql, level, shown.view)
-    return relation if done else _query_alone(connection, sql, level, shown)
+    access, level, shown = _prepared(connection, sql, isolation, snapshot, sandbox=sandbox, checksums=checksums)
+    found = run_kept(connection, sql, params, level, shown.view, access)
+    return found[1] if found is not None else _query_alone(connection, sql, params, level, shown, access)
 
 
-def _query_alone(connection: Connection, sql: str, isolation: Isolation, snapshot: Snapshot) -> Any:
+def _prepared(
+    connection: Connection, sql: object, isolation: str, snapshot: Snapshot | None, *, sandbox: bool, checksums: bool
+) -> tuple[Access, Isolation, Snapshot]:
+    access = access_to(connection, sandbox=sandbox, checksums=checksums)
+    text, level = check_text(sql), parse_isolation(isolation)
+    return access, level, _snapshot(connection, snapshot, level, text)
+
+
+def _query_alone(
+    connection: Connection, sql: str, params: object, isolation: Isolation, snapshot: Snapshot, access: Access
+) -> Any:
     """Runs a query in a database of its own."""
     from txnstore.sql.session import errors_of, open_session
 
-    database = open_session(connection, isolation, snapshot)
+    database = open_session(connection, isolation, snapshot, access)
     with errors_of(database):
-        return database.sql(sql)
+        parse(database, sql)
+        return database.sql(sql, params=params)
 
 
 def read_table(
@@ -111,35 +142,38 @@ def read_table(
     sql: str,
     isolation: str = "read_committed",
     snapshot: Snapshot | None = None,
+    *,
+    params: Sequence[Any] | Mapping[str, Any] | None = None,
+    sandbox: bool = False,
+    checksums: bool = True,
 ) -> pa.Table:
     """Runs a query and returns its result as an Arrow table; empty for a statement without a result.
 
-    Args:
-        connection: The connection to the store.
-        sql: One or more statements.
-        isolation: ``"read_committed"`` or ``"read_uncommitted"``.
-        snapshot: What to show; None: the current state.
+    An interrupt (Ctrl-C) ends the query. The arguments are those of :func:`query`.
 
     Raises:
-        InvalidConfigError: An argument is invalid.
+        InvalidConfigError: An argument is invalid, or the query would have no effect.
         CorruptionError: A segment is missing or damaged; the error names it.
+        UnsupportedFormatError: A topic of the query has columns that DuckDB cannot show.
         StorageError: The storage cannot be reached.
         duckdb.Error: DuckDB refuses the query.
     """
     import duckdb
 
+    from txnstore.sql.interrupts import interruptible
     from txnstore.sql.kept import run_kept
     from txnstore.sql.session import errors_of, open_session
 
-    level = parse_isolation(isolation)
-    shown = _snapshot(connection, snapshot, level, sql)
-    done, relation = run_kept(connection, sql, level, shown.view)
-    if done:
+    access, level, shown = _prepared(connection, sql, isolation, snapshot, sandbox=sandbox, checksums=checksums)
+    found = run_kept(connection, sql, params, level, shown.view, access)
+    if found is not None:
+        cursor, relation = found
         # After an error the query runs again in a database of its own, which finds the damaged segment.
         with suppress(duckdb.Error):
-            return _table(relation)
-    with open_session(connection, level, shown) as database, errors_of(database):
-        return _table(database.sql(sql))
+            return interruptible(cursor, lambda: _table(relation))
+    with open_session(connection, level, shown, access) as database, errors_of(database):
+        parse(database, sql)
+        return interruptible(database, lambda: _table(database.sql(sql, params=params)))
 
 
 def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
@@ -213,7 +247,6 @@ def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, na
 
 def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:
     """The blocked partitions of the topics that a query names; None: of all topics."""
-    from txnstore.sql.kept import names_in
     from txnstore.sql.views import view_names
 
     found = blocked_partitions(view)

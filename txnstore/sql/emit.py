@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import Isolation
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.snapshot import Snapshot
+from txnstore.sql.local import local_root
 from txnstore.sql.types import quote
 from txnstore.sql.views import topic_select, view_names, visible_slices
 from txnstore.storage.base import ObjectStore
 
-_LOCAL = "file://"
-
 
 def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
     """Write one ``CREATE OR REPLACE VIEW`` per topic. See :func:`txnstore.sql.emit_views`."""
-    root = _root(objects.url)
+    root = _root(objects)
     view = snapshot.view
     names = view_names(view)
     heads = [chain.sequence for chain in view.states]
@@ -33,15 +33,22 @@ def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
                 "-- Set segment.format=parquet and compact the topic.",
             )
             continue
-        select = topic_select(topic, slices, lambda _, segment: f"{root}/{segment.key}")
+        try:
+            select = topic_select(topic, slices, lambda _, segment: f"{root}/{segment.key}")
+        except TxnStoreError as error:
+            reason = str(error).replace("\n", " ")
+            parts.append(f"-- {quote(topic.name)} is left out, because DuckDB cannot show it: {reason}")
+            continue
         parts.append(f"CREATE OR REPLACE VIEW {quote(names[topic.name])} AS\n{select};")
     return "\n\n".join(parts) + "\n"
 
 
-def _root(url: str) -> str:
+def _root(objects: ObjectStore) -> str:
     """The prefix of keys in a DuckDB without txnstore: the absolute folder or the ``s3://`` URL."""
-    if url.startswith(_LOCAL):
-        return url.removeprefix(_LOCAL).rstrip("/")
+    url, folder = objects.url, local_root(objects)
+    if folder is not None:
+        # DuckDB reads a path as a pattern; a character in brackets stands for itself.
+        return re.sub(r"[*?[]", r"[\g<0>]", folder)
     if url.startswith("s3://"):
         return url.rstrip("/")
     msg = f"the store {url} cannot be read by another DuckDB: views can be emitted for local folders and s3:// only"

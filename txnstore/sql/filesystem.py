@@ -4,6 +4,11 @@ DuckDB's own S3 reader is an extension that it downloads, and through s3fs it se
 chain records the size of every object, so a file costs one GET and no LIST, and the bytes are checked against the
 checksum in the chain. Requests go through the store's object store: they are counted and retried, on every storage.
 
+The path of a segment contains its size and its hash, so the file system needs no list of segments, and a query can read
+those of any snapshot as long as they exist. DuckDB asks for the files of a path when it binds a query. For a segment in
+a local folder the answer is the path of the file there, after its checksum was compared: DuckDB then reads the file
+itself. Without external access DuckDB may not open that path, so it reads the same file through this file system.
+
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
 that is made when a query first opens it.
 """
@@ -11,28 +16,34 @@ that is made when a query first opens it.
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.spec import AbstractFileSystem
 
+from txnstore.chain.keys import is_segment
 from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
 from txnstore.read.reader import fetch
 from txnstore.segment.codec import decode
+from txnstore.sql.access import PROTOCOL, Access
+from txnstore.sql.content import Content, ContentCache
+from txnstore.sql.local import is_intact, local_root
 from txnstore.storage.base import ObjectStore
-from txnstore.threads import ForkLock, Task
 
-PROTOCOL = "txnseg"
-#: The maximum size of unused files in a cache, in bytes.
-CACHE_BYTES = 256 << 20
+#: How many times tables can be added before the first ones are dropped.
+GENERATIONS = 128
+#: The path of a segment: its hash, its size and its key.
+_SEGMENT = re.compile(r"([0-9a-f]{64})-(\d+)/(.+)")
 #: The modification time of every file: files never change, so it is a constant.
 _MODIFIED = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -50,23 +61,38 @@ class VirtualFile(Protocol):
     def load(self) -> bytes: ...
 
 
+def segment_path(segment: Segment) -> str:
+    """The path of a segment below ``txnseg://``."""
+    return f"{segment.sha256}-{segment.size}/{segment.key}"
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
     """A segment of the store as a Parquet file; loading costs one GET and checks the bytes."""
 
     objects: ObjectStore
-    tp: TopicPartition
-    segment: Segment
+    key: str
+    length: int
+    sha256: str
 
     @property
     def size(self) -> int | None:
-        return self.segment.size if self.segment.format == "parquet" else None
+        return self.length if self.is_parquet else None
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the object is a Parquet file."""
+        return self.key.endswith(".parquet")
 
     def load(self) -> bytes:
-        data = fetch(self.objects, self.tp, self.segment)
-        if self.segment.format == "parquet":
-            return data
-        return parquet_bytes(decode(data, self.segment.format, key=self.segment.key))
+        _, topic, partition, name = self.key.split("/")
+        fmt = name.rpartition(".")[2]
+        data = fetch(
+            self.objects,
+            TopicPartition(topic, int(partition)),
+            Segment(self.key, fmt, self.length, self.sha256, rows=0),
+        )
+        return data if self.is_parquet else parquet_bytes(decode(data, fmt, key=self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,74 +116,16 @@ def parquet_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-class _Content:
-    """The bytes of a file, in an object that supports weak references."""
-
-    __slots__ = ("__weakref__", "data")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-
-class ContentCache:
-    """A cache of file contents.
-
-    Concurrent reads of a file load it once. Content in use is always kept; of unused content, the least recently used
-    is evicted first. Thread-safe.
+class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """The files of one database, by their path below ``txnseg://``: segments, and tables that were added. Thread-safe.
 
     Args:
-        bound: The maximum size of unused content, in bytes.
-    """
-
-    def __init__(self, bound: int = CACHE_BYTES) -> None:
-        self._bound = bound
-        self._lock = ForkLock()
-        self._recent: OrderedDict[str, _Content] = OrderedDict()
-        self._used: WeakValueDictionary[str, _Content] = WeakValueDictionary()
-        self._loading: dict[str, Task[_Content]] = {}
-        self._bytes = 0
-
-    def get(self, path: str, load: Callable[[], bytes]) -> _Content:
-        """Return the content of a file, loaded with ``load`` if it is not cached.
-
-        An exception of ``load`` is raised in all threads that wait for the file, and is not cached.
-        """
-        while True:
-            with self._lock.own:
-                content = self._used.get(path)
-                if content is not None:
-                    self._keep(path, content)
-                    return content
-                task = self._loading.get(path)
-                if task is None or task.done():
-                    task = self._loading[path] = Task(lambda: _Content(load()))
-            # Whoever comes first runs it. If an interrupt ended the load of another thread, it is done again.
-            mine = task.run()
-            error = task.exception()
-            if mine or error is None or isinstance(error, Exception):
-                break
-        with self._lock.own:
-            if self._loading.get(path) is task:
-                del self._loading[path]
-            if error is None:
-                content = self._used[path] = task.result()
-                self._keep(path, content)
-        return task.result()
-
-    def _keep(self, path: str, content: _Content) -> None:
-        if path not in self._recent:
-            self._bytes += len(content.data)
-        self._recent[path] = content
-        self._recent.move_to_end(path)
-        while self._bytes > self._bound and self._recent:
-            _, dropped = self._recent.popitem(last=False)
-            self._bytes -= len(dropped.data)
-
-
-class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """The files of one database, by their path below ``txnseg://``. Thread-safe.
+        objects: The objects of the store.
+        access: What the database may read.
+        cache: The contents of files that are read through txnstore.
 
     Attributes:
+        access: What the database may read.
         damage: The last error of the store in a read; DuckDB reports only its text.
         owner: An object that lives as long as the file system, which the database owns.
     """
@@ -165,42 +133,115 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     protocol = PROTOCOL
     cachable = False
 
-    def __init__(self, cache: ContentCache | None = None) -> None:
+    def __init__(self, objects: ObjectStore, access: Access, cache: ContentCache | None = None) -> None:
         super().__init__()
+        self.access = access
+        self._objects = objects
+        self._root = local_root(objects)
         self._cache = cache or ContentCache()
-        self._files: dict[str, VirtualFile] = {}
-        self._before: Mapping[str, VirtualFile] = {}
+        self._tables: deque[Mapping[str, VirtualFile]] = deque(maxlen=GENERATIONS)
+        self._refused: dict[str, TxnStoreError] = {}
+        self._planning = threading.local()
+        self._interrupted: int | None = None
         self.damage: TxnStoreError | None = None
         self.owner: object = None
 
-    def replace(self, files: Mapping[str, VirtualFile]) -> None:
-        """Replace all files; the previous ones stay readable for queries that still run."""
-        self._files, self._before = dict(files), self._files
+    def add(self, tables: Mapping[str, VirtualFile]) -> None:
+        """Add tables. Those of :data:`GENERATIONS` calls before stay, for queries that still run."""
+        self._tables.append(dict(tables))
 
-    def add(self, files: Mapping[str, VirtualFile]) -> None:
-        """Add files."""
-        self._files.update(files)
+    def refuse(self, path: str, reason: TxnStoreError) -> None:
+        """Raise an error for each query that reads this path."""
+        self._refused[path] = reason
 
-    def content(self, path: str) -> _Content:
-        """Return the bytes of a file; an error of the store is also stored in ``damage``."""
-        file = self._file(path)
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """Check no files in this thread: views are created, and a query that reads them checks their files."""
+        self._planning.active = True
         try:
-            return self._cache.get(path, file.load)
+            yield
+        finally:
+            self._planning.active = False
+
+    def raise_interrupt(self, error: BaseException) -> None:
+        """Raise the interrupt (Ctrl-C) of this thread that DuckDB reported as an error of its own, if there was one."""
+        if self._interrupted == threading.get_ident():
+            self._interrupted = None
+            raise KeyboardInterrupt from error
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note why a call of DuckDB failed."""
+        try:
+            yield
         except TxnStoreError as error:
             self.damage = error
             raise
+        except KeyboardInterrupt:
+            self._interrupted = threading.get_ident()
+            raise
+
+    def content(self, path: str) -> Content:
+        """Return the bytes of a file; an error of the store is also stored in ``damage``."""
+        with self._noting():
+            return self._cache.get(path, self._file(path).load)
 
     def size_of(self, path: str) -> int:
         """Return the size of a file in bytes; loads the file if its size is not known."""
         size = self._file(path).size
         return len(self.content(path).data) if size is None else size
 
+    def segment(self, path: str) -> SegmentObject | None:
+        """The segment with this path; None if it is no path of a segment."""
+        found = _SEGMENT.fullmatch(path)
+        if found is None or not is_segment(found[3]):
+            return None
+        return SegmentObject(self._objects, found[3], int(found[2]), found[1])
+
     def _file(self, path: str) -> VirtualFile:
-        file = self._files.get(path) or self._before.get(path)
-        if file is None:
+        found = self.segment(path) or next((tables[path] for tables in reversed(self._tables) if path in tables), None)
+        if found is None:
             msg = f"{path} is not a file of this connection's snapshot"
             raise FileNotFoundError(msg)
-        return file
+        return found
+
+    def _find(self, path: str) -> str | None:
+        """The path at which DuckDB reads a file: of a file in a local folder, or the given one. None: there is no file.
+
+        Raises:
+            CorruptionError: A segment in a local folder differs from its description in the chain.
+        """
+        if path in self._refused:
+            if not self._is_planning:
+                raise self._refused[path]
+            return path
+        local = self._local(path)
+        if local is not None:
+            return local if self.access.external else path
+        try:
+            self._file(path)
+        except FileNotFoundError:
+            return None
+        return path
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the segments are files in a local folder."""
+        return self._root is not None
+
+    @property
+    def _is_planning(self) -> bool:
+        return getattr(self._planning, "active", False)
+
+    def _local(self, path: str) -> str | None:
+        """The local file with the bytes of a segment, after a check of its bytes; None if there is none."""
+        segment = self.segment(path) if self._root is not None else None
+        if segment is None or not segment.is_parquet:
+            return None
+        local = f"{self._root}/{segment.key}"
+        if self.access.checksums and not self._is_planning and not is_intact(local, segment.sha256, segment.length):
+            segment.load()  # Raises the error that says what is wrong, unless the file is right by now.
+        return local
 
     # Called by DuckDB -------------------------------------------------------------------------------------------------
 
@@ -208,13 +249,17 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def _strip_protocol(cls, path: str) -> str:
         return path.removeprefix(f"{PROTOCOL}://")
 
+    def unstrip_protocol(self, name: str) -> str:
+        return name if name.startswith("/") else f"{PROTOCOL}://{self._strip_protocol(name)}"
+
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         name = self._strip_protocol(path)
         return {"name": name, "size": self.size_of(name), "type": "file"}
 
     def glob(self, path: str, **_: Any) -> list[str]:
-        name = self._strip_protocol(path)
-        return [name] if name in self._files or name in self._before else []
+        with self._noting():
+            found = self._find(self._strip_protocol(path))
+        return [] if found is None else [found]
 
     def exists(self, path: str, **_: Any) -> bool:
         return bool(self.glob(path))
@@ -235,7 +280,10 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         if mode != "rb":
             msg = f"{path} is read-only"
             raise PermissionError(msg)
-        return _Reader(self, self._strip_protocol(path))
+        name = self._strip_protocol(path)
+        with self._noting():
+            local = self._local(name)
+        return _Reader(self, name) if local is None else _LocalFile(local)
 
 
 class _Reader(io.RawIOBase):
@@ -244,7 +292,7 @@ class _Reader(io.RawIOBase):
     def __init__(self, files: SegmentFileSystem, path: str) -> None:
         self._files = files
         self._path = path
-        self._content: _Content | None = None
+        self._content: Content | None = None
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
@@ -276,3 +324,10 @@ class _Reader(io.RawIOBase):
     def close(self) -> None:
         self._content = None
         super().close()
+
+
+class _LocalFile(io.FileIO):
+    """An open file of a local folder. DuckDB drops files without closing them, which would be a warning each."""
+
+    def __del__(self) -> None:
+        self.close()

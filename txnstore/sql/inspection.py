@@ -17,6 +17,7 @@ from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.view import View
+from txnstore.errors import CorruptionError
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.segment.schema_text import schema_from_text
 from txnstore.sql.views import view_names
@@ -195,12 +196,19 @@ def _known(value: int) -> int | None:
 def _topic_rows(view: View) -> Iterator[Row]:
     views = view_names(view)
     for topic in view.sorted_topics():
-        schema = None if topic.schema is None else schema_from_text(topic.schema).to_string()
+        schema = None if topic.schema is None else _schema(topic.schema)
         config = sorted(topic.config.items())
         yield (
             topic.name, views[topic.name], topic.topic_id, topic.partitions, schema, topic.key, topic.timestamp, config,
             topic.version, topic.created_at,
         )  # fmt: skip
+
+
+def _schema(text: str) -> str:
+    try:
+        return str(schema_from_text(text).to_string())
+    except CorruptionError as error:
+        return f"unreadable: {error}"
 
 
 def _partition_rows(view: View) -> Iterator[Row]:

@@ -8,13 +8,13 @@ name are not planned. The schema ``txn`` exists once; its views read the files t
 Once most of a database is outdated, the next call begins a new one. Cursors and relations own the database that they
 were made in, so an earlier one is released with the last of them.
 
-Queries that might list or change the contents of the database get one of their own instead: see :func:`is_plain`.
+Queries that might list or change the contents of the database get one of their own instead: see
+:func:`~txnstore.sql.statements.is_plain`.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -26,10 +26,11 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.model import Isolation
 from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.sql.filesystem import PROTOCOL, ContentCache, SegmentFileSystem, TableFile
-from txnstore.sql.local import local_root
+from txnstore.sql.access import PROTOCOL, Access, open_database
+from txnstore.sql.content import ContentCache
+from txnstore.sql.filesystem import SegmentFileSystem, TableFile
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
-from txnstore.sql.session import SETTINGS
+from txnstore.sql.statements import is_plain, names_in, parse
 from txnstore.sql.types import literal, quote
 from txnstore.sql.views import read_parquet_from, view_names
 from txnstore.threads import ForkLock
@@ -47,40 +48,8 @@ STATES = 64
 #: The maximum number of calls that a database serves: each leaves an empty schema.
 CALLS = 1000
 
-#: Words of queries that list what the database contains, or that may contain such a query.
-_LISTING = re.compile(
-    r"\b(?:(?:duckdb|pg|sqlite)_\w*|pragma\w*|information_schema|show|describe|summarize|query|query_table"
-    r"|current_schemas?|current_setting|search_path|getvariables?)\b|(?:^|[;(])\s*desc\b",
-    re.IGNORECASE,
-)
-_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-_WORD = re.compile(r"[\w$]+")
-_QUOTE = re.compile(r"[\"']")
 #: The variable of a cursor that selects the state that ``txn`` shows.
 _SHOWN = "txn shown"
-
-
-def is_plain(connection: duckdb.DuckDBPyConnection, query: str) -> bool:
-    """Whether a query can run in a shared database: it only selects, and from relations that its text names.
-
-    Other statements may create objects or change settings. A listing such as ``SHOW TABLES`` must contain all topics.
-    When in doubt, the answer is no.
-
-    Raises:
-        duckdb.ParserException: The text is no SQL.
-    """
-    import duckdb
-
-    if _LISTING.search(query) or _LISTING.search(_COMMENT.sub(" ", query)):
-        return False
-    statements = connection.extract_statements(query)
-    return bool(statements) and all(statement.type == duckdb.StatementType.SELECT for statement in statements)
-
-
-def names_in(query: str) -> set[str]:
-    """All names that a query may refer to, in lower case: every word, and every text between two quotation marks."""
-    text = query.lower()
-    return set(_WORD.findall(text)).union(_QUOTE.split(text))
 
 
 @dataclass(slots=True)
@@ -99,10 +68,11 @@ class Work:
 
 
 class Kept:
-    """The kept database of one open store in one process. Thread-safe."""
+    """The kept database of one open store in one process, with one kind of access. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access) -> None:
         self.work = Work()
+        self._access = access
         self._lock = ForkLock()
         self._database: _Database | None = None
         _all.add(self)
@@ -121,21 +91,30 @@ class Kept:
         Returns:
             The cursor; None if the query needs a database of its own, which also reports invalid SQL and missing
             segments.
+
+        Raises:
+            InvalidConfigError: The query would have no effect.
         """
         import duckdb
 
         with self._lock.own:
             database = self._database
             if database is None or database.is_outdated():
-                database = self._database = _Database(self.work)
+                database = self._database = _Database(self.work, connection, self._access)
             cursor = database.main.cursor()
             try:
-                if not is_plain(cursor, query):
+                if not is_plain(query, parse(cursor, query)):
                     return None
                 database.prepare(cursor, connection, names_in(query), isolation, view)
             except duckdb.Error:
                 return None
             return cursor
+
+    def raise_interrupt(self, error: BaseException) -> None:
+        """Raise the interrupt (Ctrl-C) of this thread that DuckDB reported as an error of its own, if there was one."""
+        database = self._database
+        if database is not None:
+            database.files.raise_interrupt(error)
 
     def release(self) -> None:
         """Release the database; relations that were created in it stay valid."""
@@ -173,16 +152,12 @@ class _Shown:
 class _Database:
     """An in-memory database whose views never change; only used under the lock of its :class:`Kept`."""
 
-    def __init__(self, work: Work) -> None:
-        import duckdb
-
+    def __init__(self, work: Work, connection: Connection, access: Access) -> None:
         work.databases += 1
         self._work = work
-        self._files = SegmentFileSystem(ContentCache(CACHE_BYTES))
-        self.main = duckdb.connect(":memory:", config=SETTINGS)
-        self.main.register_filesystem(self._files)
-        self.main.execute("SET GLOBAL TimeZone = 'UTC'")
-        self._files.add({f"state/0/{name}.parquet": _empty(schema) for name, schema in inspection_schemas().items()})
+        self.files = SegmentFileSystem(connection.objects, access, ContentCache(CACHE_BYTES))
+        self.main = open_database(self.files, access)
+        self.files.add({f"state/0/{name}.parquet": _empty(schema) for name, schema in inspection_schemas().items()})
         self.main.execute(_inspection_views())
         #: The view of the last call, its topics by the lower-case names of their views, and the schemas that show it.
         self._view: View | None = None
@@ -211,7 +186,7 @@ class _Database:
         """Prepare a cursor that shows the topics of a view with the given names."""
         self._move(view)
         found = [self._topics[name] for name in sorted(self._topics.keys() & names)]
-        schemas = [self._schema(connection, view_name, topic, isolation) for view_name, topic in found]
+        schemas = [self._schema(view_name, topic, isolation) for view_name, topic in found]
         # Objects that a method of the relation creates go to the first schema of the path, which belongs to this call.
         own = f'"txn call {self._calls}"'
         self._calls += 1
@@ -230,7 +205,7 @@ class _Database:
         self._view = view
         self._current.clear()
 
-    def _schema(self, connection: Connection, view_name: str, topic: Topic, isolation: Isolation) -> str:
+    def _schema(self, view_name: str, topic: Topic, isolation: Isolation) -> str:
         """The quoted name of the schema with the current view of a topic; plans the topic if it has changed."""
         key = (view_name, isolation)
         if key not in self._current:
@@ -238,27 +213,26 @@ class _Database:
             seen = (topic, *(partition for _, partition in self._view.partitions_of(topic.name)))
             newest = self._newest.get(key)
             if newest is None or not _same(newest.seen, seen):
-                found = self._plan(connection, view_name, topic, isolation, seen)
+                found = self._plan(view_name, topic, isolation, seen)
                 self._live += found.size - (0 if newest is None else newest.size)
                 newest = self._newest[key] = found
             self._current[key] = newest.schema
         return self._current[key]
 
-    def _plan(
-        self, connection: Connection, view_name: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]
-    ) -> _Shown:
+    def _plan(self, view_name: str, topic: Topic, isolation: Isolation, seen: tuple[object, ...]) -> _Shown:
         assert self._view is not None
-        objects = connection.objects
         self._work.planned += 1
-        plan = plan_topic(objects, topic, self._view, isolation, local_root(objects))
+        plan = plan_topic(topic, self._view, isolation)
+        if plan.refused is not None:
+            self.files.refuse(*plan.refused)
         schema = self._schemas.get((view_name, plan.select))
         if schema is None:
             schema = quote(f"txn view {len(self._schemas)}")
-            self._files.add(plan.files)
-            self.main.execute(
-                f"CREATE SCHEMA IF NOT EXISTS {schema}; "
-                f"CREATE OR REPLACE VIEW {schema}.{quote(view_name)} AS {plan.select}",
-            )
+            with self.files.planning():
+                self.main.execute(
+                    f"CREATE SCHEMA IF NOT EXISTS {schema}; "
+                    f"CREATE OR REPLACE VIEW {schema}.{quote(view_name)} AS {plan.select}",
+                )
             self._work.created += 1
             self._written += len(plan.select)
             self._schemas[view_name, plan.select] = schema
@@ -271,7 +245,7 @@ class _Database:
             self._states += 1
             self._inspected = view
             files = inspection_files(connection.objects, _pool(connection), view)
-            self._files.add({f"state/{self._states}/{name}.parquet": file for name, file in files.items()})
+            self.files.add({f"state/{self._states}/{name}.parquet": file for name, file in files.items()})
         cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_shown(self._states, view, isolation)}")
 
 
@@ -325,24 +299,33 @@ def _pool(connection: Connection) -> Callable[[], Executor]:
     return pool
 
 
-def kept_of(connection: Connection) -> Kept:
+def kept_of(connection: Connection, access: Access = Access()) -> Kept:  # noqa: B008 - it is immutable
     """Return the kept database of an open store."""
-    return connection.kept("sql", Kept)
+    return connection.kept(f"sql {access}", lambda: Kept(access))
 
 
-def run_kept(connection: Connection, query: str, isolation: Isolation, view: View) -> tuple[bool, Any]:
+def run_kept(
+    connection: Connection, query: str, params: object, isolation: Isolation, view: View, access: Access
+) -> tuple[duckdb.DuckDBPyConnection, Any] | None:
     """Runs a query in the kept database.
 
     Returns:
-        Whether the query ran, and the relation. A query that DuckDB refuses must run in a database of its own, which
-        raises the same error, or has the views that the text of the query did not name.
+        The cursor and the relation; None if the query did not run. A query that DuckDB refuses must run in a database
+        of its own, which raises the same error, or has the views that the text of the query did not name.
+
+    Raises:
+        InvalidConfigError: The query would have no effect.
     """
     import duckdb
 
-    cursor = kept_of(connection).cursor(connection, query, isolation, view)
+    if not access.kept:
+        return None
+    kept = kept_of(connection, access)
+    cursor = kept.cursor(connection, query, isolation, view)
     if cursor is None:
-        return False, None
+        return None
     try:
-        return True, cursor.sql(query)
-    except duckdb.Error:
-        return False, None
+        return cursor, cursor.sql(query, params=params)
+    except duckdb.Error as error:
+        kept.raise_interrupt(error)
+        return None

@@ -1,30 +1,60 @@
-"""Finds the local folder of a store, where DuckDB can read segments directly."""
+"""The local folder of a store, where DuckDB can read segments directly, and the checks of the files in it."""
 
 from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
 
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.retry import RetryingStore
 
-#: The characters that make a path a pattern in DuckDB.
-_PATTERN = frozenset("*?[]{}")
+#: The maximum number of files that are remembered as verified.
+_MAX_VERIFIED = 1_000_000
+
+#: The files whose bytes this process has verified, with their hash, inode, size and modification time at that moment.
+_verified: dict[str, tuple[str, int, int, int]] = {}
 
 
 def local_root(objects: ObjectStore) -> str | None:
-    """Return the absolute folder of a local store.
-
-    DuckDB does not check the checksums of files that it reads there; ``verify(deep=True)`` does.
+    """Return the absolute folder of a local store; None for any other store.
 
     Args:
         objects: The object store. Wrappers that only count and retry requests are ignored; any other wrapper, such as
             one that injects faults, must see every read.
-
-    Returns:
-        The folder; None for any other store, and if DuckDB would read the path as a pattern.
     """
     while isinstance(objects, CountingStore | RetryingStore):
         objects = objects.inner
-    if isinstance(objects, LocalStore) and not _PATTERN & set(objects.root):
-        return objects.root.rstrip("/")
-    return None
+    return objects.root.rstrip("/") if isinstance(objects, LocalStore) else None
+
+
+def is_intact(path: str, sha256: str, size: int) -> bool:
+    """Whether a file exists and has these bytes.
+
+    The bytes are read once per process and state of the file; after that the answer costs one ``stat``.
+
+    Args:
+        path: The absolute path.
+        sha256: The expected SHA-256 of the bytes, in hex.
+        size: The expected number of bytes.
+    """
+    try:
+        if _verified.get(path) == (sha256, *_state(Path(path).stat())):
+            return True
+        with Path(path).open("rb") as file:
+            # The state before the read: a change during the read makes the next call read again.
+            state = _state(os.fstat(file.fileno()))
+            if state[1] != size or hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                return False
+    except OSError:
+        return False
+    if len(_verified) >= _MAX_VERIFIED:
+        _verified.clear()
+    _verified[path] = (sha256, *state)
+    return True
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns

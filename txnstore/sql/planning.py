@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -12,53 +12,58 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
+from txnstore.errors import TxnStoreError, UnsupportedFormatError
 from txnstore.sql import history, inspection
-from txnstore.sql.filesystem import PROTOCOL, SegmentObject, TableFile, VirtualFile
+from txnstore.sql.access import PROTOCOL
+from txnstore.sql.filesystem import TableFile, VirtualFile, segment_path
 from txnstore.sql.history import History
-from txnstore.sql.views import topic_select, visible_slices
+from txnstore.sql.views import read_parquet, topic_select, visible_slices
 from txnstore.storage.base import ObjectStore
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The view of a topic.
 
     Attributes:
         select: The SELECT of the view.
-        files: The files below ``txnseg://`` that it reads, by path.
-        in_place: The segments that DuckDB reads directly from a local folder.
+        refused: The path below ``txnseg://`` that the view reads instead of its segments, and why the topic cannot be
+            shown; None if it can.
+        paths: The paths below ``txnseg://`` of its segments.
     """
 
-    select: str = ""
-    files: dict[str, VirtualFile] = field(default_factory=dict)
-    in_place: list[SegmentObject] = field(default_factory=list)
+    select: str
+    refused: tuple[str, TxnStoreError] | None = None
+    paths: tuple[str, ...] = ()
 
 
-def plan_topic(objects: ObjectStore, topic: Topic, view: View, isolation: Isolation, root: str | None) -> Plan:
+def plan_topic(topic: Topic, view: View, isolation: Isolation) -> Plan:
     """Plans the view of a topic: lists the visible segments and writes the SELECT over them. Reads no object.
 
+    A topic that DuckDB cannot show gets a view that raises the reason, so that it does not hide the others.
+
     Args:
-        objects: The object store.
         topic: The topic, as it is in ``view``.
         view: The view to show.
         isolation: Which records are visible.
-        root: The local folder in which DuckDB reads Parquet segments directly; None to read them through txnstore.
 
     Returns:
         The plan. Equal visible segments give the same text.
     """
-    plan = Plan()
+    paths: list[str] = []
 
-    def locate(tp: TopicPartition, segment: Segment) -> str:
-        file = SegmentObject(objects, tp, segment)
-        if root is not None and segment.format == "parquet":
-            plan.in_place.append(file)
-            return f"{root}/{segment.key}"
-        plan.files[segment.key] = file
-        return f"{PROTOCOL}://{segment.key}"
+    def locate(_: TopicPartition, segment: Segment) -> str:
+        paths.append(segment_path(segment))
+        return f"{PROTOCOL}://{paths[-1]}"
 
-    plan.select = topic_select(topic, visible_slices(topic, view, isolation), locate)
-    return plan
+    try:
+        select = topic_select(topic, visible_slices(topic, view, isolation), locate)
+    except TxnStoreError as error:
+        path = f"refused/{topic.topic_id}-{topic.version}"
+        reason = UnsupportedFormatError(f"topic {topic.name!r} cannot be shown in SQL: {error}")
+        columns = pa.schema([("reason", pa.string())])
+        return Plan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
+    return Plan(select, None, tuple(paths))
 
 
 def inspection_schemas() -> dict[str, pa.Schema]:

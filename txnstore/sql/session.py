@@ -13,8 +13,8 @@ from txnstore.connection import Connection
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.snapshot import Snapshot
-from txnstore.sql.filesystem import PROTOCOL, SegmentFileSystem, SegmentObject, VirtualFile
-from txnstore.sql.local import local_root
+from txnstore.sql.access import PROTOCOL, Access, lock, open_database
+from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
 from txnstore.sql.types import literal, quote
 from txnstore.sql.views import read_parquet, view_names
@@ -23,12 +23,6 @@ from txnstore.threads import ForkLock
 if TYPE_CHECKING:
     import duckdb
 
-#: The settings of every connection: DuckDB downloads no extensions.
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
-
 _numbers = itertools.count(1)
 #: The sessions of this process whose databases are open, by the number in their view ``txn.snapshot``.
 _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
@@ -36,11 +30,12 @@ _sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The views of a snapshot by name, the files that they read, and the segments that DuckDB reads directly."""
+    """The views of a snapshot by name, the tables that they read, the topics that cannot be shown, and the segments."""
 
     views: dict[str, str] = field(default_factory=dict)
-    files: dict[str, VirtualFile] = field(default_factory=dict)
-    in_place: list[SegmentObject] = field(default_factory=list)
+    tables: dict[str, VirtualFile] = field(default_factory=dict)
+    refused: list[tuple[str, TxnStoreError]] = field(default_factory=list)
+    segments: list[str] = field(default_factory=list)
 
 
 class Session:
@@ -56,25 +51,21 @@ class Session:
         self.number = next(_numbers)
         self._files = ref(files)
         self._views: dict[str, str] = {}
-        self._in_place: list[SegmentObject] = []
+        self._segments: list[str] = []
         self._lock = ForkLock()
         files.owner = self
         _sessions[self.number] = self
 
     def show(self, database: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> None:
         """Moves all views to the snapshot in one transaction: no query sees views of two snapshots."""
-        import duckdb
-
         with self._lock.own:
-            try:
-                self._show(database, self._plan(snapshot, local_root(self.connection.objects)))
-            except duckdb.IOException:
-                # A segment is missing from the folder; DuckDB checks the files of all views. Through txnstore's file
-                # system, only a query that reads the segment fails, with an error that names it.
-                self._show(database, self._plan(snapshot, None))
+            self._show(database, self._plan(snapshot))
 
     def _show(self, database: duckdb.DuckDBPyConnection, plan: _Plan) -> None:
-        self.files.replace(plan.files)
+        files = self.files
+        files.add(plan.tables)
+        for path, reason in plan.refused:
+            files.refuse(path, reason)
         statements = [f"DROP VIEW {name}" for name in sorted(self._views.keys() - plan.views.keys())]
         statements += [
             f"CREATE OR REPLACE VIEW {name} AS {select}"
@@ -84,19 +75,20 @@ class Session:
         # A cursor, because the connection itself may have an unfinished result. Closing it early rolls back.
         cursor = database.cursor()
         try:
-            cursor.execute("BEGIN")
-            for statement in statements:
-                cursor.execute(statement)
-            cursor.execute("COMMIT")
+            with files.planning():
+                cursor.execute("BEGIN")
+                for statement in statements:
+                    cursor.execute(statement)
+                cursor.execute("COMMIT")
         finally:
             cursor.close()
-        self._views, self._in_place = plan.views, plan.in_place
+        self._views, self._segments = plan.views, plan.segments
 
     def damaged(self, error: Exception) -> TxnStoreError | None:
         """Find the damaged segment that caused an error of DuckDB, among those that it reads directly.
 
-        Most errors of DuckDB name the file. Undecodable bytes raise its base error class without a name: then all
-        segments of the connection are checked.
+        Without checksums, and for a file that was damaged after its check. Most errors of DuckDB name the file.
+        Undecodable bytes raise its base error class without a name: then all segments of the connection are checked.
 
         Args:
             error: The error of DuckDB.
@@ -106,13 +98,17 @@ class Session:
         """
         import duckdb
 
-        message = str(error)
-        suspects = [item for item in self._in_place if item.segment.key in message]
+        message, files = str(error), self.files
+        if not files.is_local:
+            return None
+        suspects = [path for path in self._segments if path.partition("/")[2] in message]
         if not suspects and type(error) is duckdb.Error:
-            suspects = self._in_place
-        for suspect in suspects:
+            suspects = self._segments
+        for path in suspects:
+            segment = files.segment(path)
             try:
-                suspect.load()
+                if segment is not None:
+                    segment.load()
             except TxnStoreError as found:
                 return found
         return None
@@ -126,20 +122,21 @@ class Session:
             raise InvalidConfigError(msg)
         return files
 
-    def _plan(self, snapshot: Snapshot, root: str | None) -> _Plan:
-        """The views and files of a snapshot; Parquet segments below the folder ``root`` are read in place."""
+    def _plan(self, snapshot: Snapshot) -> _Plan:
+        """The views and files of a snapshot."""
         view, objects = snapshot.view, self.connection.objects
         plan = _Plan()
         names = view_names(view)
         for topic in view.sorted_topics():
-            found = plan_topic(objects, topic, view, self.isolation, root)
+            found = plan_topic(topic, view, self.isolation)
             plan.views[quote(names[topic.name])] = found.select
-            plan.files.update(found.files)
-            plan.in_place.extend(found.in_place)
+            plan.segments.extend(found.paths)
+            if found.refused is not None:
+                plan.refused.append(found.refused)
         files = inspection_files(objects, lambda: self.connection.pool, view)
         for name, schema in inspection_schemas().items():
             path = f"state/{view.sequence}/{name}.parquet"
-            plan.files[path] = files[name]
+            plan.tables[path] = files[name]
             plan.views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
         plan.views["txn.snapshot"] = (
             f"SELECT {view.sequence}::BIGINT AS sequence, make_timestamptz({view.timestamp * 1000}) AS timestamp, "
@@ -149,28 +146,27 @@ class Session:
         return plan
 
 
-def open_session(connection: Connection, isolation: Isolation, snapshot: Snapshot) -> duckdb.DuckDBPyConnection:
+def open_session(
+    connection: Connection, isolation: Isolation, snapshot: Snapshot, access: Access
+) -> duckdb.DuckDBPyConnection:
     """Opens a new in-memory database whose views show the snapshot.
 
     Args:
         connection: The connection to the store to show.
         isolation: Which records are visible.
         snapshot: What to show.
+        access: What SQL may read besides.
 
     Returns:
         A connection to it. Closing it and its cursors releases the database.
     """
-    import duckdb
-
-    files = SegmentFileSystem()
+    files = SegmentFileSystem(connection.objects, access)
     session = Session(connection, isolation, files)
-    database = duckdb.connect(":memory:", config=SETTINGS)
+    database = open_database(files, access)
     try:
-        # The zone in which instants are shown; ICU is part of DuckDB's Python package.
-        database.execute("SET TimeZone = 'UTC'")
-        database.register_filesystem(files)
         database.execute("CREATE SCHEMA txn")
         session.show(database, snapshot)
+        lock(database, access)
     except BaseException:
         database.close()
         raise
@@ -203,8 +199,8 @@ def session_of(database: duckdb.DuckDBPyConnection) -> Session:
 def errors_of(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
     """Raises failures of the store during the evaluation of a query as :class:`TxnStoreError`.
 
-    DuckDB reports an exception of a file system as an error of its own class that contains the text. Errors of the
-    query itself pass through.
+    DuckDB reports an exception of a file system, also an interrupt, as an error of its own class that contains the
+    text. Errors of the query itself pass through.
     """
     import duckdb
 
@@ -213,6 +209,7 @@ def errors_of(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
+        session.files.raise_interrupt(error)
         found = session.files.damage or session.damaged(error)
         if found is not None:
             raise found from error

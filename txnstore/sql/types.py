@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pt
 
+from txnstore.catalog.schemas import MAX_DEPTH
 from txnstore.errors import UnsupportedFormatError
 
 _PLAIN = {
@@ -33,27 +34,31 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def duckdb_type(data_type: pa.DataType) -> str:
-    """Return the type as which DuckDB reads a Parquet column of this Arrow type.
+def duckdb_type(data_type: pa.DataType, levels: int = MAX_DEPTH) -> str:
+    """Return the type as which DuckDB reads a Parquet column of this Arrow type, of at most ``levels`` levels.
 
     Timestamps have microseconds in DuckDB, whatever their unit in Arrow; those with a zone are instants.
 
     Raises:
-        UnsupportedFormatError: No topic can have a column of this type.
+        UnsupportedFormatError: DuckDB has no such type; no new topic can have a column of it.
     """
+    if levels == 0:
+        msg = f"a column is nested more than {MAX_DEPTH} levels deep"
+        raise UnsupportedFormatError(msg)
     if data_type in _PLAIN:
         return _PLAIN[data_type]
     if pt.is_fixed_size_binary(data_type):
         return "BLOB"
     if pt.is_timestamp(data_type):
         return "TIMESTAMP" if data_type.tz is None else "TIMESTAMP WITH TIME ZONE"
-    if pt.is_decimal128(data_type):
+    if pt.is_decimal128(data_type) and 0 <= data_type.scale <= data_type.precision:
         return f"DECIMAL({data_type.precision}, {data_type.scale})"
     if pt.is_map(data_type):
-        return f"MAP({duckdb_type(data_type.key_type)}, {duckdb_type(data_type.item_type)})"
+        return f"MAP({duckdb_type(data_type.key_type, levels - 1)}, {duckdb_type(data_type.item_type, levels - 1)})"
     if pt.is_list(data_type):
-        return f"{duckdb_type(data_type.value_type)}[]"
+        return f"{duckdb_type(data_type.value_type, levels - 1)}[]"
     if pt.is_struct(data_type):
-        return f"STRUCT({', '.join(f'{quote(field.name)} {duckdb_type(field.type)}' for field in data_type)})"
+        fields = (f"{quote(field.name)} {duckdb_type(field.type, levels - 1)}" for field in data_type)
+        return f"STRUCT({', '.join(fields)})"
     msg = f"DuckDB has no type for a column of type {data_type}"
     raise UnsupportedFormatError(msg)

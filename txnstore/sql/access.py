@@ -1,0 +1,75 @@
+"""What the SQL of a database may read besides the store, and whether it checks what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from txnstore.connection import Connection
+from txnstore.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    import duckdb
+    from fsspec.spec import AbstractFileSystem
+
+#: The protocol of the files that DuckDB reads through txnstore.
+PROTOCOL = "txnseg"
+#: The settings of every database: DuckDB downloads no extensions by itself.
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The access of a database.
+
+    Attributes:
+        checksums: Whether the SHA-256 of a segment in a local folder is compared before DuckDB reads the file.
+        external: Whether SQL can change settings and reach more than the store: other files, the network, extensions,
+            Python variables.
+        kept: Whether a query that only selects may run in the database that the store keeps.
+    """
+
+    checksums: bool = True
+    external: bool = True
+    kept: bool = True
+
+
+def access_to(connection: Connection, *, sandbox: bool, checksums: bool) -> Access:
+    """The access of a call. SQL on a read-only store reaches nothing else: ``COPY … TO`` could overwrite the store.
+
+    Raises:
+        InvalidConfigError: An argument is no bool.
+    """
+    given: dict[str, object] = {"sandbox": sandbox, "checksums": checksums}
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            msg = f"{name} must be True or False, not {value!r}"
+            raise InvalidConfigError(msg)
+    return Access(checksums, external=not (sandbox or connection.read_only), kept=not sandbox)
+
+
+def open_database(files: AbstractFileSystem, access: Access) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory database with these files and this access, except for the lock; see :func:`lock`."""
+    import duckdb
+
+    database = duckdb.connect(":memory:", config=_SETTINGS)
+    try:
+        # The zone in which instants are shown; ICU is part of DuckDB's Python package.
+        database.execute("SET GLOBAL TimeZone = 'UTC'")
+        database.register_filesystem(files)
+        if not access.external:
+            # Once external access is off, DuckDB refuses to change either setting.
+            database.execute(f"SET allowed_directories = ['{PROTOCOL}://']; SET enable_external_access = false")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def lock(database: duckdb.DuckDBPyConnection, access: Access) -> None:
+    """Lock the settings of a database without external access: logs, for example, are files."""
+    if not access.external:
+        database.execute("SET lock_configuration = true")

@@ -1,0 +1,96 @@
+"""Checks the text of a query before it runs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from txnstore.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    import duckdb
+
+#: Words of queries that list what the database contains, or that may contain such a query.
+_LISTING = re.compile(
+    r"\b(?:(?:duckdb|pg|sqlite)_\w*|pragma\w*|information_schema|show|describe|summarize|query|query_table"
+    r"|current_schemas?|current_setting|search_path|getvariables?|\w+_logging)\b|(?:^|[;(])\s*desc\b",
+    re.IGNORECASE,
+)
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_WORD = re.compile(r"[\w$]+")
+_QUOTE = re.compile(r"[\"']")
+#: Statements that change the database of a call only, which ends with the call.
+_FORGOTTEN = frozenset(
+    {
+        "ALTER", "ANALYZE", "ATTACH", "CREATE", "CREATE_FUNC", "DELETE", "DETACH", "DROP", "INSERT", "LOAD",
+        "MERGE_INTO", "PREPARE", "SET", "TRANSACTION", "UPDATE", "VACUUM", "VARIABLE_SET",
+    }
+)  # fmt: skip
+
+
+def check_text(query: object) -> str:
+    """The text of a query.
+
+    Raises:
+        InvalidConfigError: It is no string, or empty.
+    """
+    if not isinstance(query, str):
+        msg = f"a query must be a string of SQL, not {query!r}"
+        raise InvalidConfigError(msg)
+    if not query.strip():
+        msg = "the query is empty"
+        raise InvalidConfigError(msg)
+    return query
+
+
+def parse(connection: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
+    """Parse the statements of a query that runs in a database of its own, and is forgotten with it.
+
+    Raises:
+        InvalidConfigError: There is no statement; the last one has no effect that lasts; or one downloads an extension.
+        duckdb.ParserException: The text is no SQL.
+    """
+    statements = connection.extract_statements(query)
+    if not statements:
+        msg = "the query contains no statement"
+        raise InvalidConfigError(msg)
+    for statement in statements:
+        if _kind(statement) == "LOAD" and _first_word(statement) in {"INSTALL", "FORCE"}:
+            msg = (
+                "INSTALL is refused, because queries download nothing: install the extension with DuckDB itself, then "
+                "LOAD it"
+            )
+            raise InvalidConfigError(msg)
+    if _kind(statements[-1]) in _FORGOTTEN:
+        msg = (
+            f"{_first_word(statements[-1])} would change only the database of this call, which ends with it: end with "
+            "a query, write records with a producer, or keep a connection (store.duckdb()) for tables and settings"
+        )
+        raise InvalidConfigError(msg)
+    return list(statements)
+
+
+def is_plain(query: str, statements: list[Any]) -> bool:
+    """Whether a query can run in a shared database: it only selects, and from relations that its text names.
+
+    Other statements may create objects or change settings. A listing such as ``SHOW TABLES`` must contain all topics.
+    When in doubt, the answer is no.
+    """
+    if _LISTING.search(query) or _LISTING.search(_COMMENT.sub(" ", query)):
+        return False
+    return all(_kind(statement) == "SELECT" for statement in statements)
+
+
+def names_in(query: str) -> set[str]:
+    """All names that a query may refer to, in lower case: every word, and every text between two quotation marks."""
+    text = query.lower()
+    return set(_WORD.findall(text)).union(_QUOTE.split(text))
+
+
+def _kind(statement: Any) -> str:
+    return str(statement.type.name)
+
+
+def _first_word(statement: Any) -> str:
+    found = _WORD.search(_COMMENT.sub(" ", statement.query))
+    return found.group().upper() if found is not None else "the statement"
