@@ -41,7 +41,7 @@ GROUPS = (
     Mutant(
         "a commit without membership is accepted while a group has members",
         groups_membership.check_commit,
-        "or empty(draft, name)):",
+        "or empty(draft, name, offsets.expired)):",
         "or True):",
         test=_GENERATIONS + "test_off_08_commit_without_membership",
     ),
