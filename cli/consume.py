@@ -73,8 +73,8 @@ def consume(
         consumer = store.consumer(group=group, isolation=isolation, auto_offset_reset=reset)
         with consumer:
             total = store.topic(topic).partitions
-            _assign(consumer, topic, partitions, total, offset)
-            for records in _polls(consumer, limit, follow=follow):
+            _assign(app, consumer, topic, partitions, total, offset)
+            for records in _polls(app, consumer, limit, follow=follow):
                 for record in records:
                     app.out.write((to_json(as_values(record)).encode() if as_json else _text(record, shown)) + b"\n")
                 app.out.flush()
@@ -99,7 +99,9 @@ def _offset(start: str, group: str | None) -> int | None:
     return int(start)
 
 
-def _assign(consumer: Consumer, topic: str, partitions: tuple[int, ...], count: int, offset: int | None) -> None:
+def _assign(
+    app: App, consumer: Consumer, topic: str, partitions: tuple[int, ...], count: int, offset: int | None
+) -> None:
     from txnstore.core.model import TopicPartition
 
     if not partitions and offset is None:
@@ -110,10 +112,17 @@ def _assign(consumer: Consumer, topic: str, partitions: tuple[int, ...], count: 
         # An offset below the log start means the log start; one above the end means records that follow it.
         for tp, first in consumer.beginning_offsets().items():
             consumer.seek(tp, max(offset, first))
+        past = {tp: end for tp, end in consumer.end_offsets().items() if offset > end}
+        if past:
+            ends = ", ".join(f"{tp} ends at {end}" for tp, end in past.items())
+            app.out.note(f"Offset {offset} is past the end: {ends}")
 
 
-def _polls(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:
+def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:
     """Yield the records of polls: up to the end offsets at the start of the command, or without end."""
+    from txnstore.consumer.membership import describe_holder
+
+    noted: list[str] = []
     left = limit
     ends = None if follow else consumer.end_offsets()
     while left is None or left > 0:
@@ -122,7 +131,13 @@ def _polls(consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[l
         records = consumer.poll(1.0 if follow else 0.0, _POLL if left is None else min(left, _POLL))
         if records:
             yield records
-        elif not follow:
+            noted = []
+        elif (waits := [f"Waiting for {describe_holder(holder)}" for holder in consumer.waiting_for]) != noted:
+            # Renewals change the text, too; the lines are few, and show that the member lives.
+            for line in waits:
+                app.out.note(line)
+            noted = waits
+        if not records and not follow:
             return
         if left is not None:
             left -= len(records)

@@ -45,6 +45,8 @@ def list_groups(app: App) -> None:
 @pass_app
 def show(app: App, name: str) -> None:
     """Show the members and the committed offsets of the group NAME."""
+    from txnstore.consumer.membership import describe_holder
+
     with app.open(read_only=True) as store:
         found = store.group(name)
     members, offsets = _members(found), _offsets(found)
@@ -54,6 +56,9 @@ def show(app: App, name: str) -> None:
         return
     app.out.record({**_summary(found), "lag": found.lag})
     app.out.rows(members, ["member_id", "instance_id", "assigned", "waits_for", "expires_at"])
+    for member in found.members:
+        for holder in member.holders:
+            app.out.note(f"Member {member.member_id} waits for {describe_holder(holder)}")
     app.out.rows(offsets, _OFFSET_COLUMNS)
 
 
@@ -152,6 +157,7 @@ def _members(found: GroupDescription) -> list[dict[str, Any]]:
             "topics": member.topics,
             "assigned": [str(tp) for tp in member.assigned],
             "waits_for": [str(tp) for tp in member.waits_for],
+            "held_by": [holder.member_id for holder in member.holders],
             "expires_at": instant(member.expires_at),
         }
         for member in found.members

@@ -50,6 +50,10 @@ class SimulatedLock:
         """Whether it is held."""
         return self._held > 0
 
+    def _is_owned(self) -> bool:
+        """Whether the current task holds it; ``RLock`` has this method, too."""
+        return self._held > 0 and self._owner is self._scheduler.current
+
     def __enter__(self) -> bool:
         return self.acquire()
 
