@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from txnstore.chain import keys
@@ -10,11 +11,13 @@ from txnstore.chain.state_document import HeadDocument
 from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
 from txnstore.connection import Connection
+from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.check import check_across
 from txnstore.core.invariants.common import Violation
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StoreNotFoundError, UnsupportedFormatError
+from txnstore.segment.schema_text import schema_from_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +60,12 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
        invariants must hold after each entry, and every checkpoint must equal the state at its entry.
     2. Across the chains, as a reader sees them: every entry that a chain depends on must exist, and all open data must
        belong to a transaction that will end.
-    3. Every segment that a newest state references must exist and have the recorded size; with ``deep``, also the
+    3. The schema of every topic must be readable.
+    4. Every segment that a newest state references must exist and have the recorded size; with ``deep``, also the
        recorded hash, rows, offsets and timestamps.
 
-    Damage of a chain does not affect the verification of the others.
+    Damage of a chain does not affect the verification of the others. The newest entry of a chain has no successor: if
+    it is missing, and no checkpoint, no other chain and no state that this process has read names it, nothing shows it.
 
     Args:
         connection: The connection to the store.
@@ -85,11 +90,12 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
     across = _verify_across(connection, damaged=bool(in_chains)) if 1 < count == len(states) and not identity else []
     catalog = chains[CATALOG].state
     topics = catalog.topics if catalog is not None else {}
+    schemas = _verify_schemas(topics.values())
     segments = SegmentFindings()
     if states:
         segments = verify_segments(connection.objects, connection.pool, states, topics, deep=deep)
     return VerifyReport(
-        violations=(*identity, *in_chains, *across, *segments.violations),
+        violations=(*identity, *in_chains, *across, *schemas, *segments.violations),
         sequence=sum(state.sequence for state in states),
         entries=sum(chain.entries for chain in chains),
         checkpoints=sum(chain.checkpoints for chain in chains),
@@ -111,6 +117,18 @@ def _verify_across(connection: Connection, *, damaged: bool) -> list[Violation]:
     except (CorruptionError, UnsupportedFormatError) as error:
         return [] if damaged else [Violation("cut_is_consistent", str(error), keys.CHAINS)]
     return [replace(item, subject=keys.CHAINS) for item in check_across(view)]
+
+
+def _verify_schemas(topics: Iterable[Topic]) -> list[Violation]:
+    """Check that the schema of every topic can be read."""
+    found = []
+    for topic in topics:
+        try:
+            if topic.schema is not None:
+                schema_from_text(topic.schema)
+        except CorruptionError as error:
+            found.append(Violation("schema_readable", str(error), f"topic {topic.name!r}"))
+    return found
 
 
 def _verify_identity(connection: Connection) -> tuple[int, list[Violation]]:

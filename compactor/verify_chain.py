@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, fields, replace
 
 from txnstore.chain import checkpoint, keys
+from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import Entry, content_hash, decode
 from txnstore.core.events import Event
 from txnstore.core.evolve import evolve
@@ -24,8 +25,6 @@ from txnstore.storage.base import ObjectStore
 _WINDOW = 64
 #: The invariants of a state examine all of it, so they are checked for about this many states, evenly spread.
 _LOOKS = 64
-#: The exceptions of folding an event that is invalid in the state before it.
-_UNFIT = (KeyError, StopIteration, ValueError, IndexError)
 
 
 @dataclass(slots=True)
@@ -102,7 +101,13 @@ class ChainVerifier:
         A writer that was paused can write the head of a checkpoint whose batches a vacuum has deleted. There is a newer
         checkpoint then, so this is not damage.
         """
+        # The hint first: it is written after the objects that it names.
+        hint = checkpoint.hinted(self._chain, read_if_there(self._objects, keys.latest(self._chain)))
         found = {item.key for item in self._objects.list(keys.checkpoints(self._chain))}
+        head = keys.checkpoint_head(self._chain, hint)
+        if head not in found and keys.checkpoint_batches(self._chain, hint) in found:
+            message = f"it is missing, although {keys.latest(self._chain)} names it and its batches exist"
+            self._report("checkpoint_intact", head, message)
         heads = {sequence for key in found if (sequence := keys.checkpoint_sequence(key)) is not None}
         whole = {sequence for sequence in heads if keys.checkpoint_batches(self._chain, sequence) in found}
         newest = max(whole, default=0)
@@ -177,7 +182,9 @@ class ChainVerifier:
             for event in entry.events:
                 self._found.violations += event_violations(key, state, event)
                 state = evolve(state, event)
-        except _UNFIT as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever an invalid event makes the fold raise
             self._report("entry_fits", key, f"it contains an event that is invalid in the state before it: {error!r}")
             self._state = None
             return

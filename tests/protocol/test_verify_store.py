@@ -11,11 +11,15 @@ import pytest
 from tests.helpers.compaction import batches, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.verification import _found, sample_store
-from txnstore.chain import checkpoint, keys
+from txnstore.chain import checkpoint, keys, tail
 from txnstore.chain.codec import Entry, content_hash, decode, encode
+from txnstore.compactor import verify_chain
 from txnstore.connection import Connection
+from txnstore.core.catalog.model import CreateTopic, Topic
+from txnstore.core.events import Event
 from txnstore.core.log.events import BatchAppended, MarkerWritten
 from txnstore.core.maintenance import SegmentsReplaced
+from txnstore.core.state import State
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
@@ -77,7 +81,7 @@ def test_verification_writes_nothing_and_reads_segments_only_if_deep(store: Stor
     store.verify()
     spent = connection_of(store).objects.snapshot() - counts
     assert (spent.puts, spent.delete) == (0, 0)
-    assert spent.get == 1 + connection_of(store).view().sequence + 2
+    assert spent.get == 1 + connection_of(store).view().sequence + 3  # Identity, entries, checkpoint and hint.
     assert spent.list == 4
 
 
@@ -270,6 +274,39 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     connection_of(store).objects.put(key, bytes(data))
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
     assert connection_of(open_on(connection_of(store).objects.inner)).view() == connection_of(store).view()
+
+
+def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Store) -> None:
+    """OBJ-13: its batches remain; batches that no hint names are those of a writer that died."""
+    sequence = store.checkpoint()
+    connection_of(store).objects.delete([keys.checkpoint_head(0, sequence)])
+    assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    connection_of(store).objects.delete([keys.latest(0)])
+    assert store.verify().ok
+
+
+def test_unreadable_schema_is_named(store: Store) -> None:
+    """OBJ-13: an entry with valid checksums can hold a schema that no reader reads."""
+    topic = Topic("odd", "id", 1, schema="bm90IGFuIGFycm93IHNjaGVtYQ==")
+    connection_of(store).chain.submit(CreateTopic(topic))
+    assert _found(store.verify()) == [("schema_readable", "topic 'odd'")]
+
+
+def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OBJ-13: every exception of folding an entry is damage of this entry, for verify and for readers."""
+    last = connection_of(store).chain.state.sequence
+
+    def failing(state: State, event: Event) -> State:
+        raise AttributeError("no such field")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verify_chain, "evolve", failing)
+        assert ("entry_fits", keys.entry(0, 1)) in _found(store.verify())
+    with monkeypatch.context() as patch:
+        patch.setattr(tail, "evolve", failing)
+        with pytest.raises(CorruptionError, match=r"entries/\d+\.json contains an event that is invalid"):
+            open_on(connection_of(store).objects.inner)
+    assert connection_of(open_on(connection_of(store).objects.inner)).chain.state.sequence == last
 
 
 def test_a_checkpoint_without_its_batches_is_named(store: Store) -> None:

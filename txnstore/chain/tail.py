@@ -1,7 +1,7 @@
 """Reads the entries of a chain after a known state, and folds them.
 
 A name without an object is the end of the chain only if the names after it have no objects either: a missing entry
-would otherwise look like the end, and a commit would fill the gap and change history. See docs/design/0009-holes.md.
+would otherwise look like the end, and a commit would fill the gap and change history. See docs/design/0002-commit.md.
 """
 
 from __future__ import annotations
