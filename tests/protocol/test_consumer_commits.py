@@ -104,6 +104,7 @@ def test_offsets_are_given_as_in_kafka(store: Store) -> None:
         lambda consumer: consumer.end_offsets("to"),
         lambda consumer: consumer.offsets_for_times({"t": 5}),
         lambda consumer: consumer.offsets_for_times({T0: "5"}),
+        lambda consumer: consumer.offsets_for_times({T0: -1}),
         lambda consumer: consumer.offsets_for_times(5),
         lambda consumer: consumer.poll(max_records=0.5),
         lambda consumer: consumer.poll(max_records=0),

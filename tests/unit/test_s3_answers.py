@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
+from collections.abc import Iterator
+
 import pytest
 from botocore.exceptions import ClientError
 
-from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnknownOutcomeError
+from txnstore.errors import (
+    InvalidConfigError,
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+    UnknownOutcomeError,
+)
+from txnstore.storage.s3 import S3Store
 from txnstore.storage.s3_errors import Kind, from_code, map_s3_error
 
 URL = "s3://bucket/root/key"
@@ -57,3 +68,56 @@ def test_bulk_delete_is_repeated_after_a_transient_error_of_one_key(code: str) -
 
 def test_bulk_delete_forbidden_for_one_key_is_refused() -> None:
     assert type(from_code("AccessDenied", Kind.WRITE, "bucket", URL)) is StorageRefusedError
+
+
+class _Elsewhere(http.server.BaseHTTPRequestHandler):
+    """Answers every request that the bucket is elsewhere, without saying where."""
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.command)  # type: ignore[attr-defined]
+        body = b"<Error><Code>PermanentRedirect</Code><Message>elsewhere</Message></Error>"
+        self.send_response(301)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on standard error."""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[http.server.ThreadingHTTPServer]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
+        server.asked = []  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_redirect_without_a_region_is_refused_after_a_few_requests(
+    elsewhere: http.server.ThreadingHTTPServer,
+) -> None:
+    """Botocore asks for the region, is redirected again, and so on until the stack is exhausted."""
+    options = {"key": "one", "secret": "two", "endpoint_url": f"http://127.0.0.1:{elsewhere.server_port}"}
+    store = S3Store("bucket", storage_options=options)
+    for call in (lambda: store.get("a"), store.now_ms):
+        with pytest.raises(StorageRefusedError, match="the bucket is in another region"):
+            call()
+    store.close()
+    assert len(elsewhere.asked) <= 6  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("region", "region_name"), ("secret_key", "Write secret="), ("colour", "those of s3fs.S3FileSystem")],
+)
+def test_unknown_storage_option_is_named(option: str, hint: str) -> None:
+    store = S3Store("bucket", storage_options={"key": "one", "secret": "two", option: "blue"})
+    with pytest.raises(InvalidConfigError, match=f"There is no storage option '{option}' for s3://bucket") as raised:
+        store.get("a")
+    assert hint in str(raised.value)

@@ -150,12 +150,16 @@ class PartitionReader:
         return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._existing(view, partitions)}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first visible record at or after each time (milliseconds since the epoch); None if there is none."""
+        """The first visible record at or after each time (milliseconds since the epoch); None if there is none.
+
+        Raises:
+            InvalidConfigError: A time is negative, as in Kafka.
+        """
         view = self._head()
         return {
             tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
             for tp, timestamp in (
-                (TopicPartition(*check_pair(key)), check_integer(f"the time for {key}", value))
+                (TopicPartition(*check_pair(key)), check_integer(f"the time for {key}", value, 0))
                 for key, value in check_mapping("times", times).items()
             )
         }

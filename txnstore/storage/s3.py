@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -226,10 +227,42 @@ class S3Store:
             client = s3fs.S3FileSystem(**{**options, **fixed}, config_kwargs=config)
             client.retries = 1
             client.connect()
+            client.s3.meta.events.register("before-call.s3.HeadBucket", _never_redirected)
             return client
         except Exception as error:  # noqa: BLE001 - Invalid options can make s3fs raise any class.
             message = scrub(f"{type(error).__name__}: {error}", self._secrets)
+        unknown = _UNKNOWN_OPTION.search(message)
+        if unknown is not None:
+            name = unknown[1]
+            hint = f" {_MEANT[name]}" if name in _MEANT else " Its options are those of s3fs.S3FileSystem."
+            raise InvalidConfigError(f"There is no storage option {name!r} for {self.url}.{hint}")
         raise InvalidConfigError(f"Cannot create a client for {self.url}: {message}. Check storage_options.")
+
+
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '([^']*)'")
+#: What was meant by options that s3fs does not have.
+_REGION_HINT = "Write client_kwargs={'region_name': …}, or set AWS_DEFAULT_REGION."
+_MEANT = {
+    "region": _REGION_HINT,
+    "region_name": _REGION_HINT,
+    "aws_region": _REGION_HINT,
+    "endpoint": "Write endpoint_url=….",
+    "access_key": "Write key=….",
+    "aws_access_key_id": "Write key=….",
+    "secret_key": "Write secret=….",
+    "aws_secret_access_key": "Write secret=….",
+    "session_token": "Write token=….",
+    "aws_session_token": "Write token=….",
+}
+
+
+def _never_redirected(params: dict[str, Any], **_: object) -> None:
+    """Keep botocore from following a redirect of the request by which it follows redirects.
+
+    It asks for the region of a bucket by HeadBucket; a server that answers this with 301, and without a region, would
+    be asked again until the stack is exhausted.
+    """
+    params["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _unpickle(bucket: str, prefix: str, options: dict[str, Any]) -> S3Store:
