@@ -164,15 +164,17 @@ def compact(
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     if not dry_run and connection.unblock(_open_producers(view, topics)):
         view = connection.view(refresh=False)
+    failed: list[CorruptionError] = []
+    targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failed)) is not None}
     work = [
-        (found, tp, log, plan_merges(tp, log, _target(found, target_bytes), min_segments))
+        (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments))
         for found in topics
+        if found.name in targets
         for tp in _partitions(found)
         if (log := _log(view, found, tp)) is not None
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report, done = [], 0
-    failed: list[CorruptionError] = []
     for found, tp, log, plans in work:
         result = _before(tp, log)
         for plan in plans:
@@ -219,9 +221,15 @@ def _log(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
     return view.log(tp) if known is not None and known.topic_id == topic.topic_id else None
 
 
-def _target(topic: Topic, target_bytes: int | None) -> int:
-    wanted = target_bytes if target_bytes is not None else topic_writer(topic).config.segment_bytes
-    return min(wanted, MAX_TARGET_BYTES)
+def _target(topic: Topic, target_bytes: int | None, failed: list[CorruptionError]) -> int | None:
+    """The maximum size of a merged segment; None, and an error in ``failed``, for a topic that cannot be read."""
+    try:
+        config = topic_writer(topic).config
+    except CorruptionError as error:
+        _LOG.warning("topic skipped: unreadable", extra={"topic": topic.name, "error": str(error)})
+        failed.append(CorruptionError(f"topic {topic.name!r} cannot be compacted: {error}"))
+        return None
+    return min(target_bytes if target_bytes is not None else config.segment_bytes, MAX_TARGET_BYTES)
 
 
 def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:

@@ -20,7 +20,7 @@ from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, TxnStoreError
+from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
 from txnstore.read.reader import Projection, is_missing
@@ -203,7 +203,14 @@ class Taken:
                     strict=True,
                 )
             ]
-        rows = table.drop_columns(["_topic", "_partition", "_offset", "_timestamp"]).to_pylist()
+        try:
+            rows = table.drop_columns(["_topic", "_partition", "_offset", "_timestamp"]).to_pylist()
+        except (OverflowError, ValueError) as error:  # Such as a date after the year 9999, which send refuses by now.
+            msg = (
+                f"the records of {self.tp} from offset {offsets[0]} to {offsets[-1]} hold a value that Python cannot "
+                f"show ({error}): read them with scan().to_table(), or seek past them"
+            )
+            raise UnsupportedFormatError(msg) from error
         key_column = topic.key
         return [
             Record(name, partition, offset, timestamp, row[key_column] if key_column is not None else None, row)

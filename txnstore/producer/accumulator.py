@@ -31,7 +31,7 @@ from txnstore.producer.records import (
     check_size,
 )
 from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.segment.convert import normalize_batches
+from txnstore.segment.convert import copied, normalize_batches
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
 from txnstore.validation import as_integer, check_topic_name
@@ -64,11 +64,19 @@ class TopicBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of the topic's stored schema; ``first`` is the row number of the first one in the sent data."""
+    """Rows of the topic's stored schema.
+
+    Attributes:
+        buffer: The topic.
+        rows: The rows.
+        first: The row number of the first one in the sent data.
+        shared: Whether the application may change their memory.
+    """
 
     buffer: TopicBuffer
     rows: pa.Table
     first: int
+    shared: bool
 
 
 class RecordAccumulator:
@@ -165,13 +173,14 @@ class RecordAccumulator:
         """Divide the rows into pieces of at most half of the buffer."""
         buffer = self._find(topic, partition)
         most = max(1, self.buffer_bytes // 2)
+        shared = not isinstance(data, Sequence)  # Python values are copied into the table.
 
         def run() -> Iterator[Piece]:
             first = 0
             for table in normalize_batches(data, buffer.writer.schema):
                 rows = max(1, table.num_rows * most // max(1, table.nbytes))
                 for at in range(0, max(1, table.num_rows), rows):
-                    yield Piece(buffer, table.slice(at, rows), first + at)
+                    yield Piece(buffer, table.slice(at, rows), first + at, shared)
                 first += table.num_rows
 
         return run()
@@ -187,7 +196,10 @@ class RecordAccumulator:
             self._manager.check_send()
             numbers = self._partitions(buffer, table, partition)
             parts: list[TablePart] = []
-            for number, rows in split_by_partition(table, numbers, buffer.partitions):
+            split = split_by_partition(table, numbers, buffer.partitions)
+            if piece.shared and len(split) == 1:  # A split into several tables has copied them.
+                split = [(number, copied(rows)) for number, rows in split]
+            for number, rows in split:
                 parts += self._add(buffer, number, rows, _Places(numbers, number, piece.first), now)
         return parts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -14,12 +15,14 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.errors import RecordTooLargeError, SchemaMismatchError
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes
-from txnstore.segment.schema import as_milliseconds, fill_timestamps
+from txnstore.segment.schema import as_milliseconds, children, fill_timestamps
 from txnstore.validation import is_unicode
 
 #: The years 1 to 9999 in milliseconds: the range that Python, Spark and DuckDB can read. One row outside of it would
 #: make its whole topic unreadable there, and is nearly always a time in another unit.
 _MIN_TIMESTAMP, MAX_TIMESTAMP = -62_135_596_800_000, 253_402_300_799_999
+_DAY_MS = 86_400_000
+_MIN_DAY, _LIMIT_DAY = _MIN_TIMESTAMP // _DAY_MS, (MAX_TIMESTAMP + 1) // _DAY_MS
 
 
 def check_record(
@@ -273,23 +276,50 @@ def check_size(writer: TopicWriter, size: int) -> None:
 
 
 def check_rows(writer: TopicWriter, table: pa.Table) -> None:
-    """Refuse rows that are too large, and times outside the years 1 to 9999."""
+    """Refuse rows that are too large, and times and dates outside the years 1 to 9999, also in nested columns."""
     _check_row_sizes(writer, table)
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if pa.types.is_timestamp(column.type):
-            _check_times(writer.topic.name, name, column, 1000 if column.type.unit == "us" else 1)
-        elif name == writer.event_time:
-            _check_times(writer.topic.name, name, column, 1)
+        if has_times(column.type) or name == writer.event_time:
+            _check_times(writer.topic.name, name, column)
 
 
-def _check_times(topic: str, name: str, column: Any, per_ms: int) -> None:
-    ends = pc.min_max(column.cast(pa.int64())).as_py()
-    if ends["min"] is None or (_MIN_TIMESTAMP * per_ms <= ends["min"] and ends["max"] < (MAX_TIMESTAMP + 1) * per_ms):
+@lru_cache(maxsize=1024)
+def has_times(data_type: pa.DataType) -> bool:
+    """Whether values of the type are, or contain, times or dates."""
+    if pa.types.is_nested(data_type):
+        return any(map(has_times, children(data_type)))
+    return bool(pa.types.is_timestamp(data_type) or pa.types.is_date32(data_type))
+
+
+def _check_times(topic: str, name: str, column: Any) -> None:
+    if pa.types.is_nested(column.type):
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            for inner, values in _inside(chunk):
+                if has_times(values.type):
+                    _check_times(topic, f"{name}.{inner}", values)
         return
-    wrong = ends["min"] if ends["min"] < _MIN_TIMESTAMP * per_ms else ends["max"]
-    kind = "milliseconds" if column.type == pa.int64() else str(column.type)
+    if pa.types.is_date32(column.type):
+        column, low, limit, kind = column.cast(pa.int32()), _MIN_DAY, _LIMIT_DAY, "days since 1970"
+    else:
+        per_ms = 1000 if pa.types.is_timestamp(column.type) and column.type.unit == "us" else 1
+        kind = "milliseconds" if column.type == pa.int64() else str(column.type)
+        column, low, limit = column.cast(pa.int64()), _MIN_TIMESTAMP * per_ms, (MAX_TIMESTAMP + 1) * per_ms
+    ends = pc.min_max(column).as_py()
+    if ends["min"] is None or (low <= ends["min"] and ends["max"] < limit):
+        return
+    wrong = ends["min"] if ends["min"] < low else ends["max"]
     msg = f"column {name!r} of topic {topic!r} holds a time outside the years 1 to 9999: {wrong} as {kind}"
     raise SchemaMismatchError(msg)
+
+
+def _inside(array: Any) -> list[tuple[str, Any]]:
+    """The values inside of a nested array, without those of null rows, by the name of the field."""
+    if pa.types.is_struct(array.type):
+        return list(zip([field.name for field in array.type], array.flatten(), strict=True))
+    if not pa.types.is_map(array.type):
+        return [("item", array.flatten())]
+    first, limit = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return [("key", array.keys.slice(first, limit - first)), ("value", array.items.slice(first, limit - first))]
 
 
 def _check_row_sizes(writer: TopicWriter, table: pa.Table) -> None:

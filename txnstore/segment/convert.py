@@ -65,6 +65,20 @@ def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Tab
         )
 
 
+def copied(table: pa.Table) -> pa.Table:
+    """A copy of the rows in memory of its own.
+
+    Arrow shares memory with pandas, numpy and other libraries, whose owner may change it while the rows wait for their
+    upload; whether memory is immutable cannot be seen.
+    """
+    # Concatenation is the copy that leaves out what is outside of a slice, also inside of nested columns.
+    columns = [
+        pa.chunked_array([pa.concat_arrays([chunk]) for chunk in column.chunks], column.type)
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
 def conform(table: pa.Table, schema: pa.Schema | None, columns: Sequence[str] | None = None) -> pa.Table:
     """Convert rows of an older schema of the topic to this schema, for reading.
 
