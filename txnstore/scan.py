@@ -85,7 +85,7 @@ class Scan:
         if filter is not None:
             names = _with_filtered(Projection(self.topic).schema, self._projection.columns, filter)
             self._reading = Projection(self.topic, names)
-        warn_blocked(connection, self.blocked)
+        warn_blocked(connection, self.blocked())
 
     def _check_bounds(self) -> None:
         for tp in self._partitions:
@@ -99,7 +99,6 @@ class Scan:
         """The Arrow schema of the results, also without rows."""
         return self._projection.schema
 
-    @property
     def blocked(self) -> tuple[BlockedPartition, ...]:
         """The partitions in which the scan leaves out committed records, because they wait for an open transaction.
 

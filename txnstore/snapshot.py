@@ -32,7 +32,6 @@ class Snapshot:
         """When its newest entry was written, in milliseconds since the epoch."""
         return self.view.timestamp
 
-    @property
     def blocked(self) -> tuple[BlockedPartition, ...]:
         """The partitions with committed records that ``read_committed`` does not show in this snapshot, by name.
 

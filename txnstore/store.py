@@ -121,7 +121,7 @@ class Store(Operations):
         """A consistent view of all topics, pinned now. One GET for each chain.
 
         Transactions past their timeout that hold back committed records are aborted first, one PUT each, unless the
-        store is read_only. :attr:`Snapshot.blocked` shows the records that other open transactions hold back.
+        store is read_only. :meth:`Snapshot.blocked` shows the records that other open transactions hold back.
         """
         return self._connection.snapshot()
 

@@ -61,7 +61,7 @@ def expired(cli: Cli) -> Cli:
     _killed(cli.url, 0.001)
     _send(cli)
     with txnstore.open(cli.url, read_only=True) as store:
-        (found,) = store.snapshot().blocked
+        (found,) = store.snapshot().blocked()
     while found.expires_at is None or wall_clock_ms() <= found.expires_at:
         pass
     return cli

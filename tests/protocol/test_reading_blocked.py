@@ -86,7 +86,7 @@ def test_lso_19_every_reader_ends_an_expired_transaction_that_hides_records(
     assert read(store) == [], "the timeout is not over yet"
     clock.advance(1)
     assert read(store) == WAITING
-    assert store.snapshot().blocked == ()
+    assert store.snapshot().blocked() == ()
     assert store.transaction("dead").state.name == "COMPLETE_ABORT"
     assert check_view(connection_of(store).view()) == []
 
@@ -150,7 +150,7 @@ def test_given_snapshot_stays_as_it_is(one: Store, clock: ManualClock) -> None:
     clock.advance(LATER_MS)
     assert one.scan("t", snapshot=snapshot).to_table().num_rows == 0
     assert one.sql("select * from t", snapshot=snapshot).fetchall() == []
-    assert [part.records for part in snapshot.blocked] == [40]
+    assert [part.records for part in snapshot.blocked()] == [40]
 
 
 def test_scan_goes_on_if_the_transaction_cannot_be_ended(clock: ManualClock) -> None:
@@ -181,18 +181,18 @@ def test_snapshot_tells_what_waits_behind_whom(store: Store, clock: ManualClock)
     append(store, "waits", "waits")
     expected = BlockedPartition(T0, 1, 3, first.producer_id, "first", began, began + TIMEOUT_MS)
     snapshot = store.snapshot()
-    assert snapshot.blocked == (expected,)
-    assert store.scan("t").blocked == (expected,)
-    assert store.scan("t", start={0: 3}).blocked[0].records == 2, "without the one at offset 2"
-    assert store.scan("t", end={0: 3}).blocked[0].records == 1
-    assert store.scan("t", partitions=[1]).blocked == ()
-    assert store.scan("t", "read_uncommitted").blocked == ()
+    assert snapshot.blocked() == (expected,)
+    assert store.scan("t").blocked() == (expected,)
+    assert store.scan("t", start={0: 3}).blocked()[0].records == 2, "without the one at offset 2"
+    assert store.scan("t", end={0: 3}).blocked()[0].records == 1
+    assert store.scan("t", partitions=[1]).blocked() == ()
+    assert store.scan("t", "read_uncommitted").blocked() == ()
     first.commit_transaction()
-    (left,) = store.snapshot().blocked
+    (left,) = store.snapshot().blocked()
     assert (left.records, left.transactional_id) == (2, "second")
     second.abort_transaction()
-    assert store.snapshot().blocked == ()
-    assert snapshot.blocked == (expected,), "a snapshot is pinned"
+    assert store.snapshot().blocked() == ()
+    assert snapshot.blocked() == (expected,), "a snapshot is pinned"
 
 
 def test_prepared_transaction_has_no_end_of_its_own(store: Store, clock: ManualClock) -> None:
@@ -202,7 +202,7 @@ def test_prepared_transaction_has_no_end_of_its_own(store: Store, clock: ManualC
     clock.advance(100 * LATER_MS)
     with pytest.warns(BlockedReadWarning, match="prepared transaction of 'prepared'.* external coordinator"):
         assert scanned(store) == []
-    (part,) = store.snapshot().blocked
+    (part,) = store.snapshot().blocked()
     assert (part.prepared, part.expires_at) == (True, None)
 
 
@@ -272,7 +272,7 @@ def test_open_transaction_that_hides_nothing_is_no_cause(one: Store) -> None:
 
 
 def test_snapshot_of_an_empty_store_blocks_nothing() -> None:
-    assert Snapshot(connection_of(create_on(MemoryStore())).view()).blocked == ()
+    assert Snapshot(connection_of(create_on(MemoryStore())).view()).blocked() == ()
 
 
 def test_reader_checks_the_storage_before_its_first_write_only(clock: ManualClock) -> None:
@@ -300,4 +300,4 @@ def test_reader_checks_the_storage_before_its_first_write_only(clock: ManualCloc
         assert reader.unblocked(view) is view
     assert set(refused) == {"_probe"}, "the chain was not written to"
     with open_to_read(FaultStore(inner)) as reader:
-        assert reader.snapshot().blocked == ()
+        assert reader.snapshot().blocked() == ()

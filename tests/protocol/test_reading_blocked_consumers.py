@@ -49,18 +49,18 @@ def test_empty_poll_tells_what_it_waits_for(store: Store, clock: ManualClock) ->
     append(store, "seen", tp=T1)
     consumer = another_process(store, clock).consumer(["t"])
     assert warned(consumer.poll) == [], "it has found something"
-    assert [(part.tp, part.records) for part in consumer.blocked] == [(T0, 40)]
+    assert [(part.tp, part.records) for part in consumer.blocked()] == [(T0, 40)]
     (found,) = warned(consumer.poll)
     assert "40 committed records of t-0" in str(found.message)
     assert warned(consumer.poll) == []
-    (part,) = consumer.blocked
+    (part,) = consumer.blocked()
     assert (part.transactional_id, part.since, part.expires_at) == ("dead", began, began + TIMEOUT_MS)
     assert (consumer.lag()[T0], consumer.end_offsets()[T0]) == (0, 0), "both end at the LSO"
     consumer.seek(T0, 11)
     consumer.poll()
-    assert consumer.blocked[0].records == 30, "those after its position"
+    assert consumer.blocked()[0].records == 30, "those after its position"
     consumer.assign([T1])
-    assert consumer.blocked == ()
+    assert consumer.blocked() == ()
 
 
 def test_consumer_that_may_not_write_tells_who_does(store: Store, clock: ManualClock) -> None:
@@ -77,7 +77,7 @@ def test_uncommitted_reader_waits_for_nothing(store: Store, clock: ManualClock) 
     consumer = another_process(store, clock).consumer(["t"], isolation="read_uncommitted")
     assert len(consumer.poll()) == 41
     assert warned(consumer.poll) == []
-    assert consumer.blocked == ()
+    assert consumer.blocked() == ()
 
 
 def test_ends_are_those_without_expired_transactions(one: Store, clock: ManualClock) -> None:

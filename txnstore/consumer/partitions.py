@@ -180,7 +180,6 @@ class PartitionReader:
         end = read_limit(view.find_partition(part.tp), self.isolation)
         return max(0, end - self._positions.locate(view, part).position)
 
-    @property
     def blocked(self) -> tuple[BlockedPartition, ...]:
         """The assigned partitions in which committed records wait for an open transaction, as of the last request.
 
