@@ -43,9 +43,6 @@ class SimulatedLock:
             if self._waiting:
                 self._scheduler.wake(self._waiting.popleft())
 
-    def _is_owned(self) -> bool:
-        return self._held > 0 and self._owner is self._scheduler.current
-
     def locked(self) -> bool:
         """Whether it is held."""
         return self._held > 0
