@@ -8,6 +8,7 @@ from tests.mutants.of_chains import MANY_CHAINS
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_groups import GROUPS
+from tests.mutants.of_heads import HEADS
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_time import TIME
 from txnstore.chain import state_document
@@ -315,4 +316,4 @@ ONE_CHAIN = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *TIME, *PRODUCER)
+MUTANTS = (*ONE_CHAIN, *HEADS, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *TIME, *PRODUCER)

@@ -1,0 +1,69 @@
+"""Faults in finding the head of a chain, in deciding its next entry, and in what follows from it."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain.log import Chain
+from txnstore.chain.saver import Saver
+from txnstore.chain.tail import Tail
+from txnstore.storage.base import Claim
+from txnstore.storage.local_root import RootFolder
+
+HEADS = (
+    Mutant(
+        "the first name without an entry is the end of a chain",
+        Tail._missing,
+        "if sure and len(window) < ABSENT and not any(found):",
+        "if False:",
+        test="protocol/test_chain_holes.py::test_missing_entry_is_named_by_open",
+    ),
+    Mutant(
+        "a head that was read long ago is trusted",
+        Chain._is_stale,
+        "abs(now - self._looked_at) > _TRUST_MS",
+        "False",
+        test="protocol/test_chain_holes.py::test_missing_entry_after_the_known_head_is_named",
+    ),
+    Mutant(
+        "a chain that lost its beginning is empty",
+        Chain.load,
+        "self.state.sequence < self._checkpoint_every:",
+        "False:",
+        test="protocol/test_chain_holes.py::test_chain_that_lost_its_beginning_is_not_empty",
+    ),
+    Mutant(
+        "a refused repetition decides an interrupted create",
+        Claim.settle,
+        "if refused_so_far:",
+        "if True:",
+        test="protocol/test_chain_undecided.py::test_undecided_slot_gets_no_other_bytes",
+    ),
+    Mutant(
+        "a command that was never offered has an unknown outcome",
+        Chain._error_of,
+        "if attempt is not None and waiter.command in attempt.commands:",
+        "if attempt is not None:",
+        test="protocol/test_chain_undecided.py::test_only_commands_of_the_undecided_entry_have_an_unknown_outcome",
+    ),
+    Mutant(
+        "a commit puts an older state over that of a reader",
+        Chain._publish,
+        "if state.sequence > self.state.sequence:",
+        "if True:",
+        test="protocol/test_chain_undecided.py::test_reader_may_see_an_entry_before_its_own_process_is_told",
+    ),
+    Mutant(
+        "an error of a checkpoint that is not the storage's fails the commit",
+        Saver._save_all,
+        "except Exception as error:",
+        "except OSError as error:",
+        test="protocol/test_chain_checkpoints.py::test_any_failure_of_a_checkpoint_leaves_the_commit_alone",
+    ),
+    Mutant(
+        "a folder that was created again is the old one",
+        RootFolder.check,
+        "if os.path.samestat(os.fstat(known), Path(self.path).stat()):",
+        "if Path(self.path).stat():",
+        test="protocol/test_vanished_stores.py::test_commit_into_a_store_that_was_created_again_fails",
+    ),
+)
