@@ -166,3 +166,25 @@ def test_the_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
     told = capsys.readouterr().out
     assert "records: 100000" in told
     assert "sum of amounts: 2450000" in told
+
+
+@pytest.mark.parametrize("name", ["100%25 of it", "a b%"])
+def test_folder_with_a_percent_sign_is_read_natively(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    with txnstore.create(tmp_path / name) as store:
+        store.create_topic("typed", schema=SCHEMA, key="id", timestamp="at")
+        commit(store, 0, 8)
+        assert same(spark, store) == 8
+
+
+def test_column_with_a_comma_is_read_by_both(spark: SparkSession, tmp_path: Path) -> None:
+    with txnstore.create(tmp_path / "store") as store:
+        store.create_topic("typed", schema=pa.schema([("a,b", pa.int64()), ("[c", pa.int64())]))
+        with store.producer() as producer:
+            producer.send_table("typed", [{"a,b": 1, "[c": 2}]).result()
+        assert same(spark, store) == 1
+        store.alter_topic("typed", config={"segment.format": "arrow"})
+        with store.producer() as producer:
+            producer.send_table("typed", [{"a,b": 3, "[c": 4}]).result()
+        fallen_back = read(spark, store.url, "typed")
+        assert not is_native(fallen_back)
+        assert sorted(row["a,b"] for row in fallen_back.collect()) == [1, 3]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.visibility import Slice
@@ -105,7 +106,7 @@ def _root(spark: SparkSession, location: Location) -> str | None:
     if set(location.url) & set("*?[]{}\\"):
         return None  # Spark would interpret the path as a glob pattern.
     if location.url.startswith("file://"):
-        return location.url
+        return unquote(location.url)  # A path of Hadoop is not percent-encoded.
     if location.url.startswith("s3://") and not location.storage_options and _has_s3a(spark):
         return "s3a://" + location.url.removeprefix("s3://")
     return None
