@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import importlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from enum import Enum
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic  # noqa: TID251 - a caller waits in real time
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from txnstore.errors import ReentrantCallError
@@ -237,6 +240,28 @@ def in_thread(call: Callable[[], T], name: str = "txnstore-call") -> T:
     task = Task(call)
     start(task.run, name)
     return task.result()
+
+
+def load(name: str) -> None:
+    """Import a module in another thread, unless it is imported; does nothing if it is not installed.
+
+    An interrupt in the middle of an ``import`` leaves Python's import lock acquired: every later import waits forever.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        return
+    place = (os.getpid(), name)
+    task = _loads.get(place) or _loads.setdefault(place, Task(partial(importlib.import_module, name)))
+    if not task.done():
+        try:
+            start(task.run, "txnstore-import")
+        except RuntimeError:
+            task.run()
+        task.wait()
+
+
+#: The imports of :func:`load`, by process and name.
+_loads: dict[tuple[int, str], Task[ModuleType]] = {}
 
 
 class Workers(Executor):

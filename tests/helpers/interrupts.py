@@ -30,7 +30,8 @@ def places(*functions: object) -> frozenset[CodeType]:
 class Interrupter:
     """Interrupts the calling thread before the ``n``-th line that it runs in ``functions`` (see :func:`places`).
 
-    Lines with ``with`` are no places: they are seen once more when the block has ended, where no signal can come.
+    Lines with ``with`` are no places: they are seen once more when the block has ended, where no signal can come. Nor
+    are those with ``try``: Python looks for signals after calls and jumps, and there is none before such a line ends.
     """
 
     def __init__(self, functions: Iterable[CodeType], n: int) -> None:
@@ -55,7 +56,7 @@ class Interrupter:
             return None if event == "call" else self._trace
         self.entered.add(frame.f_code)
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not line.startswith("with "):
+        if event == "line" and not line.startswith(("with ", "try:")):
             self._left -= 1
             if self._left == 0:
                 sys.settrace(None)

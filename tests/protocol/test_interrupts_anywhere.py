@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -243,6 +244,38 @@ def test_offsets_sent_after_interrupted_flush_are_committed() -> None:
             return interrupted
 
     assert len(list(everywhere(places(Sender._submit, Session.advance), attempt))) > 5
+
+
+CLOSING = places(
+    Producer.close, Sender.close, Sender._give_up, Sender._drop, Session.close, RecordAccumulator.abandon,
+    Outcomes.fail_and_forget, Outcomes.fail, Outcomes.tell, Batch.fail, Sender._flush,
+)  # fmt: skip
+
+
+def test_close_interrupted_anywhere_can_be_repeated_and_settles_all_records() -> None:
+    """A future that is never settled would make its reader wait forever."""
+
+    def attempt(interrupter: Interrupter) -> bool:
+        with new_store() as store:
+            producer = store.producer(linger=None)
+            futures = [producer.send("t", b"%d" % number, partition=number % 2) for number in range(4)]
+            interrupted = interrupter.run(producer.close)
+            with suppress(TxnStoreError):
+                producer.close()
+            assert all(future.done() for future in futures)
+            stored = {b"%d" % number for number, future in enumerate(futures) if future.exception(0) is None}
+            unknown = {
+                b"%d" % number
+                for number, future in enumerate(futures)
+                if isinstance(future.exception(0), UnknownOutcomeError)
+            }
+            found = values(store)
+            assert stored <= set(found) <= stored | unknown
+            assert len(found) == len(set(found))
+            assert interrupted or len(stored) == 4
+            return interrupted
+
+    assert len(list(everywhere(CLOSING - places(Outcomes.fail, Batch.fail), attempt))) > 10
 
 
 def test_an_unknown_place_is_refused() -> None:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -22,7 +23,7 @@ from txnstore.errors import ReentrantCallError
 from txnstore.runtime import Runtime
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.threads import ForkLock, Task, Workers, in_thread, start
+from txnstore.threads import ForkLock, Task, Workers, in_thread, load, start
 
 GUARD = 120.0  # Seconds: against hangs, no verdict.
 
@@ -200,6 +201,16 @@ def test_call_in_another_thread_returns_or_raises_there() -> None:
     assert in_thread(threading.get_ident) != threading.get_ident()
     with pytest.raises(LookupError):
         in_thread(fail)
+
+
+def test_load_imports_in_another_thread_and_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt in the middle of an import would leave Python's import lock acquired."""
+    (tmp_path / "loaded_by_a_test.py").write_text("import threading; thread = threading.current_thread().name")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        load("loaded_by_a_test")
+        assert sys.modules["loaded_by_a_test"].thread == "txnstore-import"
+    load("a_module_that_is_not_installed")
 
 
 # Interrupts -----------------------------------------------------------------------------------------------------------

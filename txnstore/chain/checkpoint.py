@@ -24,6 +24,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
+from txnstore.threads import load
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ def _encode_batches(state: State) -> bytes:
                 columns[name].append(getattr(batch, name))
             for name in _SEGMENT_FIELDS:
                 columns[name].append(getattr(batch.segment, name))
+    load("pandas")  # pa.table imports it, if it is installed.
     sink = io.BytesIO()
     pq.write_table(pa.table(columns, schema=_SCHEMA), sink, compression="zstd")
     return sink.getvalue()

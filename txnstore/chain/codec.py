@@ -73,6 +73,8 @@ def encode(document: Stored) -> bytes:
         body = document.model_dump_json(warnings=False).encode()
         type(document).model_validate_json(body)
     except (PydanticSerializationError, UnicodeEncodeError, ValidationError) as error:
+        if "KeyboardInterrupt" in str(error):  # Pydantic reports an interrupt of a serializer as an error of its own.
+            raise KeyboardInterrupt from error
         msg = f"cannot write a value of a wrong type: {error}"
         raise InvalidConfigError(msg) from error
     return _sealed(body)

@@ -324,7 +324,9 @@ class Producer:
         Raises:
             TxnStoreError: A flush or abort failed, or records failed in the background before; the producer is closed.
         """
-        if self._manager.state is not State.CLOSED and not self._manager.forked:
+        if self._sender.closed:
+            self._sender.outcomes.tell()  # An interrupt may have kept the first close from it.
+        elif not self._manager.forked:
             self._sender.close()
 
     def __enter__(self) -> Self:

@@ -16,6 +16,7 @@ from txnstore.errors import RecordTooLargeError, SchemaMismatchError
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import as_milliseconds, children, fill_timestamps
+from txnstore.threads import load
 from txnstore.validation import is_unicode
 
 #: The years 1 to 9999 in milliseconds: the range that Python, Spark and DuckDB can read. One row outside of it would
@@ -180,6 +181,7 @@ class RowFormat:
         """Rows that :meth:`check` returned as tuples, as a table of the stored schema."""
         stored = self._writer.stored
         columns = zip(*rows, strict=True)
+        load("pandas")  # pa.array imports it, if it is installed.
         arrays = [pa.array(values, field.type) for field, values in zip(stored, columns, strict=True)]
         return pa.Table.from_arrays(arrays, schema=stored)
 

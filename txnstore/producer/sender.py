@@ -52,7 +52,7 @@ class Sender:
         self.accumulator = RecordAccumulator(connection, manager, self, batch_bytes, buffer_bytes)
         self.outcomes = Outcomes(manager, self.accumulator)
         self.uploader = Uploader(connection, self.accumulator, delivery_timeout)
-        self.linger = Linger(self, linger)
+        self.linger, self.closed = Linger(self, linger), False
 
     def _uploaded(self, *, crowd_only: bool = False) -> list[Upload]:
         """The uploaded batches in the order of their seals. Waits for all, or (``crowd_only``) until there is room.
@@ -325,8 +325,7 @@ class Sender:
 
         After an interrupt the rest stays in the accumulator, for the next call to drop.
         """
-        uploads = self.accumulator.abandon()
-        for upload in uploads:
+        for upload in (uploads := self.accumulator.abandon()):
             upload.wait()
         self.outcomes.fail_and_forget(uploads, error)
 
@@ -386,6 +385,7 @@ class Sender:
                     manager.close()
                     self._give_up()
                     self.outcomes.failed.clear()
+                    self.closed = True  # After an interrupt before, the next close goes on.
         finally:
             self.outcomes.tell()
         manager.report()

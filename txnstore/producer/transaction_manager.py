@@ -340,7 +340,7 @@ class TransactionManager:
             return True
 
     def close(self) -> None:
-        """Refuse all further calls."""
+        """Refuse all further calls. Can be repeated after an interrupt."""
         with self.lock.own:
             self._move(Event.CLOSE)
 

@@ -12,6 +12,7 @@ import pyarrow.types as pt
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.casts import cast_column
 from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, stored_schema
+from txnstore.threads import load
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -165,6 +166,7 @@ def _array(values: Any, field: pa.Field) -> Any:
 
     A cast to the field's type follows: ``pa.array([1.5], pa.int64())`` would silently truncate the fraction.
     """
+    load("pandas")  # pa.array imports it, if it is installed.
     pandas = not isinstance(values, list)
     try:
         if field.type == HEADERS or pt.is_map(field.type):

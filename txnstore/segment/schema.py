@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.errors import SchemaMismatchError
+from txnstore.threads import load
 
 #: Kafka's resolution of time.
 TIMESTAMP = pa.timestamp("ms", "UTC")
@@ -85,6 +86,7 @@ def records_to_table(records: Sequence[RecordTuple], now_ms: int) -> pa.Table:
         return RECORD_SCHEMA.empty_table()
     keys, values, headers, timestamps = zip(*records, strict=True)
     moments = [now_ms if timestamp is None else timestamp for timestamp in timestamps]
+    load("pandas")  # pa.array imports it, if it is installed.
     columns = []
     for field, column in zip(RECORD_SCHEMA, (keys, values, headers, moments), strict=True):
         if column.count(None) == len(column):

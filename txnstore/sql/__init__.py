@@ -31,6 +31,7 @@ from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import parse_isolation
 from txnstore.snapshot import Snapshot
 from txnstore.sql.access import Access, access_to
+from txnstore.sql.interrupts import interrupts_raised
 from txnstore.sql.statements import check_text, names_in, parse
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
 
 
+@interrupts_raised()
 def connect(
     connection: Connection,
     isolation: str = "read_committed",
@@ -72,6 +74,7 @@ def connect(
     return open_session(connection, level, _snapshot(connection, snapshot, level), access)
 
 
+@interrupts_raised()
 def query(
     connection: Connection,
     sql: str,
@@ -137,6 +140,7 @@ def _query_alone(
         return database.sql(sql, params=params)
 
 
+@interrupts_raised()
 def read_table(
     connection: Connection,
     sql: str,
@@ -182,6 +186,7 @@ def _table(relation: duckdb.DuckDBPyRelation | None) -> pa.Table:
     return pa.table({}) if relation is None else relation.to_arrow_table()
 
 
+@interrupts_raised()
 def refresh(connection: Connection, database: duckdb.DuckDBPyConnection) -> Snapshot:
     """Moves all views of a connection to the current state, in one transaction.
 

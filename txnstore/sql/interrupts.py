@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from txnstore.threads import Task, start
+from txnstore.threads import Task, load, start
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -23,4 +24,26 @@ def interruptible(connection: DuckDBPyConnection, call: Callable[[], R]) -> R:
         while not task.cancel() and not task.done():  # An interrupt before the query has begun is lost.
             connection.interrupt()
             task.wait(0.05)
+        raise
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the ``KeyboardInterrupt`` that an error of DuckDB stands for; return if it is another error."""
+    import duckdb
+
+    text = str(error)
+    if isinstance(error, duckdb.InterruptException) or text == "Query interrupted" or "KeyboardInterrupt" in text:
+        raise KeyboardInterrupt from error
+
+
+@contextmanager
+def interrupts_raised() -> Iterator[None]:
+    """Raise ``KeyboardInterrupt`` after Ctrl-C in the block, whatever DuckDB raises for it."""
+    load("duckdb")
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, RuntimeError) as error:
+        raise_interrupt(error)
         raise

@@ -29,6 +29,7 @@ from txnstore.core.view import View
 from txnstore.sql.access import PROTOCOL, Access, open_database
 from txnstore.sql.content import ContentCache
 from txnstore.sql.filesystem import SegmentFileSystem, TableFile
+from txnstore.sql.interrupts import raise_interrupt
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
 from txnstore.sql.statements import is_plain, names_in, parse
 from txnstore.sql.types import literal, quote
@@ -106,7 +107,8 @@ class Kept:
                 if not is_plain(query, parse(cursor, query)):
                     return None
                 database.prepare(cursor, connection, names_in(query), isolation, view)
-            except duckdb.Error:
+            except duckdb.Error as error:
+                raise_interrupt(error)
                 return None
             return cursor
 
