@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txnstore.runtime import LATEST_MS
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -216,7 +218,7 @@ def instant(milliseconds: int | None) -> str | None:
     """A time in milliseconds since the epoch as ISO 8601 in UTC."""
     if milliseconds is None:
         return None
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    moment = datetime.fromtimestamp(min(milliseconds, LATEST_MS) / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -20,6 +20,10 @@ _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
 _WORKERS = 16
 
 
+#: The last millisecond of the year 9999: no database and no language that reads a store shows a later time.
+LATEST_MS = 253_402_300_799_999
+
+
 def wall_clock_ms() -> int:
     """The wall clock of this machine, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

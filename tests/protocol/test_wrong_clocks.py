@@ -17,6 +17,7 @@ from txnstore.core.routing import chain_of_group
 from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import GroupNotEmptyError
 from txnstore.runtime import Runtime
+from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
 
@@ -254,3 +255,29 @@ def test_a_vacuum_measures_the_grace_period_on_the_storage(store: Store, clock: 
     touch_all(right(store, clock))
     clock.advance(1)
     assert len(right(store, clock).vacuum(expire=False).deleted) == 4
+
+
+@pytest.mark.parametrize("written", [True, False], ids=["by-this-version", "in-an-entry"])
+def test_a_time_after_the_year_9999_breaks_no_query(store: Store, clock: ManualClock, *, written: bool) -> None:
+    """No database shows such a time; an entry of another writer may have it."""
+    far = wrong(store, clock, 10**18)
+    if not written:
+        for chain in connection_of(far).chains:
+            chain.now = lambda: 10**18  # type: ignore[method-assign]
+    with far.producer("p").transaction() as txn:
+        txn.send("t", b"1", partition=0, timestamp=5)
+    touch_all(far)
+    reader = right(store, clock)
+    assert len(reader.sql("SELECT * FROM t").fetchall()) == 1
+    for view in ("snapshot", "batches", "producers", "transactions", "entries", "partitions"):
+        reader.sql(f"SELECT * FROM txn.{view}").fetchall()
+    reader.close()
+
+
+def test_finished_background_work_is_not_kept(clock: ManualClock) -> None:
+    store = process(MemoryStore(clock=clock), clock, chains=3)
+    store.create_topic("t", partitions=PARTITIONS)
+    for number in range(20):
+        with store.producer(f"id-{number}").transaction() as txn:
+            txn.send("t", b"1", partition=number % PARTITIONS)
+    assert connection_of(store).coordinator.endings._running == {}

@@ -35,7 +35,7 @@ from txnstore.errors import (
     StoreError,
     UnknownOutcomeError,
 )
-from txnstore.runtime import Runtime
+from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import Claim, ObjectStore
 
 #: The process that commits an entry whose number is a multiple of this one writes a checkpoint.
@@ -205,7 +205,7 @@ class Chain:
         the clocks of their writers differ. A clock that is behind continues from there by 1 ms per entry, so that the
         times of entries still tell them apart, however long the clock stays behind.
         """
-        now, known = self._runtime.clock(), max([chain.state.timestamp for chain in self._siblings])
+        now, known = min(self._runtime.clock(), LATEST_MS), max([chain.state.timestamp for chain in self._siblings])
         return now if now >= known else known + 1
 
     def submit(self, command: Command) -> Any:

@@ -88,6 +88,13 @@ class Endings:
         running = self._background().submit(_quietly, transactional_id, work)
         with self._lock.own:
             self._running[transactional_id or ""] = running, work
+        running.add_done_callback(partial(self._forget, transactional_id or ""))
+
+    def _forget(self, name: str, done: Future[None]) -> None:
+        """Drop work that is done, unless a later one has taken its place: one is kept per running transaction."""
+        with self._lock.own:
+            if name in self._running and self._running[name][0] is done:
+                del self._running[name]
 
     def wait_for(self, transactional_id: str | None) -> None:
         """Wait for the background work of this process on a transactional id, if there is any.

@@ -20,6 +20,7 @@ from txnstore.core.view import View
 from txnstore.errors import CorruptionError
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.segment.schema_text import schema_from_text
+from txnstore.sql.types import shown_ms
 from txnstore.sql.views import view_names
 from txnstore.threads import load
 
@@ -168,7 +169,12 @@ def from_rows(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
     """Convert rows, each a tuple in the order of the schema, to a table."""
     load("pandas")  # pa.array imports it, if it is installed.
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    arrays = [
+        pa.array([value if value is None else shown_ms(value) for value in column], field.type)
+        if field.type == TIMESTAMP
+        else pa.array(column, field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

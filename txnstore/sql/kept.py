@@ -32,7 +32,7 @@ from txnstore.sql.filesystem import SegmentFileSystem, TableFile
 from txnstore.sql.interrupts import raise_interrupt
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
 from txnstore.sql.statements import is_plain, names_in, parse
-from txnstore.sql.types import literal, quote
+from txnstore.sql.types import literal, quote, shown_ms
 from txnstore.sql.views import read_parquet_from, view_names
 from txnstore.threads import ForkLock
 
@@ -260,7 +260,8 @@ def _shown(number: int, view: View, isolation: Isolation) -> str:
     """The value of the variable that selects the state that ``txn`` shows."""
     heads = [chain.sequence for chain in view.states]
     return (
-        f"{{'path': 'state/{number}', 'sequence': {view.sequence}::BIGINT, 'timestamp': {view.timestamp}::BIGINT, "
+        f"{{'path': 'state/{number}', 'sequence': {view.sequence}::BIGINT, "
+        f"'timestamp': {shown_ms(view.timestamp)}::BIGINT, "
         f"'isolation': {literal(isolation)}, 'heads': {heads}::BIGINT[]}}"
     )
 

@@ -16,7 +16,7 @@ from txnstore.snapshot import Snapshot
 from txnstore.sql.access import PROTOCOL, Access, lock, open_database
 from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
-from txnstore.sql.types import literal, quote
+from txnstore.sql.types import literal, quote, shown_ms
 from txnstore.sql.views import read_parquet, view_names
 from txnstore.threads import ForkLock
 
@@ -139,7 +139,8 @@ class Session:
             plan.tables[path] = files[name]
             plan.views[f"txn.{name}"] = f"SELECT * FROM {read_parquet([f'{PROTOCOL}://{path}'], schema)}"
         plan.views["txn.snapshot"] = (
-            f"SELECT {view.sequence}::BIGINT AS sequence, make_timestamptz({view.timestamp * 1000}) AS timestamp, "
+            f"SELECT {view.sequence}::BIGINT AS sequence, "
+            f"make_timestamptz({shown_ms(view.timestamp) * 1000}) AS timestamp, "
             f"{literal(self.isolation)} AS isolation, {self.number}::BIGINT AS session, "
             f"{[chain.sequence for chain in view.states]}::BIGINT[] AS heads"
         )

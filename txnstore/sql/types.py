@@ -7,6 +7,13 @@ import pyarrow.types as pt
 
 from txnstore.catalog.schemas import MAX_DEPTH
 from txnstore.errors import UnsupportedFormatError
+from txnstore.runtime import LATEST_MS
+
+
+def shown_ms(milliseconds: int) -> int:
+    """A time as SQL shows it: a time after the year 9999, from a clock that was wrong, is shown as its end."""
+    return max(-LATEST_MS, min(milliseconds, LATEST_MS))
+
 
 _PLAIN = {
     pa.bool_(): "BOOLEAN",

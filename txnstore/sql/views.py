@@ -29,7 +29,7 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.read.reader import Projection
 from txnstore.segment.schema import OFFSET_FIELD, PARTITION_FIELD, RESERVED_FIELDS, TIMESTAMP_FIELD, TOPIC_FIELD
-from txnstore.sql.types import duckdb_type, literal, quote
+from txnstore.sql.types import duckdb_type, literal, quote, shown_ms
 
 #: Returns the path or URL at which DuckDB reads a segment.
 Locate = Callable[[TopicPartition, Segment], str]
@@ -232,7 +232,7 @@ class _Branch:
         return self._lookup(values) if self._by_name else f"({self._lookup(values)} + 0 * file_row_number)"
 
     def _instants(self, milliseconds: Sequence[int]) -> str:
-        return f"make_timestamptz({self._per_file([value * 1000 for value in milliseconds])})"
+        return f"make_timestamptz({self._per_file([shown_ms(value) * 1000 for value in milliseconds])})"
 
 
 def _inner_name(name: str) -> str:
