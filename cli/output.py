@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from txnstore.runtime import LATEST_MS
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
     from txnstore.core.blocked import BlockedPartition
@@ -37,6 +37,7 @@ class Output:
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
         self._bar: Progress | None = None
+        self._printed = False
 
     # Data -------------------------------------------------------------------------------------------------------------
 
@@ -60,36 +61,41 @@ class Output:
             for row in rows:
                 self.line(to_json(row))
             return
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
+        from txnstore.cli.tables import Column, layout
 
         found = list(rows)
         if not found:
             if empty:
                 self.note(empty)
             return
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            number = any(_is_number(row.get(column)) for row in found)
-            title = Text(column if verbatim else column.replace("_", " "))
-            table.add_column(title, justify="right" if number else "left", overflow="fold")
-        for row in found:
-            table.add_row(*(Text(display(row.get(column))) for column in columns))
-        self._stdout().print(table)
+        shown = [
+            Column(
+                title=column if verbatim else column.replace("_", " "),
+                cells=[display(row.get(column)) for row in found],
+                number=any(_is_number(row.get(column)) for row in found),
+            )
+            for column in columns
+        ]
+        self._lines(layout(shown, _width(), drop_empty=not verbatim))
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Print one result: a line with name and value per member, or one JSON object."""
         if self.as_json:
             self.line(to_json(values))
             return
-        width = max(map(len, values), default=0)
-        for name, value in values.items():
-            self.line(f"{name.replace('_', ' '):<{width}}  {display(value)}".rstrip())
+        from txnstore.cli.tables import block
+
+        self._lines(block({name.replace("_", " "): display(value) for name, value in values.items()}, _width()))
 
     def result(self, text: str, **values: Any) -> None:
         """Print the result of a command: the sentence, or the values as JSON."""
         self.line(to_json(values) if self.as_json else text)
+
+    def _lines(self, lines: Iterable[str]) -> None:
+        """Print a table or a block; an empty line separates it from one before."""
+        for line in [*([""] if self._printed else []), *lines]:
+            self.line(line)
+        self._printed = True
 
     def line(self, text: str) -> None:
         """Print one line to standard output as UTF-8."""
@@ -161,12 +167,10 @@ class Output:
             finally:
                 self._bar = None
 
-    def _stdout(self) -> Console:
-        """A console as wide as the terminal; without a terminal, wide enough for any table."""
-        from rich.console import Console
 
-        on_terminal = sys.stdout.isatty()
-        return Console(highlight=False, soft_wrap=not on_terminal, width=None if on_terminal else 10_000)
+def _width() -> int | None:
+    """The width of the terminal; None if standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def to_json(value: Any) -> str:

@@ -222,7 +222,7 @@ def test_an_open_transaction_is_shown_and_read_by_isolation(orders: Cli) -> None
         assert "ONGOING" in orders.ok("txn", "list").out
         table = orders.ok("txn", "show", "job").out
         assert "high watermark" in table
-        assert table.splitlines()[-2].split() == ["orders-1", "0", "0", "1"]
+        assert table.splitlines()[-1].split() == ["orders-1", "0", "0", "1"]
         (known,) = orders.ok("txn", "producers", "orders", "1", "--json").lines
         assert (known["transactional_id"], known["first_offset"], known["last_sequence"]) == ("job", 0, 0)
         assert "job" in orders.ok("txn", "producers", "orders", "1").out
