@@ -99,7 +99,7 @@ def in_callback(cluster: Cluster, which: str, action: Callable[[Consumer], Any])
     return answers
 
 
-@pytest.mark.parametrize("which", ["on_assigned"])
+@pytest.mark.parametrize("which", ["on_assigned", "on_revoked"])
 def test_assign_in_a_callback(cluster: Cluster, which: str) -> None:
     """PlaintextConsumerCallbackTest.testConsumerRebalanceListenerAssignOnPartitions….
 
@@ -116,7 +116,7 @@ def test_assign_in_a_callback(cluster: Cluster, which: str) -> None:
     assert len(in_callback(cluster, which, assign)) >= 1
 
 
-@pytest.mark.parametrize("which", ["on_assigned"])
+@pytest.mark.parametrize("which", ["on_assigned", "on_revoked"])
 def test_assignment_and_offsets_in_a_callback(cluster: Cluster, which: str) -> None:
     """PlaintextConsumerCallbackTest.…AssignmentOnPartitions…, …BeginningOffsetsOnPartitions…."""
     answers = in_callback(
@@ -196,7 +196,9 @@ def test_a_slow_callback(cluster: Cluster) -> None:
     consumer: Consumer
     committed: list[int | None] = []
 
-    def revoked(_: object) -> None:
+    def revoked(partitions: list[TopicPartition]) -> None:
+        if TP not in partitions:
+            return  # At the end of the test.
         cluster.clock.advance(10_000)
         consumer.commit({TP: consumer.position(TP)})
         committed.append(consumer.committed(TP))

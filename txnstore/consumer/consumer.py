@@ -63,7 +63,8 @@ class Consumer(PartitionReader):
         consumer_timeout: Seconds without a new record after which ``for record in consumer`` ends
             (kafka-python: ``consumer_timeout_ms``); by default it does not end.
         on_assigned: Called in a poll with the partitions that this consumer was given.
-        on_revoked: Called in a poll with the partitions that it is about to lose; their offsets can still be committed.
+        on_revoked: Called in a poll, ``unsubscribe`` or ``close`` with the partitions that it is about to lose; their
+            offsets can still be committed.
 
     Raises:
         InvalidConfigError: An option is of a wrong type, out of range, or needs a group.
@@ -292,7 +293,7 @@ class Consumer(PartitionReader):
     # Life -------------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit if ``enable_auto_commit`` is on, leave the group, drop fetched records, refuse further use.
+        """Commit if ``enable_auto_commit`` is on, call ``on_revoked``, leave the group, and refuse further use.
 
         After an interrupt, such as Ctrl-C, the call can be repeated.
         """

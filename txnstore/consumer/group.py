@@ -157,9 +157,10 @@ class ConsumerGroup:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit, with auto-commit, then leave the group."""
+        """Commit, with auto-commit, call ``on_revoked``, then leave the group."""
         try:
             if self._auto_commit_interval is not None:
                 self._commit_if_member()
+            self.membership.give_back()
         finally:
             self.membership.leave()

@@ -270,6 +270,11 @@ class GroupMembership:
 
     # The end ----------------------------------------------------------------------------------------------------------
 
+    def give_back(self) -> None:
+        """Call ``on_revoked`` with all partitions, which can still be committed; :meth:`leave` follows."""
+        if self.joined and self._positions.assigned:
+            self._tell(self._options.on_revoked, sorted(self._positions.assigned))
+
     def leave(self, *, static: bool = False) -> None:
         """Leave the group. A static member stays in it (KIP-345), unless ``static`` is set.
 
