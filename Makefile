@@ -114,6 +114,17 @@ SEED ?= 0
 torture: $(STAMP) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
 	'$(BIN)/python' -m tests.harness.torture --duration '$(DURATION)' --store '$(STORE)' --chains '$(CHAINS)' --seed '$(SEED)'
 
+INTERRUPTS ?= 10000
+CASES ?= 2000
+
+.PHONY: interrupts
+interrupts: $(STAMP) ## Interrupt (Ctrl-C) all clients INTERRUPTS=10000 times, then check what is stored: SEED, CHAINS
+	'$(BIN)/python' -m tests.harness.interrupts --interrupts '$(INTERRUPTS)' --chains '$(CHAINS)' --seed '$(SEED)'
+
+.PHONY: corruption
+corruption: $(STAMP) ## Damage every kind of object in CASES=2000 ways; no reader may answer wrongly: SEED
+	'$(BIN)/python' -m tests.harness.corruption --cases '$(CASES)' --seed '$(SEED)'
+
 # KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a new broker.
 HISTORIES ?= 1000
 KAFKA ?=

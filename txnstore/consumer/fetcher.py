@@ -58,6 +58,8 @@ class Poller:
         self._longest_pause = longest_pause
         self._pause = min(_FIRST_PAUSE, longest_pause)
         self._turns: list[TopicPartition] = []
+        #: The positions before the call that takes rows; None after its end.
+        self._before: dict[Flow, int] | None = None
 
     def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         """Up to ``rows`` rows; none if there are none within ``timeout`` seconds.
@@ -149,17 +151,29 @@ class Poller:
         An error of ours leaves each flow consistent, so only moved positions are restored. Any other exception, such as
         an interrupt, may have struck between two steps: all fetched rows are dropped, and planned again.
         """
+        self._restore()
         before = {part.flow: part.flow.position for part in self._positions.assigned.values() if part.flow is not None}
+        self._before = before
         try:
-            return call()
+            result = call()
+            self._before = None
+            return result
         except BaseException as error:
+            self._before = before
+            self._restore(whole=not isinstance(error, TxnStoreError))
+            raise
+
+    def _restore(self, *, whole: bool = True) -> None:
+        """Restore the positions before a call that raised; the next call does it if an interrupt struck in here too."""
+        before = self._before
+        if before is not None:
             for part in self._positions.assigned.values():
                 flow = part.flow
                 if flow is not None:
                     position = before.get(flow, flow.begun)
-                    if flow.position != position or not isinstance(error, TxnStoreError):
+                    if flow.position != position or whole:
                         part.move(position)
-            raise
+            self._before = None
 
 
 def ask_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> None:

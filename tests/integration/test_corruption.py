@@ -1,0 +1,13 @@
+"""One object of a store is damaged; no reader answers wrongly in silence; see ``tests.harness.corruption``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.corruption import Case, cases, run_case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases(72, 0), ids=lambda case: f"{case.seed}-{case.effect}-{case.kind}")
+def test_damage_is_an_error_that_names_the_object_or_changes_no_answer(case: Case) -> None:
+    assert list(map(str, run_case(case))) == []
