@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import TYPED, Bench, read
-from tests.helpers.shell import T0, sound, values
+from tests.helpers.shell import T0, another_process, sound, values
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import (
@@ -135,3 +135,29 @@ RECORDS = pa.table({"key": pa.array([b"k"]), "value": pa.array([b"v"])})
 def test_unsupported_table_data_is_refused(producer: Producer, data: object) -> None:
     with pytest.raises(SchemaMismatchError, match="cannot read rows from"):
         producer.send_table("t", data)
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_producer_finds_a_column_that_another_process_added(bench: Bench, *, as_table: bool) -> None:
+    """It reads the head of the catalog once before it refuses a row; the transaction goes on."""
+    bench.store.create_topic("typed", schema=TYPED)
+    with bench.store.producer("p") as producer, producer.transaction() as txn:
+        txn.send("typed", {"id": 1})
+        wider = TYPED.append(pa.field("gate", pa.string()))
+        another_process(bench.store, bench.inner).alter_topic("typed", schema=wider)
+        row = {"id": 2, "gate": "A1"}
+        if as_table:
+            txn.send_table("typed", [row])
+        else:
+            txn.send("typed", row)
+    assert sorted(bench.store.scan("typed").to_table()["gate"].to_pylist(), key=str) == ["A1", None]
+
+
+def test_a_row_that_never_fits_reads_the_catalog_once(bench: Bench) -> None:
+    bench.store.create_topic("typed", schema=TYPED)
+    with bench.store.producer(linger=None) as producer:
+        producer.send("typed", {"id": 1}).result()
+        connection_of(bench.store).objects.reset()
+        with pytest.raises(SchemaMismatchError, match="gate"):
+            producer.send("typed", {"id": 2, "gate": "A1"})
+        assert bench.kinds() == ["get"]

@@ -6,6 +6,7 @@ on the number of batches.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
-from txnstore.errors import UnknownTopicOrPartitionError
+from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner, Upload
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
@@ -131,7 +132,12 @@ class RecordAccumulator:
         record: Any
         if buffer.row_format is not None:
             check_no_envelope(buffer.writer, key, headers, timestamp)
-            record, key, size, timestamp = buffer.row_format.check(value, now)
+            try:
+                record, key, size, timestamp = buffer.row_format.check(value, now)
+            except SchemaMismatchError:
+                if not self._altered(buffer):
+                    raise
+                return self.send(topic, value, key, partition, headers, timestamp)
         else:
             if timestamp is None:
                 timestamp = now
@@ -171,19 +177,26 @@ class RecordAccumulator:
 
     def pieces(self, topic: str, data: object, partition: int | None) -> Iterator[Piece]:
         """Divide the rows into pieces of at most half of the buffer."""
-        buffer = self._find(topic, partition)
+        buffer, tables = self._fitted(topic, data, partition)
         most = max(1, self.buffer_bytes // 2)
         shared = not isinstance(data, Sequence)  # Python values are copied into the table.
+        first = 0
+        for table in tables:
+            rows = max(1, table.num_rows * most // max(1, table.nbytes))
+            for at in range(0, max(1, table.num_rows), rows):
+                yield Piece(buffer, table.slice(at, rows), first + at, shared)
+            first += table.num_rows
 
-        def run() -> Iterator[Piece]:
-            first = 0
-            for table in normalize_batches(data, buffer.writer.schema):
-                rows = max(1, table.num_rows * most // max(1, table.nbytes))
-                for at in range(0, max(1, table.num_rows), rows):
-                    yield Piece(buffer, table.slice(at, rows), first + at, shared)
-                first += table.num_rows
-
-        return run()
+    def _fitted(self, topic: str, data: object, partition: int | None) -> tuple[TopicBuffer, Iterator[pa.Table]]:
+        """The topic, and the rows in its schema; reads the head of the catalog if they do not fit the known schema."""
+        buffer = self._find(topic, partition)
+        tables = normalize_batches(data, buffer.writer.schema)
+        try:
+            return buffer, itertools.chain([next(tables)], tables)
+        except SchemaMismatchError:
+            if isinstance(data, pa.RecordBatchReader) or not self._altered(buffer):
+                raise
+        return self._fitted(topic, data, partition)
 
     def send_table(self, piece: Piece, partition: int | None) -> list[TablePart]:
         """Add rows to the open batches of their partitions."""
@@ -255,6 +268,12 @@ class RecordAccumulator:
         if partition is not None:
             self._check_number(buffer, partition)
         return buffer
+
+    def _altered(self, buffer: TopicBuffer) -> bool:
+        """Whether the topic has another schema at the head of the catalog; its next use then takes that one."""
+        newest = self._connection.view().topics.get(buffer.topic.name)
+        self._catalog = self._connection.chain
+        return newest is not None and newest.schema != buffer.topic.schema
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
         number = as_integer(partition)
