@@ -333,3 +333,29 @@ def test_the_root_is_absolute_from_the_start(tmp_path: Path, monkeypatch: pytest
 def test_invalid_root_is_refused(path: str) -> None:
     with pytest.raises(StorageRefusedError, match="not the path of a folder"):
         LocalStore(path)
+
+
+def test_deletion_removes_folders_that_it_empties(store: LocalStore, root: Path) -> None:
+    """A vacuum would walk one empty folder for each old checkpoint; folders of the first level stay."""
+    for key in ("chains/0/checkpoints/1/head", "chains/0/checkpoints/2/head", "_probe/1"):
+        store.put(key, b"")
+    store.delete(["chains/0/checkpoints/1/head", "_probe/1"])
+    assert sorted(path.name for path in (root / "chains/0/checkpoints").iterdir()) == ["2"]
+    assert (root / "_probe").is_dir()
+    store.delete(["chains/0/checkpoints/2/head"])
+    assert [path.name for path in (root / "chains").iterdir()] == []
+    store.put("chains/0/checkpoints/3/head", b"")
+    assert [found.key for found in store.list("chains/")] == ["chains/0/checkpoints/3/head"]
+
+
+def test_write_survives_deletions_that_remove_its_folder(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, times = os.open, iter(range(3))
+
+    def removes_first(path: str, *arguments: Any) -> int:
+        if "topics/t/0/" in path and next(times, None) is not None:
+            Path(path).parent.rmdir()
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", removes_first)
+    assert store.put_if_absent("topics/t/0/a", b"1")
+    assert store.get("topics/t/0/a") == b"1"

@@ -20,6 +20,8 @@ from txnstore.storage.local_root import RootFolder
 from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_error, not_a_folder
 
 HOUR_MS = 3_600_000
+#: How often a write makes its folder again that deletions remove at the same time.
+_RACES = 8
 
 
 class LocalStore:
@@ -125,6 +127,20 @@ class LocalStore:
                 pass
             except OSError as error:
                 raise map_sync_error(error, folder) from error
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: str) -> None:
+        """Remove a folder that deletions have emptied, and its parents up to the second level below the root.
+
+        A writer that has just made the folder makes it again.
+        """
+        while folder.startswith(f"{self.root}/") and "/" in folder[len(self.root) + 1 :]:
+            try:
+                os.rmdir(folder)
+            except OSError:
+                return  # It is not empty, or another process has removed it.
+            self._durable.discard(folder)
+            folder = os.path.dirname(folder)
 
     def stat(self, key: str) -> ObjectInfo:
         path = self._path(key)
@@ -203,14 +219,7 @@ class LocalStore:
         try:
             self._ensure_folder(folder)
             self._folder.check()  # If this is the first write, it has made the folder, and remembers it.
-            try:
-                descriptor = _create(temporary)
-            except FileNotFoundError:
-                # Another process removed the folder after we created it.
-                self._folder.check()
-                self._durable.clear()
-                self._ensure_folder(folder)
-                descriptor = _create(temporary)
+            descriptor = self._create_in(folder, temporary)
         except OSError as error:
             raise map_os_error(error, "write", path) from error
         try:
@@ -228,6 +237,16 @@ class LocalStore:
             _unlink_quietly(temporary)
             raise
         return temporary
+
+    def _create_in(self, folder: str, temporary: str) -> int:
+        for _ in range(_RACES):
+            try:
+                return _create(temporary)
+            except FileNotFoundError:  # A deletion has removed the empty folder after we made it or found it.
+                self._folder.check()
+                self._durable.clear()
+                self._ensure_folder(folder)
+        return _create(temporary)
 
     def _ensure_folder(self, folder: str) -> None:
         """Create the folder and its parents, and flush their names, once per store and folder.
