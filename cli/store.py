@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -70,6 +71,8 @@ def info(app: App) -> None:
         )
 
 
-def _metrics(app: App, metrics: dict[str, int]) -> dict[str, int] | str:
-    """The counters of requests: all of them as JSON, else those that are not zero."""
-    return metrics if app.out.as_json else ", ".join(f"{value} {name}" for name, value in metrics.items() if value)
+def _metrics(app: App, metrics: dict[str, Any]) -> dict[str, Any] | str:
+    """The counters and durations of the requests: all of them as JSON, else the counters that are not zero."""
+    if app.out.as_json:
+        return metrics
+    return ", ".join(f"{value} {name}" for name, value in metrics.items() if isinstance(value, int) and value)

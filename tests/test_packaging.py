@@ -28,6 +28,7 @@ PUBLIC_NAMES = [
     "GroupMetadata",
     "GroupPosition",
     "HangingTransaction",
+    "Histogram",
     "Isolation",
     "IsolationLevel",
     "OffsetAndMetadata",

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from txnstore.admin.groups import GroupMember as GroupMember
     from txnstore.admin.groups import GroupPosition as GroupPosition
     from txnstore.catalog.description import Topic as Topic
-    from txnstore.connection import StoreMetrics as StoreMetrics
     from txnstore.consumer import Consumer as Consumer
     from txnstore.consumer import PartitionOffsets as PartitionOffsets
     from txnstore.coordinator.expiration import ExpiryReport as ExpiryReport
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
     from txnstore.core.transactions.model import Transaction as Transaction
     from txnstore.core.transactions.model import TxnState as TxnState
     from txnstore.errors import TxnStoreError as TxnStoreError
+    from txnstore.metrics import Histogram as Histogram
+    from txnstore.metrics import StoreMetrics as StoreMetrics
     from txnstore.producer import Producer as Producer
     from txnstore.producer.futures import RecordFuture as RecordFuture
     from txnstore.producer.futures import RecordMetadata as RecordMetadata
@@ -76,6 +77,7 @@ _HOMES = {
     "GroupMetadata": "txnstore.core.groups.model",
     "GroupPosition": "txnstore.admin.groups",
     "HangingTransaction": "txnstore.admin.descriptions",
+    "Histogram": "txnstore.metrics",
     "Isolation": "txnstore.core.model",
     "IsolationLevel": "txnstore.read.plan",
     "OffsetAndMetadata": "txnstore.core.groups.model",
@@ -98,7 +100,7 @@ _HOMES = {
     "Slice": "txnstore.core.log.visibility",
     "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",
-    "StoreMetrics": "txnstore.connection",
+    "StoreMetrics": "txnstore.metrics",
     "TableFuture": "txnstore.producer.futures",
     "Topic": "txnstore.catalog.description",
     "TopicPartition": "txnstore.core.model",
@@ -123,6 +125,7 @@ __all__ = [
     "GroupMetadata",
     "GroupPosition",
     "HangingTransaction",
+    "Histogram",
     "Isolation",
     "IsolationLevel",
     "OffsetAndMetadata",

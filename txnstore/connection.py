@@ -28,7 +28,8 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, StoreExistsError, StoreNotFoundError, TxnStoreError
-from txnstore.runtime import Runtime
+from txnstore.metrics import StoreMetrics
+from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.base import Claim, ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -42,39 +43,6 @@ _LOG = logging.getLogger(__name__)
 
 #: How every ``store.json`` of ours begins, in any version.
 _OURS = b'{"version":'
-
-
-@dataclass(frozen=True, slots=True)
-class StoreMetrics:
-    """Counters of one open store in this process, since it was opened.
-
-    Attributes:
-        gets: Requests that read an object, or asked for its size.
-        puts: Requests that wrote an object, conditional ones included.
-        lists: Requests that listed keys.
-        deletes: Requests that deleted objects.
-        bytes_in: Bytes that were read.
-        bytes_out: Bytes that were written.
-        commits: Entries that this process added to the chains.
-        commands: Commands that these entries carry; more than ``commits`` where callers shared an entry.
-        conflicts: How often another writer created the entry that this process tried to create.
-        unknown_outcomes: Writes of entries whose outcome was unknown.
-        checkpoints: Checkpoints that this process wrote.
-        checkpoint_failures: Checkpoints that it could not write; the log says why. Opening the store takes longer.
-    """
-
-    gets: int
-    puts: int
-    lists: int
-    deletes: int
-    bytes_in: int
-    bytes_out: int
-    commits: int
-    commands: int
-    conflicts: int
-    unknown_outcomes: int
-    checkpoints: int
-    checkpoint_failures: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +75,12 @@ class Connection:
         runtime: Runtime | None = None,
         checked: bool = True,
     ) -> None:
-        self.objects = objects if isinstance(objects, CountingStore) else CountingStore(objects)
         self.read_only = read_only
         self.runtime = runtime or Runtime()
+        if not isinstance(objects, CountingStore):
+            objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
+        self.objects = objects
+        self.measurements = objects.measurements
         self._checked = checked
         self._reset()
 
@@ -233,9 +204,12 @@ class Connection:
 
         In a store with one chain, that chain decides every command alone.
         """
-        opened = self._open()
-        command = with_expired(command, opened.chains.expired_members)
-        return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
+        opened, began = self._open(), self.measurements.clock()
+        try:
+            command = with_expired(command, opened.chains.expired_members)
+            return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
+        finally:
+            self.measurements.add("commit", began)
 
     def view(self, *, refresh: bool | Collection[int] = True) -> View:
         """A consistent view of the store.
@@ -302,13 +276,15 @@ class Connection:
     # Statistics and maintenance ---------------------------------------------------------------------------------------
 
     def metrics(self) -> StoreMetrics:
-        """The counters since the store was opened."""
+        """The counters and durations since the store was opened."""
         counts, metrics = self.objects.snapshot(), [chain.metrics for chain in self.chains]
         return StoreMetrics(
             gets=counts.get + counts.stat,
             puts=counts.puts,
             lists=counts.list,
             deletes=counts.delete,
+            failures=counts.failed,
+            retries=self.measurements.retries + sum(chain.retries for chain in metrics) + _inner_retries(self.objects),
             bytes_in=counts.bytes_in,
             bytes_out=counts.bytes_out,
             commits=sum(chain.commits for chain in metrics),
@@ -317,6 +293,7 @@ class Connection:
             unknown_outcomes=sum(chain.unknown_outcomes for chain in metrics),
             checkpoints=sum(chain.checkpoints for chain in metrics),
             checkpoint_failures=sum(chain.checkpoint_failures for chain in metrics),
+            durations=self.measurements.durations(),
         )
 
     def checkpoint(self) -> int:
@@ -352,6 +329,15 @@ class Connection:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.objects, self.read_only)
+
+
+def _inner_retries(objects: object) -> int:
+    """The requests that the wrapped stores have repeated by themselves."""
+    found = 0
+    while objects is not None:
+        found += getattr(objects, "retries", 0)
+        objects = getattr(objects, "inner", None)
+    return found
 
 
 def _unpickle(objects: ObjectStore, read_only: bool) -> Connection:

@@ -1,4 +1,7 @@
-"""The environment of a store: clock, randomness, pauses, ids and threads. Injectable, so that tests control it."""
+"""The environment of a store: clock, randomness, pauses, ids and threads. Injectable, so that tests control it.
+
+Also :class:`Measurements`, which records with this clock what :meth:`txnstore.Store.metrics` reports.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,22 @@ import random
 import socket
 import time
 import uuid
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from txnstore.threads import Workers
+from txnstore.errors import ReentrantCallError
+from txnstore.metrics import BOUNDS_MS, Histogram
+from txnstore.threads import ForkLock, Workers
 
 #: The first and the largest upper bound of a backoff, in seconds.
 _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
 _WORKERS = 16
+#: How many durations are collected before they are sorted into buckets.
+_COLLECTED = 256
 
 
 #: The last millisecond of the year 9999: no database and no language that reads a store shows a later time.
@@ -105,3 +115,54 @@ class Runtime:
     def backoff(self, times: int) -> None:
         """Pause before the next attempt after ``times`` failed ones: full jitter under a doubling bound."""
         self.sleep(self.rng.uniform(0, min(_MAX_BACKOFF, _BACKOFF * 2**times)))
+
+
+class Measurements:
+    """Durations and counts of the calls on a store. Thread-safe, also in signal handlers.
+
+    A measurement takes no lock: it is collected, and sorted into the buckets with many others.
+
+    Args:
+        clock: Returns the time in milliseconds since some time in the past.
+    """
+
+    def __init__(self, clock: Callable[[], int] = monotonic_ms) -> None:
+        self.clock = clock
+        #: Called with each duration, its kind and milliseconds: an exporter with histograms of its own.
+        self.listener: Callable[[str, int], None] | None = None
+        self.retries = 0
+        self._new: deque[tuple[str, int]] = deque()
+        self._lock = ForkLock()
+        self._counts: dict[str, list[int]] = {}
+        self._totals: dict[str, int] = {}
+
+    def add(self, kind: str, began: int, paused_s: float = 0.0) -> None:
+        """A call of this kind, which began at ``began`` by :attr:`clock`, has ended.
+
+        ``paused_s``: seconds in which it paused, which do not count.
+        """
+        took = max(0, self.clock() - began - round(paused_s * 1000))
+        self._new.append((kind, took))
+        if self.listener is not None:
+            self.listener(kind, took)
+        if len(self._new) >= _COLLECTED:
+            self._sort()
+
+    def count_retry(self) -> None:
+        """A request is repeated."""
+        self.retries += 1
+
+    def durations(self) -> dict[str, Histogram]:
+        """The durations so far, by kind."""
+        self._sort()
+        kinds = sorted(self._counts)
+        return {kind: Histogram(BOUNDS_MS, tuple(self._counts[kind]), self._totals[kind]) for kind in kinds}
+
+    def _sort(self) -> None:
+        """Sort what is collected into the buckets; a signal handler leaves that to the call that it interrupts."""
+        with suppress(ReentrantCallError), self._lock.own:
+            while self._new:
+                kind, took = self._new.popleft()
+                counts = self._counts.setdefault(kind, [0] * (len(BOUNDS_MS) + 1))
+                counts[bisect_left(BOUNDS_MS, took)] += 1
+                self._totals[kind] = self._totals.get(kind, 0) + took

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from txnstore.catalog import topics as catalog
 from txnstore.catalog.description import Topic
-from txnstore.connection import Connection, StoreMetrics, create_connection, open_connection
+from txnstore.connection import Connection, create_connection, open_connection
+from txnstore.metrics import StoreMetrics
 from txnstore.operations import Operations
 from txnstore.read.plan import IsolationLevel, PartitionOffsets, partition_offsets
 from txnstore.runtime import Runtime

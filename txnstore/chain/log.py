@@ -11,6 +11,7 @@ docs/design/0002-commit.md.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ from txnstore.errors import (
 )
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import Claim, ObjectStore
+
+_LOG = logging.getLogger(__name__)
 
 #: The process that commits an entry whose number is a multiple of this one writes a checkpoint.
 CHECKPOINT_EVERY = 64
@@ -274,6 +277,7 @@ class Chain:
             raise ReadOnlyError(msg)
 
     def _commit(self, waiters: list[_Waiter]) -> State | None:
+        began = self._runtime.monotonic()
         self._settle()
         if self._is_stale(self._runtime.clock()):
             self._catch_up(1)  # The next entry must not be written where one is missing.
@@ -288,9 +292,12 @@ class Chain:
             if self._offer(attempt):
                 self.metrics.commits += 1
                 self.metrics.commands += len(waiters)
+                took = self._runtime.monotonic() - began
+                self._note("committed", attempt.entry.sequence, commands=len(waiters), ms=took)
                 break
             losses += 1
             self.metrics.conflicts += 1
+            self._note("lost a race for an entry, deciding again", attempt.entry.sequence, attempt=losses)
             if losses > 1:
                 self._runtime.backoff(losses)
                 self._catch_up(1)
@@ -298,6 +305,11 @@ class Chain:
             waiter.done = True
         crossed = attempt.entry.events and attempt.entry.sequence % self._checkpoint_every == 0
         return attempt.state if crossed else None
+
+    def _note(self, message: str, sequence: int, level: int = logging.DEBUG, **values: object) -> None:
+        """Log a step of a commit; costs next to nothing if the level is off."""
+        if _LOG.isEnabledFor(level):
+            _LOG.log(level, message, extra={"chain": self.number, "sequence": sequence, **values})
 
     def _decide(self, waiters: list[_Waiter], *, one_by_one: bool = False) -> _Attempt:
         """Decide the commands in order at the head; a refused command does not affect the others.
@@ -354,10 +366,12 @@ class Chain:
         self._undecided = attempt
         unknown_before, now = attempt.claim.unknown_outcomes, self._runtime.clock()
         try:
-            found = attempt.claim.settle(self._objects, self._runtime.backoff)
-        except BaseException:
+            found = attempt.claim.settle(self._objects, self._pause)
+        except BaseException as error:
             if not attempt.claim.doubtful:
                 self._undecided = None  # No attempt can have created the entry: the outcome is known.
+            elif isinstance(error, UnknownOutcomeError):
+                self._note("outcome of a commit unknown", attempt.entry.sequence, logging.WARNING, error=str(error))
             raise
         finally:
             self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
@@ -370,6 +384,11 @@ class Chain:
         self._publish(attempt.state)
         self._looked_at = now
         return True
+
+    def _pause(self, tries: int) -> None:
+        self.metrics.retries += 1
+        self._note("creation of an entry not confirmed, retrying", self.state.sequence + 1, attempt=tries)
+        self._runtime.backoff(tries)
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 

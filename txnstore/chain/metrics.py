@@ -14,6 +14,7 @@ class ChainMetrics:
         commands: Commands in these entries, including refused ones.
         conflicts: Slots that another process took first.
         unknown_outcomes: Conditional creates whose outcome was unknown at first.
+        retries: Repetitions of conditional creates.
         checkpoints: Checkpoints written.
         checkpoint_failures: Checkpoints after a commit that could not be written.
     """
@@ -22,5 +23,6 @@ class ChainMetrics:
     commands: int = 0
     conflicts: int = 0
     unknown_outcomes: int = 0
+    retries: int = 0
     checkpoints: int = 0
     checkpoint_failures: int = 0

@@ -60,6 +60,7 @@ class Poller:
         self._turns: list[TopicPartition] = []
         #: The positions before the call that takes rows; None after its end.
         self._before: dict[Flow, int] | None = None
+        self._waited = 0.0
 
     def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         """Up to ``rows`` rows; none if there are none within ``timeout`` seconds.
@@ -67,9 +68,16 @@ class Poller:
         Known rows are returned without a read of the chain, unless a position has to be looked up at its head.
         ``timeout`` counts from the first read of the chain; 0: at most one read.
         """
+        measurements = self._connection.measurements
+        self._waited, began = 0.0, measurements.clock()
+        try:
+            return self._poll(timeout, rows, one_schema=one_schema)
+        finally:
+            measurements.add("poll", began, self._waited)
+
+    def _poll(self, timeout: float, rows: int, *, one_schema: bool) -> list[Taken]:
         runtime = self._connection.runtime
         deadline: float | None = None
-        waited = 0.0
         view, fresh, planned_again = self._followed(self._connection.view(refresh=False)), False, False
         if self._positions.needs_head(view):
             view, fresh = self._look(view), True
@@ -90,7 +98,7 @@ class Poller:
             if fresh:
                 # The clock may be set back during the wait, so the sum of the pauses counts as well.
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
-                left = min((deadline - runtime.clock()) / 1000, timeout - waited)
+                left = min((deadline - runtime.clock()) / 1000, timeout - self._waited)
                 if left <= 0:
                     if unstable is not None:
                         raise unstable
@@ -98,7 +106,7 @@ class Poller:
                     return []
                 pause = min(self._pause, left)
                 runtime.sleep(pause)
-                waited += pause
+                self._waited += pause
                 self._pause = min(self._pause * 2, self._longest_pause)
             view, fresh = self._look(view), True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import fill_timestamps, timestamp_range
 from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger(__name__)
 
 #: Seconds: upper bounds of the random pause between two attempts of an upload; the bound doubles up to the last one.
 _FIRST_PAUSE, _MAX_PAUSE = 0.01, 2.0
@@ -95,6 +98,7 @@ def deliver(
     encoded: EncodedBatch,
     timeout: float,
     given_up: Callable[[], bool],
+    retried: Callable[[], None],
 ) -> None:
     """PUT the segment; repeat it after a transient error.
 
@@ -107,6 +111,7 @@ def deliver(
         timeout: Seconds for which the upload is repeated (``delivery.timeout.ms``), by the runtime's monotonic clock,
             or by the sum of the pauses if that stands still.
         given_up: Whether the upload is abandoned, so that it is not repeated.
+        retried: Called before each repetition.
 
     Raises:
         StorageRefusedError: The storage refused the request and would refuse it again.
@@ -119,7 +124,7 @@ def deliver(
         except StorageRefusedError:
             raise
         except StorageError as error:
-            tries += 1
+            tries, failure = tries + 1, error
             if given_up() or max(paused, (runtime.monotonic() - began) / 1000) >= timeout:
                 tp = encoded.new_batch.tp
                 times = "1 attempt" if tries == 1 else f"{tries} attempts"
@@ -129,6 +134,9 @@ def deliver(
             return
         bound = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(tries, _MAX_DOUBLINGS))
         pause = runtime.rng.uniform(0, bound)
+        extra = {"key": encoded.new_batch.segment.key, "attempt": tries, "error": str(failure)}
+        _LOG.debug("upload failed, retrying", extra=extra)
+        retried()
         runtime.sleep(pause)
         paused += pause
 
@@ -192,7 +200,8 @@ class Uploader:
             if table.num_rows != batch.rows:  # pragma: no cover - another thread has just uploaded it
                 return
             encoded = encode_batch(runtime, batch.writer, batch.tp, table, chain_time)
-            deliver(connection.objects, runtime, encoded, self._delivery_timeout, lambda: upload.abandoned)
+            retried = connection.measurements.count_retry
+            deliver(connection.objects, runtime, encoded, self._delivery_timeout, lambda: upload.abandoned, retried)
             upload.new_batch = upload.new_batch or encoded.new_batch
         except Exception as error:  # noqa: BLE001 - whoever waits for the upload gets it
             upload.error = error

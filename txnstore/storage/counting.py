@@ -1,13 +1,18 @@
-"""Counts the requests to an object store."""
+"""Counts the requests to an object store, and measures how long they take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from txnstore.errors import ObjectNotFoundError, StorageError
+from txnstore.runtime import Measurements
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.threads import ForkLock
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class StoreCounts:
     Attributes:
         bytes_in: Bytes read from the store.
         bytes_out: Bytes written to the store, including those of failed writes.
+        failed: The number of calls that raised a :class:`~txnstore.errors.StorageError`, but for missing objects.
     """
 
     get: int = 0
@@ -30,6 +36,7 @@ class StoreCounts:
     now_ms: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    failed: int = 0
 
     @property
     def requests(self) -> int:
@@ -55,10 +62,12 @@ class CountingStore:
         inner: The store that the calls are forwarded to.
         log: Whether :attr:`log` records ``(kind, key)`` of each call, in order. A delete records its keys joined by
             a space.
+        measurements: Records how long the calls take; None: a new one with the clock of the machine.
     """
 
-    def __init__(self, inner: ObjectStore, *, log: bool = False) -> None:
+    def __init__(self, inner: ObjectStore, *, log: bool = False, measurements: Measurements | None = None) -> None:
         self.inner = inner
+        self.measurements = measurements if measurements is not None else Measurements()
         self._lock = ForkLock()
         self._counts: dict[str, int] = {}
         self._log: list[tuple[str, str]] | None = [] if log else None
@@ -89,33 +98,33 @@ class CountingStore:
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         self._count("get", key)
-        data = self.inner.get(key, start, end)
+        data = self._measured("get", self.inner.get, key, start, end)
         self._add("bytes_in", len(data))
         return data
 
     def put(self, key: str, data: bytes) -> None:
         self._count("put", key, len(data))
-        self.inner.put(key, data)
+        self._measured("put", self.inner.put, key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         self._count("put_if_absent", key, len(data))
-        return self.inner.put_if_absent(key, data)
+        return self._measured("put_if_absent", self.inner.put_if_absent, key, data)
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         self._count("list", prefix)
-        return self.inner.list(prefix, start_after, limit)
+        return self._measured("list", self.inner.list, prefix, start_after, limit)
 
     def delete(self, keys: Sequence[str]) -> None:
         self._count("delete", " ".join(keys))
-        self.inner.delete(keys)
+        self._measured("delete", self.inner.delete, keys)
 
     def stat(self, key: str) -> ObjectInfo:
         self._count("stat", key)
-        return self.inner.stat(key)
+        return self._measured("stat", self.inner.stat, key)
 
     def now_ms(self) -> int:
         self._count("now_ms", "")
-        return self.inner.now_ms()
+        return self._measured("now_ms", self.inner.now_ms)
 
     def close(self) -> None:
         self.inner.close()
@@ -128,6 +137,18 @@ class CountingStore:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         CountingStore.__init__(self, state["inner"], log=state["log"])
+
+    def _measured(self, kind: str, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        began = self.measurements.clock()
+        try:
+            return call(*args, **options)
+        except ObjectNotFoundError:
+            raise
+        except StorageError:
+            self._add("failed", 1)
+            raise
+        finally:
+            self.measurements.add(kind, began)
 
     def _count(self, kind: str, key: str, bytes_out: int = 0) -> None:
         with self._lock.own:

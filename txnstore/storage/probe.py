@@ -17,7 +17,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
 from txnstore.threads import Task, Workers
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 PROBE_FOLDER = "_probe"
 _RACERS = 8
@@ -63,7 +63,7 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
         try:
             store.delete([key])
         except StorageError as error:
-            _log.warning("cannot delete the probe object: url=%s key=%s error=%s", store.url, key, error)
+            _LOG.warning("probe object not deleted", extra={"url": store.url, "key": key, "error": str(error)})
 
 
 def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from txnstore.errors import StorageError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ class RetryingStore:
     ) -> None:
         self.inner = inner
         self.attempts = attempts
+        #: The number of repetitions so far.
+        self.retries = 0
         self._base_s = base_s
         self._cap_s = cap_s
         self._sleep = sleep
@@ -88,9 +90,13 @@ class RetryingStore:
                 if not error.retriable:
                     raise
                 wait_s = self._rng.uniform(0.0, min(self._cap_s, self._base_s * 2.0 ** (attempt - 1)))
-                _log.info(
-                    "storage request failed, retrying: operation=%s key=%s attempt=%d wait_s=%.3f error=%s",
-                    operation, key, attempt, wait_s, error,
+                self.retries += 1
+                _LOG.debug(
+                    "storage request failed, retrying",
+                    extra={
+                        "operation": operation, "key": key, "attempt": attempt,
+                        "ms": round(wait_s * 1000), "error": str(error),
+                    },
                 )  # fmt: skip
                 self._sleep(wait_s)
         return call()

@@ -1,0 +1,211 @@
+"""What a store reports about itself: counters and durations of this process, and the state of the store.
+
+Plain values. :meth:`txnstore.Store.metrics` returns them; :mod:`txnstore.monitoring` exports them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The upper bounds of the buckets of every histogram, in milliseconds. A last bucket counts what takes longer.
+BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How long calls of one kind took, in buckets with fixed bounds.
+
+    Attributes:
+        bounds_ms: The inclusive upper bounds of the buckets, in milliseconds, ascending.
+        counts: The number of calls in each bucket; one more than there are bounds, for what took longer.
+        total_ms: The duration of all calls together, in milliseconds.
+    """
+
+    bounds_ms: tuple[int, ...] = BOUNDS_MS
+    counts: tuple[int, ...] = (0,) * (len(BOUNDS_MS) + 1)
+    total_ms: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of calls."""
+        return sum(self.counts)
+
+    def quantile_ms(self, quantile: float) -> float:
+        """An upper bound of the duration of this part of the calls, in milliseconds: the bound of the bucket.
+
+        Args:
+            quantile: The part, from 0 to 1, such as 0.99.
+
+        Returns:
+            0 if there was no call; infinity if the bucket has no bound.
+        """
+        rank, seen = quantile * self.count, 0
+        for bound, count in zip((*self.bounds_ms, float("inf")), self.counts, strict=True):
+            seen += count
+            if seen and seen >= rank:
+                return bound
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStatus:
+    """A chain.
+
+    Attributes:
+        chain: Its number.
+        entries: The number of its entries.
+        checkpoint: The last entry that its newest checkpoint includes, by the hint; 0 if there is none. An open reads
+            all later entries.
+    """
+
+    chain: int
+    entries: int
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its number.
+        log_start: The first offset that can be read.
+        last_stable: The last stable offset, where ``read_committed`` readers stop.
+        high_watermark: The offset of the next record that is appended.
+        lso_distance: ``high_watermark - last_stable``: how far open transactions hold the readers back.
+        blocked: The committed records from ``last_stable`` on, which wait for an open transaction.
+        segments: The number of segments; a compaction merges small ones.
+        bytes: The size of these segments.
+    """
+
+    topic: str
+    partition: int
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    lso_distance: int
+    blocked: int
+    segments: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatus:
+    """A transaction that is open, or decided and not completed.
+
+    Attributes:
+        transactional_id: The transactional id.
+        producer_id: The producer id.
+        state: Its state, such as ``ONGOING``.
+        prepared: Whether an external coordinator decides it (KIP-939); it has no timeout then.
+        age: Seconds since its first record or offset, by the clock of this process, and never before the time of the
+            newest entry.
+        timeout: Seconds after which any process may abort it.
+    """
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    prepared: bool
+    age: float
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A consumer group.
+
+    Attributes:
+        group: Its name.
+        state: ``Empty``, ``Reconciling`` or ``Stable``.
+        generation: Grows with each change of its members; -1: it never had members.
+        members: The number of its live members.
+    """
+
+    group: str
+    state: str
+    generation: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """The progress of a group in a partition.
+
+    Attributes:
+        group: The group.
+        topic: The topic.
+        partition: The number of the partition.
+        offset: The committed offset; None if nothing is committed.
+        lag: How many offsets it is behind the last stable offset (LSO-13).
+    """
+
+    group: str
+    topic: str
+    partition: int
+    offset: int | None
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """The state of a store at one moment, whichever processes use it.
+
+    Attributes:
+        chains: Its chains, by number.
+        partitions: Its partitions, by topic and number.
+        transactions: Its open transactions, by transactional id.
+        groups: Its consumer groups, by name.
+        lags: The partitions in which a group has committed, or has members.
+    """
+
+    chains: tuple[ChainStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+    transactions: tuple[TransactionStatus, ...]
+    groups: tuple[GroupStatus, ...]
+    lags: tuple[GroupLag, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMetrics:
+    """Counters and durations of one open store in this process, since it was opened.
+
+    Attributes:
+        gets: Requests that read an object, or asked for its size.
+        puts: Requests that wrote an object, conditional ones included.
+        lists: Requests that listed keys.
+        deletes: Requests that deleted objects.
+        failures: Requests that failed, after all repetitions; a missing object is not a failure.
+        retries: Repetitions of requests after a failure or an unknown outcome.
+        bytes_in: Bytes that were read.
+        bytes_out: Bytes that were written.
+        commits: Entries that this process added to the chains.
+        commands: Commands that these entries carry; more than ``commits`` where callers shared an entry.
+        conflicts: Lost races: how often another writer created the entry that this process tried to create.
+        unknown_outcomes: Writes of entries whose outcome was unknown.
+        checkpoints: Checkpoints that this process wrote.
+        checkpoint_failures: Checkpoints that it could not write; the log says why. Opening the store takes longer.
+        durations: How long the calls of each kind took. ``get``, ``put``, ``put_if_absent``, ``list``, ``delete``,
+            ``stat``, ``now_ms``: the requests, with their repetitions. ``commit``: commands, until their entries are
+            stored, or the command is refused. ``poll``: polls of consumers, without the pauses in which they wait for
+            new records. A kind without calls is not listed.
+        status: The state of the store; None unless it was asked for.
+    """
+
+    gets: int
+    puts: int
+    lists: int
+    deletes: int
+    failures: int
+    retries: int
+    bytes_in: int
+    bytes_out: int
+    commits: int
+    commands: int
+    conflicts: int
+    unknown_outcomes: int
+    checkpoints: int
+    checkpoint_failures: int
+    durations: dict[str, Histogram]
+    status: StoreStatus | None = None
