@@ -172,9 +172,9 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a consumer reads past the LSO",
-        log_visibility.read_limit,
-        "partition.last_stable_offset if isolation is Isolation.READ_COMMITTED else partition.high_watermark",
-        "partition.high_watermark",
+        Partition.read_limit,
+        "self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark",
+        "self.high_watermark",
     ),
     Mutant(
         "aborted data is read",

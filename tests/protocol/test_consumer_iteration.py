@@ -138,7 +138,7 @@ def test_loop_interrupted_anywhere_skips_no_record(store: Store) -> None:
             return interrupted
 
     # After Ahead.next has moved the position, no signal can come before the record is returned.
-    assert len(list(everywhere(places(Consumer._take_ahead, Ahead.fill), attempt))) > 50
+    assert len(list(everywhere(places(Consumer._take_ahead, Consumer._fill_ahead, Ahead.__init__), attempt))) > 50
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", None])

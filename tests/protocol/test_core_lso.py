@@ -9,7 +9,6 @@ import pytest
 
 from tests.helpers.core import RC, RU, T0, T1, Client, World, with_partition
 from txnstore.core.log.model import AbortedTxn
-from txnstore.core.log.visibility import read_limit
 from txnstore.core.model import Outcome, TopicPartition
 
 
@@ -89,7 +88,7 @@ def test_decided_data_above_open_transaction_is_not_read(world: World, tp: Topic
     assert world.ends(tp) == (1, 5)
     assert world.read(RU, tp) == [0, 1, 2, 3]
     assert world.read(RC, tp) == [0]
-    assert read_limit(world.log(tp), RC) == 1
+    assert world.log(tp).read_limit(RC) == 1
     p1.commit()
     assert world.read(RC, tp) == [0, 1, 2, 3]
 
@@ -165,8 +164,8 @@ def test_read_limit_by_isolation(world: World) -> None:
     (p1,) = _clients(world, 1)
     world.plain(2)
     p1.send(3)
-    assert read_limit(world.log(), RU) == 5
-    assert read_limit(world.log(), RC) == 2
+    assert world.log().read_limit(RU) == 5
+    assert world.log().read_limit(RC) == 2
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -231,7 +230,7 @@ def test_log_that_ends_with_markers(world: World) -> None:
     p1.commit()
     for isolation in (RC, RU):
         assert world.read(isolation, start=1) == []
-        assert read_limit(world.log(), isolation) == 2
+        assert world.log().read_limit(isolation) == 2
 
 
 def test_open_transaction_is_invisible(world: World) -> None:

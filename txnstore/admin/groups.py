@@ -12,7 +12,7 @@ from txnstore.core.groups.commands import DeleteGroup, ResetOffsets, TxnOffsets
 from txnstore.core.groups.membership import holders
 from txnstore.core.groups.model import Group, Member, OffsetAndMetadata, PartitionHolder
 from txnstore.core.groups.offsets import committed, exists, group_offset
-from txnstore.core.log.visibility import check_offset, read_limit
+from txnstore.core.log.visibility import check_offset
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
@@ -180,7 +180,7 @@ def _partitions(view: View, name: str, topics: Sequence[str] | None) -> list[Top
 
 def _target(connection: Connection, view: View, tp: TopicPartition, to: str | int | datetime) -> int:
     partition = view.find_partition(tp)
-    latest = read_limit(partition, Isolation.READ_COMMITTED)
+    latest = partition.last_stable_offset
     if to == "earliest":
         return partition.log_start
     if to == "latest":
@@ -246,7 +246,7 @@ def _positions(view: View, name: str, group: Group, members: list[Member]) -> li
         if partition is None:
             continue
         value = committed(view, name, tp, require_stable=False)
-        end = read_limit(partition, Isolation.READ_COMMITTED)
+        end = partition.last_stable_offset
         found.append(
             GroupPosition(
                 tp=tp,

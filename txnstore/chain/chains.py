@@ -104,9 +104,10 @@ class Chains:
             CorruptionError: A chain depends on an entry of another chain that does not exist.
         """
         numbers = range(len(self._chains)) if refresh is None else refresh
-        begun = self._runtime.monotonic()
-        heads = self.at_once({number: self._chains[number].refresh for number in numbers})
-        self.ages.note(heads.values(), begun)
+        if numbers:
+            begun = self._runtime.monotonic()
+            heads = self.at_once({number: self._chains[number].refresh for number in numbers})
+            self.ages.note(heads.values(), begun)
         states = [chain.state for chain in self._chains]
         known = self._view
         if known is not None and all(map(is_, known.states, states)):

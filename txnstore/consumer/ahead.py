@@ -32,14 +32,13 @@ class Ahead:
 
     The position of a partition is always the one after its last returned record, so a commit inside the loop commits
     what the loop has seen.
+
+    Args:
+        taken: The rows of the poll. The positions are moved back before them.
+        assigned: The partitions of the consumer.
     """
 
-    def __init__(self) -> None:
-        self._items: list[_Item] = []
-        self._at = 0
-
-    def fill(self, taken: Iterable[Taken], assigned: Mapping[TopicPartition, Assignment]) -> bool:
-        """Take the rows of a poll, and move the positions back before them; returns whether there are any."""
+    def __init__(self, taken: Iterable[Taken], assigned: Mapping[TopicPartition, Assignment]) -> None:
         items: list[_Item] = []
         first: dict[Flow, int] = {}
         last: dict[Flow, int] = {}
@@ -56,7 +55,6 @@ class Ahead:
         for flow, offset in first.items():
             flow.position = offset
         self._items, self._at = items, 0
-        return bool(items)
 
     def next(self) -> Record | None:
         """The next record, or None. No interrupt can come between the last steps, so none skips the record."""

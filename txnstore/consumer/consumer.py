@@ -23,7 +23,7 @@ from txnstore.consumer.partitions import Pair, PartitionReader
 from txnstore.consumer.subscription import Positions, Reset, ResetPolicy
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
 from txnstore.core.model import TopicPartition
-from txnstore.errors import InvalidConfigError, UnstableOffsetCommitError
+from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnstableOffsetCommitError
 from txnstore.read.plan import IsolationLevel, parse_isolation
 from txnstore.read.records import Record
 from txnstore.validation import check_choice, check_id, check_integer, check_pair, check_seconds
@@ -108,7 +108,7 @@ class Consumer(PartitionReader):
         if group_instance_id is not None:
             self._group("have a group_instance_id")
         self._consumer_timeout = check_seconds("consumer_timeout", consumer_timeout)
-        self._ahead = Ahead()
+        self._ahead: Ahead | None = None
         self._max_poll_records = check_integer("max_poll_records", max_poll_records, 1)
         self._poller = Poller(
             connection,
@@ -145,7 +145,7 @@ class Consumer(PartitionReader):
         """
         rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
-        self._ahead.put_back()
+        self._put_back()
         return self._poller.all_or_nothing(
             lambda: [record for part in self._poll(timeout, rows) for record in part.records()]
         )
@@ -159,7 +159,7 @@ class Consumer(PartitionReader):
         """
         rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
         self._open()
-        self._ahead.put_back()
+        self._put_back()
         return self._poller.all_or_nothing(lambda: self._poll_table(timeout, rows))
 
     def _poll_table(self, timeout: float, rows: int) -> pa.Table:
@@ -203,7 +203,7 @@ class Consumer(PartitionReader):
         self._open()
         left = self._consumer_timeout
         while True:
-            record = self._ahead.next()
+            record = self._ahead.next() if self._ahead is not None else None
             if record is not None:
                 return record
             wait = min(left, _WAIT)
@@ -214,13 +214,21 @@ class Consumer(PartitionReader):
     def _take_ahead(self, timeout: float, *, last: bool) -> bool:
         """Poll for the iteration; a pending offset is waited for until the ``last`` attempt."""
         try:
-            return self._poller.all_or_nothing(
-                lambda: self._ahead.fill(self._poll(timeout, self._max_poll_records), self._positions.assigned)
-            )
+            return self._poller.all_or_nothing(lambda: self._fill_ahead(timeout))
         except UnstableOffsetCommitError:
             if last:
                 raise
             return False
+
+    def _fill_ahead(self, timeout: float) -> bool:
+        taken = self._poll(timeout, self._max_poll_records)
+        self._ahead = Ahead(taken, self._positions.assigned)
+        return bool(taken)
+
+    def _put_back(self) -> None:
+        if self._ahead is not None:
+            self._ahead.put_back()
+            self._ahead = None
 
     # The group --------------------------------------------------------------------------------------------------------
 
@@ -291,6 +299,19 @@ class Consumer(PartitionReader):
         return self._shared.membership.waiting_for if self._shared is not None else ()
 
     # Life -------------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._closed:
+            msg = "this consumer is closed"
+            raise ConsumerClosedError(msg)
+        if self._pid != os.getpid():
+            # What was asked for before a fork arrives in the parent only.
+            self._pid = os.getpid()
+            for part in self._positions.assigned.values():
+                if part.flow is not None:
+                    part.move(part.flow.position)
+            if self._shared is not None:
+                self._shared.membership.forget()
 
     def close(self) -> None:
         """Commit if ``enable_auto_commit`` is on, call ``on_revoked``, leave the group, and refuse further use.

@@ -13,7 +13,7 @@ from concurrent.futures import Executor, Future
 import pyarrow as pa
 
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import Slice, read_limit, visible
+from txnstore.core.log.visibility import Slice, visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.read.readahead import Fetched, fetch_slice
 from txnstore.read.reader import Projection
@@ -52,7 +52,7 @@ class Flow:
 
     def plan(self, partition: Partition, isolation: Isolation) -> None:
         """Plan up to where the isolation lets a reader go. The position passes what holds nothing to read (CON-06)."""
-        limit = read_limit(partition, isolation)
+        limit = partition.read_limit(isolation)
         if limit > self.planned:
             self._slices.extend(visible(self.tp, partition, isolation, self.planned, limit))
             self.planned = limit

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from txnstore.connection import Connection
-from txnstore.consumer.ahead import Ahead
 from txnstore.consumer.fetcher import Poller
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.subscription import Assignment, Positions, Reset
 from txnstore.core.blocked import BlockedPartition
-from txnstore.core.log.visibility import read_limit
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
 from txnstore.validation import check_integer, check_mapping, check_names, check_pair, check_topic_name
@@ -24,10 +22,10 @@ Pair = tuple[str, int]
 Partitions = Pair | Iterable[Pair]
 
 
-class PartitionReader:
+class PartitionReader(ABC):
     """The methods of a consumer that choose partitions, and look up and move positions.
 
-    A base of :class:`~txnstore.consumer.consumer.Consumer`, which sets the attributes.
+    A base of :class:`~txnstore.consumer.consumer.Consumer`, which sets the attributes, polls, and is closed.
     """
 
     isolation: Isolation
@@ -35,9 +33,14 @@ class PartitionReader:
     _positions: Positions
     _poller: Poller
     _shared: ConsumerGroup | None
-    _ahead: Ahead
-    _pid: int
-    _closed: bool
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Check that the consumer is open; after a fork, drop what belongs to the parent process."""
+
+    @abstractmethod
+    def _put_back(self) -> None:
+        """Leave the records that an iteration has taken and not returned to the next poll."""
 
     # Which partitions -------------------------------------------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class PartitionReader:
     def end_offsets(self, *partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset at which reads end now: the LSO for ``read_committed``, else the high watermark (LSO-11)."""
         view = self._head(warn=True)
-        return {tp: read_limit(view.find_partition(tp), self.isolation) for tp in self._existing(view, partitions)}
+        return {tp: view.find_partition(tp).read_limit(self.isolation) for tp in self._existing(view, partitions)}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first visible record at or after each time (milliseconds since the epoch); None if there is none.
@@ -171,13 +174,13 @@ class PartitionReader:
         :attr:`blocked`.
         """
         view = self._poller.caught_up(self._head(warn=True))
-        self._ahead.put_back()
+        self._put_back()
         return self._poller.all_or_nothing(
             lambda: {tp: self._lag(view, self._positions.assigned[tp]) for tp in self._existing(view, ())}
         )
 
     def _lag(self, view: View, part: Assignment) -> int:
-        end = read_limit(view.find_partition(part.tp), self.isolation)
+        end = view.find_partition(part.tp).read_limit(self.isolation)
         return max(0, end - self._positions.locate(view, part).position)
 
     def blocked(self) -> tuple[BlockedPartition, ...]:
@@ -189,19 +192,6 @@ class PartitionReader:
         return self._poller.blocked(self._connection.view(refresh=False))
 
     # Inside -----------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        if self._closed:
-            msg = "this consumer is closed"
-            raise ConsumerClosedError(msg)
-        if self._pid != os.getpid():
-            # What was asked for before a fork arrives in the parent only.
-            self._pid = os.getpid()
-            for part in self._positions.assigned.values():
-                if part.flow is not None:
-                    part.move(part.flow.position)
-            if self._shared is not None:
-                self._shared.membership.forget()
 
     def _head(self, *, warn: bool = False) -> View:
         """A view at the heads of all chains, without abandoned transactions that block the assigned partitions."""

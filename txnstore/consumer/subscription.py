@@ -15,7 +15,7 @@ from txnstore.consumer.flow import Flow
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.model import Partition
-from txnstore.core.log.visibility import check_offset, read_limit
+from txnstore.core.log.visibility import check_offset
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
 from txnstore.core.view import View
@@ -315,7 +315,7 @@ class Positions:
         return self._end(part, partition, Reset.EARLIEST if part.late else self.reset)
 
     def _end(self, part: Assignment, partition: Partition, which: Reset) -> int:
-        return partition.log_start if which is Reset.EARLIEST else read_limit(partition, self.isolation)
+        return partition.log_start if which is Reset.EARLIEST else partition.read_limit(self.isolation)
 
     def positions(self, view: Callable[[], View]) -> dict[TopicPartition, int]:
         """The known positions, those after a seek included; a sought end of a log is looked up (one GET).

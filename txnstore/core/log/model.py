@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from txnstore.core.model import NO_PRODUCER, Map, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Isolation, Map, TopicPartition
 
 _CHUNK = 256
 
@@ -275,6 +275,10 @@ class Partition:
     def last_stable_offset(self) -> int:
         """The first offset of the earliest open transaction, or the high watermark (LSO-01)."""
         return max(self.log_start, min(self.open_txns.values(), default=self.high_watermark))
+
+    def read_limit(self, isolation: Isolation) -> int:
+        """The offset at which a reader stops: the LSO, or the high watermark (LSO-11)."""
+        return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
 
 
 def next_sequence(sequence: int, increment: int = 1) -> int:

@@ -25,11 +25,6 @@ class Slice:
         return self.start <= self.batch.base_offset and self.batch.limit <= self.limit
 
 
-def read_limit(partition: Partition, isolation: Isolation) -> int:
-    """The offset at which a reader stops: the LSO, or the high watermark (LSO-11)."""
-    return partition.last_stable_offset if isolation is Isolation.READ_COMMITTED else partition.high_watermark
-
-
 def visible(
     tp: TopicPartition,
     partition: Partition,
@@ -44,12 +39,12 @@ def visible(
         partition: Its log.
         isolation: The isolation level.
         start: The first offset; None or an offset below the log start: from the log start.
-        limit: The offset to stop before; None or an offset above :func:`read_limit`: up to that.
+        limit: The offset to stop before; None or an offset above :meth:`Partition.read_limit`: up to that.
 
     Markers have no records, so no slice contains them (CON-05).
     """
     first = max(partition.log_start, start if start is not None else partition.log_start)
-    last = read_limit(partition, isolation)
+    last = partition.read_limit(isolation)
     if limit is not None:
         last = min(last, limit)
     is_aborted = aborted_batches(partition) if isolation is Isolation.READ_COMMITTED else None
@@ -96,6 +91,6 @@ def check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation,
         return
     msg = (
         f"offset {offset} of {tp} is outside the log, which holds {partition.log_start} up to "
-        f"{read_limit(partition, isolation)} ({isolation})"
+        f"{partition.read_limit(isolation)} ({isolation})"
     )
     raise OffsetOutOfRangeError(msg)
