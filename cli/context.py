@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -135,19 +134,6 @@ def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool)
     if value:
         context.ensure_object(App).debug = True
         logging.getLogger().addHandler(logging.StreamHandler())
-
-
-def confirm(name: str, question: str) -> None:
-    """Ask before ``name`` is deleted; the command ends unless the answer is yes.
-
-    Raises:
-        click.UsageError: The standard input is not a terminal, so the question cannot be answered.
-        click.Abort: The answer is no.
-    """
-    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
-        msg = f"deleting {name!r} cannot be undone: confirm with --yes"
-        raise click.UsageError(msg)
-    click.confirm(question, abort=True, err=True)
 
 
 def parse_pairs(values: tuple[str, ...], option: str, parse: Callable[[str, str], Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.cli.context import App, confirm, pass_app, shared_options
+from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant
 
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
     from txnstore.admin.groups import GroupDescription
     from txnstore.core.model import TopicPartition
+    from txnstore.store import Store
 
 
 _OFFSET_COLUMNS = ["topic", "partition", "offset", "end", "lag", "blocked", "pending", "committed_at", "metadata"]
+_RESET_COLUMNS = ["topic", "partition", "before", "offset"]
 
 
 @click.group()
@@ -74,19 +77,22 @@ def show(app: App, name: str) -> None:
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Only this one; repeatable.")
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be committed.")
+@yes_option
 @shared_options()
 @pass_app
 def reset(
-    app: App, name: str, target: str, topics: tuple[str, ...], partitions: tuple[int, ...], dry_run: bool
+    app: App, name: str, target: str, topics: tuple[str, ...], partitions: tuple[int, ...], dry_run: bool, yes: bool
 ) -> None:
     """Set the committed offsets of the group NAME, which must have no live members.
 
-    By default for all partitions with a committed offset; with --topic for all partitions of that topic.
+    By default for all partitions with a committed offset; with --topic for all partitions of that topic. Shows the
+    offsets before and after, and asks.
     """
     if partitions and len(topics) != 1:
         msg = "--partition needs one --topic"
         raise click.UsageError(msg)
     to = _target(target)
+    must_ask = asks(f"reset the offsets of group {name!r}", yes=yes, dry_run=dry_run)
     with app.open(read_only=dry_run) as store:
         found = store.reset_offsets(
             name, "earliest" if isinstance(to, int) else to, topics=topics or None, dry_run=True
@@ -99,28 +105,47 @@ def reset(
             for tp, at in found.items()
             if not partitions or tp.partition in partitions
         }
-        store.reset_offsets(name, chosen, dry_run=dry_run)
-    _report(app, name, chosen, dry_run=dry_run)
-
-
-def _report(app: App, name: str, found: dict[TopicPartition, int], *, dry_run: bool) -> None:
-    rows = [{"group": name, "topic": tp.topic, "partition": tp.partition, "offset": at} for tp, at in found.items()]
-    app.out.rows(rows, ["topic", "partition", "offset"], empty="Nothing to reset: the group has no committed offsets")
+        if isinstance(to, int):
+            store.reset_offsets(name, chosen, dry_run=True)  # Refuses what cannot be done before it asks.
+        before = _committed(store, name)
+        rows = [
+            {"group": name, "topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "offset": at}
+            for tp, at in chosen.items()
+        ]
+        if must_ask and rows:
+            app.out.plan(rows, _RESET_COLUMNS)
+            new = "" if before else " It has none yet."
+            ask(f"Set the committed offsets of group {name!r} to these?{new}")
+        if not dry_run:
+            store.reset_offsets(name, chosen)
+    app.out.rows(rows, _RESET_COLUMNS, empty="Nothing to reset: the group has no committed offsets")
     if dry_run:
         app.out.note("Nothing was changed (--dry-run)")
 
 
+def _committed(store: Store, name: str) -> dict[TopicPartition, int | None]:
+    """The committed offsets of a group before a reset; none of a new group."""
+    from txnstore.errors import GroupNotFoundError
+
+    try:
+        return {position.tp: position.offset for position in store.group(name).positions}
+    except GroupNotFoundError:
+        return {}
+
+
 @group.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @shared_options()
 @pass_app
 def delete(app: App, name: str, yes: bool) -> None:
-    """Delete the group NAME with its offsets; it must have no live members."""
+    """Delete the group NAME with its offsets; it must have no live members. Shows the offsets, and asks."""
+    must_ask = asks(f"delete group {name!r}", yes=yes)
     with app.open() as store:
-        store.group(name)
-        if not yes:
-            confirm(name, f"Delete group {name!r} with its offsets?")
+        found = store.group(name)
+        if must_ask:
+            app.out.plan(_offsets(found), _OFFSET_COLUMNS)
+            ask(f"Delete group {name!r} with these offsets? This cannot be undone.")
         store.delete_group(name)
     app.out.result(f"Group {name!r} is deleted", group=name)
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import counted, size
 from txnstore.cli.values import Duration
+
+if TYPE_CHECKING:
+    from txnstore.compactor import VacuumReport
+    from txnstore.coordinator.expiration import ExpiryReport
 
 _PARTITION_COLUMNS = [
     "partition", "segments_before", "segments_after", "bytes_before", "bytes_after", "records", "aborted", "conflicts",
@@ -52,12 +58,21 @@ def compact(app: App, topic: str | None, dry_run: bool, no_expire: bool) -> None
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @_NO_EXPIRE
+@yes_option
 @shared_options()
 @pass_app
-def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool) -> None:
-    """Delete unreferenced objects after a grace period."""
+def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool, yes: bool) -> None:
+    """Delete unreferenced objects after a grace period. Shows how many, and asks."""
+    must_ask = asks("delete unreferenced objects", yes=yes, dry_run=dry_run)
     with app.open(read_only=dry_run) as store:
-        report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
+        if must_ask:
+            with app.out.progress("listing objects"):
+                plan = store.vacuum(older_than=older_than, dry_run=True)
+            if plan.deleted:
+                app.out.plan(_by_kind(plan), ["objects", "count", "example"])
+                ask(f"Delete {counted(len(plan.deleted), 'object')} ({size(plan.bytes)})? This cannot be undone.")
+        with app.out.progress("vacuuming"):
+            report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
         f"{verb} {counted(len(report.deleted), 'object')} ({size(report.bytes)}); {report.kept_young:,} too young, "
@@ -69,26 +84,57 @@ def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool) -> None:
             app.out.line(f"  {key}")
 
 
+def _by_kind(report: VacuumReport) -> list[dict[str, Any]]:
+    """What a vacuum deletes, by folder of the topic or kind of object, with one key of each."""
+    found: dict[str, list[str]] = {}
+    for key in report.deleted:
+        found.setdefault("/".join(key.split("/")[:2]), []).append(key)
+    return [{"objects": kind, "count": len(items), "example": items[0]} for kind, items in sorted(found.items())]
+
+
 @click.command()
 @click.option(
     "--producers", type=Duration(), default="1d", show_default=True, help="State of idle producers in partitions."
 )
 @click.option("--transactional-ids", type=Duration(), default="7d", show_default=True, help="Idle transactional ids.")
 @click.option("--offsets", type=Duration(), default="7d", show_default=True, help="Offsets of groups without members.")
+@click.option("--dry-run", is_flag=True, help="Only show what would expire.")
+@yes_option
 @shared_options()
 @pass_app
-def expire(app: App, producers: float, transactional_ids: float, offsets: float) -> None:
+def expire(app: App, producers: float, transactional_ids: float, offsets: float, dry_run: bool, yes: bool) -> None:
     """Expire state that was unused for the given durations. `compact` and `vacuum` do it with the defaults, Kafka's.
 
-    State that an open transaction needs, and transactional ids with recorded job versions, never expire.
+    State that an open transaction needs, and transactional ids with recorded job versions, never expire. Shows what
+    expires, and asks.
     """
-    with app.open() as store:
-        report = store.expire(producers, transactional_ids, offsets)
-    app.out.result(
-        f"Expired {report.producers:,} producers in partitions and groups, {len(report.transactional_ids):,} "
-        f"transactional ids, {report.offsets:,} offsets, {len(report.groups):,} groups",
-        **asdict(report),
+    must_ask = asks("expire state", yes=yes, dry_run=dry_run)
+    with app.open(read_only=dry_run) as store:
+        if must_ask:
+            plan = store.expire(producers, transactional_ids, offsets, dry_run=True)
+            if plan == type(plan)():
+                app.out.result("Nothing has expired", **asdict(plan))
+                return
+            _list_expiring(app, plan)
+            ask(f"Expire {_summary(plan)}? This cannot be undone.")
+        report = store.expire(producers, transactional_ids, offsets, dry_run=dry_run)
+    app.out.result(f"{'Would expire' if dry_run else 'Expired'} {_summary(report)}", **asdict(report), dry_run=dry_run)
+    if dry_run and not app.out.as_json:
+        _list_expiring(app, report)
+
+
+def _summary(report: ExpiryReport) -> str:
+    return (
+        f"{counted(report.producers, 'producer state')}, "
+        f"{counted(len(report.transactional_ids), 'transactional id')}, "
+        f"{counted(report.offsets, 'offset')}, {counted(len(report.groups), 'group')}"
     )
+
+
+def _list_expiring(app: App, report: ExpiryReport) -> None:
+    rows = [{"expires": "transactional id", "name": name} for name in report.transactional_ids]
+    rows += [{"expires": "group", "name": name} for name in report.groups]
+    app.out.plan(rows, ["expires", "name"])
 
 
 @click.command()

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from txnstore.runtime import LATEST_MS
 
@@ -61,22 +61,16 @@ class Output:
             for row in rows:
                 self.line(to_json(row))
             return
-        from txnstore.cli.tables import Column, layout
-
         found = list(rows)
-        if not found:
-            if empty:
-                self.note(empty)
-            return
-        shown = [
-            Column(
-                title=column if verbatim else column.replace("_", " "),
-                cells=[display(row.get(column)) for row in found],
-                number=any(_is_number(row.get(column)) for row in found),
-            )
-            for column in columns
-        ]
-        self._lines(layout(shown, _width(), drop_empty=not verbatim))
+        if found:
+            self._lines(_layout(found, columns, sys.stdout, verbatim=verbatim))
+        elif empty:
+            self.note(empty)
+
+    def plan(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        """Print what a command is going to do as a table to standard error, also with ``--json``."""
+        if rows:
+            print("\n".join(_layout(rows, columns, sys.stderr)), file=sys.stderr, flush=True)
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Print one result: a line with name and value per member, or one JSON object."""
@@ -85,7 +79,9 @@ class Output:
             return
         from txnstore.cli.tables import block
 
-        self._lines(block({name.replace("_", " "): display(value) for name, value in values.items()}, _width()))
+        self._lines(
+            block({name.replace("_", " "): display(value) for name, value in values.items()}, _width(sys.stdout))
+        )
 
     def result(self, text: str, **values: Any) -> None:
         """Print the result of a command: the sentence, or the values as JSON."""
@@ -168,9 +164,25 @@ class Output:
                 self._bar = None
 
 
-def _width() -> int | None:
-    """The width of the terminal; None if standard output is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def _layout(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], stream: TextIO, *, verbatim: bool = False
+) -> list[str]:
+    from txnstore.cli.tables import Column, layout
+
+    shown = [
+        Column(
+            title=column if verbatim else column.replace("_", " "),
+            cells=[display(row.get(column)) for row in rows],
+            number=any(_is_number(row.get(column)) for row in rows),
+        )
+        for column in columns
+    ]
+    return layout(shown, _width(stream), drop_empty=not verbatim)
+
+
+def _width(stream: TextIO) -> int | None:
+    """The width of the terminal; None if the stream is none."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def to_json(value: Any) -> str:

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.catalog.description import Topic
-from txnstore.cli.context import App, confirm, parse_pairs, pass_app, shared_options
+from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.context import App, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import counted, instant
 from txnstore.cli.values import column
 from txnstore.core.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_LIST_COLUMNS = ["topic", "partitions", "records", "segments", "bytes", "typed", "key"]
 
 
 @click.group()
@@ -69,6 +73,10 @@ def list_topics(app: App) -> None:
     """List all topics."""
     with app.connect() as connection:
         view = connection.view(refresh=False)
+    app.out.rows(_summaries(view), _LIST_COLUMNS, empty="There are no topics. Create one: txnstore topic create NAME")
+
+
+def _summaries(view: View) -> list[dict[str, Any]]:
     rows = []
     for found in view.sorted_topics():
         partitions = [partition for _, partition in view.partitions_of(found.name)]
@@ -85,8 +93,7 @@ def list_topics(app: App) -> None:
                 "key": found.key,
             }
         )
-    columns = ["topic", "partitions", "records", "segments", "bytes", "typed", "key"]
-    app.out.rows(rows, columns, empty="There are no topics. Create one: txnstore topic create NAME")
+    return rows
 
 
 @topic.command()
@@ -143,15 +150,21 @@ def alter(
 
 @topic.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @shared_options()
 @pass_app
 def delete(app: App, name: str, yes: bool) -> None:
-    """Delete the topic NAME and all of its records."""
+    """Delete the topic NAME and all of its records. Shows what it has, and asks."""
+    must_ask = asks(f"delete topic {name!r}", yes=yes)
     with app.open() as store:
         store.topic(name)
-        if not yes:
-            confirm(name, f"Delete topic {name!r} with all of its records?")
+        if must_ask:
+            view = store.snapshot().view
+            app.out.plan([row for row in _summaries(view) if row["topic"] == name], _LIST_COLUMNS)
+            groups = sorted(key for key, group in view.groups.items() if any(tp.topic == name for tp in group.offsets))
+            if groups:
+                app.out.note(f"Groups with committed offsets in it: {', '.join(groups)}")
+            ask(f"Delete topic {name!r} with all of its records? This cannot be undone.")
         store.delete_topic(name)
     app.out.result(f"Topic {name!r} is deleted; a later vacuum removes its objects", topic=name)
 

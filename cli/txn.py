@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant
 from txnstore.cli.values import Duration
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from txnstore.core.history import TransactionStep
     from txnstore.core.model import TopicPartition
     from txnstore.core.transactions.model import Transaction
+    from txnstore.store import Store
 
 _COLUMNS = ["transactional_id", "state", "producer_id", "epoch", "partitions", "groups", "started_at", "updated_at"]
 _OPEN_COLUMNS = ["partition", "first_offset", "last_stable", "high_watermark"]
@@ -106,27 +108,53 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
 @click.argument("transactional_id", required=False)
 @click.option("--partition", metavar="TOPIC-N", help="The partition with open data of no known transactional id.")
 @click.option("--producer-id", type=int, help="The producer id of that data.")
+@yes_option
 @shared_options()
 @pass_app
-def abort(app: App, transactional_id: str | None, partition: str | None, producer_id: int | None) -> None:
+def abort(app: App, transactional_id: str | None, partition: str | None, producer_id: int | None, yes: bool) -> None:
     """Abort the open transaction of TRANSACTIONAL_ID, and fence its producer.
 
     For data that `find-hanging` shows without a transactional id, give --partition and --producer-id instead. A
-    transaction that is already decided is completed as decided.
+    transaction that is already decided is completed as decided. Shows the transaction, and asks.
     """
     by_partition = partition is not None and producer_id is not None
     if (transactional_id is None) is not by_partition or (partition is None) is not (producer_id is None):
         msg = "give a TRANSACTIONAL_ID, or --partition and --producer-id"
         raise click.UsageError(msg)
     topic, number = _partition(partition) if partition is not None else ("", 0)
+    what = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
+    must_ask = asks(f"abort the transaction of {what}", yes=yes)
     with app.open() as store:
+        if must_ask:
+            _ask_to_abort(app, store, transactional_id, topic, number, producer_id)
         if transactional_id is not None:
             ended = store.abort_transaction(transactional_id)
         else:
             assert producer_id is not None
             ended = store.abort_hanging(topic, number, producer_id)
-    what = repr(transactional_id) if transactional_id is not None else f"producer id {producer_id} in {partition}"
     app.out.result(f"Ended the transaction of {what}" if ended else f"{what} has no open transaction", ended=ended)
+
+
+def _ask_to_abort(
+    app: App, store: Store, transactional_id: str | None, topic: str, number: int, producer_id: int | None
+) -> None:
+    """Show what is open, and ask; without anything open there is no question."""
+    if transactional_id is not None:
+        found = store.transaction(transactional_id)
+        if found.started_at is None:
+            return
+        rows = [
+            {**_without_tp(asdict(item), item.tp), "state": found.state.name, "started_at": instant(found.started_at)}
+            for item in found.open
+        ]
+        app.out.plan(rows, ["state", "started_at", *_OPEN_COLUMNS])
+        ask(f"Abort the transaction of {transactional_id!r}, with these records, and fence its producer?")
+        return
+    opened = [item for item in store.producers(topic, number) if item.producer_id == producer_id]
+    rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in opened]
+    if any(item.first_offset is not None for item in opened):
+        app.out.plan(rows, _PRODUCER_COLUMNS)
+        ask(f"Abort the open records of producer id {producer_id} in {topic}-{number}?")
 
 
 @txn.command("find-hanging")
@@ -163,15 +191,24 @@ def producers(app: App, topic: str, partition: int) -> None:
 
 @txn.command()
 @click.argument("transactional_ids", nargs=-1, required=True)
+@yes_option
 @shared_options()
 @pass_app
-def fence(app: App, transactional_ids: tuple[str, ...]) -> None:
+def fence(app: App, transactional_ids: tuple[str, ...], yes: bool) -> None:
     """Fence the producers with these transactional ids, and abort their open transactions.
 
     The next call of a fenced producer fails; new producers can use the id. An id that does not exist is created, as in
-    Kafka.
+    Kafka. Shows the state of each, and asks.
     """
+    must_ask = asks("fence producers", yes=yes)
     with app.open() as store:
+        if must_ask:
+            known = {found.transactional_id: _described(found) for found in store.transactions()}
+            rows = [
+                known.get(name, {"transactional_id": name, "state": "does not exist"}) for name in transactional_ids
+            ]
+            app.out.plan(rows, ["transactional_id", "state", "producer_id", "epoch", "partitions", "started_at"])
+            ask("Fence their producers, and abort their open transactions?")
         found = store.fence_producers(transactional_ids)
     app.out.rows([asdict(item) for item in found.values()], ["transactional_id", "producer_id", "epoch"])
 

@@ -214,7 +214,12 @@ class Operations:
         return recover(connection.chains, connection.coordinator)
 
     def expire(
-        self, producer_ids: float = 86_400.0, transactional_ids: float = 604_800.0, offsets: float = 604_800.0
+        self,
+        producer_ids: float = 86_400.0,
+        transactional_ids: float = 604_800.0,
+        offsets: float = 604_800.0,
+        *,
+        dry_run: bool = False,
     ) -> ExpiryReport:
         """Remove state that was unused for longer than its limit; :meth:`compact` and :meth:`vacuum` use the defaults.
 
@@ -222,8 +227,11 @@ class Operations:
             producer_ids: Seconds for producers (``producer.id.expiration.ms``).
             transactional_ids: Seconds for transactional ids (``transactional.id.expiration.ms``).
             offsets: Seconds for offsets of groups without members (``offsets.retention.minutes``).
+            dry_run: Change nothing; return the expected result.
         """
-        return expire(self._connection.chains, producer_ids, transactional_ids, offsets)
+        connection = self._connection
+        preview_at = connection.runtime.clock() if dry_run else None
+        return expire(connection.chains, producer_ids, transactional_ids, offsets, preview_at=preview_at)
 
     def verify(self, *, deep: bool = False) -> VerifyReport:
         """Check every invariant; ``deep``: read and check all data, too. See :func:`txnstore.compactor.verify`."""

@@ -33,12 +33,23 @@ class Result:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-class _Captured(io.TextIOWrapper):
-    """A text stream over bytes that are kept, as standard output is one: data need not be text."""
+class _Stream(io.TextIOWrapper):
+    """A text stream over bytes, which may say that it is a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: io.BytesIO, *, terminal: bool) -> None:
+        super().__init__(data, encoding="utf-8", write_through=True)
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+class _Captured(_Stream):
+    """The bytes that are written, as standard output is one: data need not be text."""
+
+    def __init__(self, *, terminal: bool) -> None:
         self._kept = io.BytesIO()
-        super().__init__(self._kept, encoding="utf-8", write_through=True)
+        super().__init__(self._kept, terminal=terminal)
 
     def text(self) -> str:
         return self._kept.getvalue().decode("utf-8", "backslashreplace")
@@ -54,10 +65,12 @@ class Cli:
         self.url = url
         self._monkeypatch = monkeypatch
 
-    def __call__(self, *arguments: str, stdin: str | bytes = "", url: str | None = None) -> Result:
+    def __call__(
+        self, *arguments: str, stdin: str | bytes = "", url: str | None = None, terminal: bool = False
+    ) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        out, err = _Captured(), _Captured()
+        self._monkeypatch.setattr(sys, "stdin", _Stream(io.BytesIO(data), terminal=terminal))
+        out, err = _Captured(terminal=terminal), _Captured(terminal=terminal)
         with redirect_stdout(out), redirect_stderr(err):
             status = run(["--store", url or self.url, *arguments])
         return Result(status, out.text(), err.text())

@@ -268,10 +268,10 @@ def test_small_segments_are_merged_and_the_old_ones_vacuumed(orders: Cli) -> Non
     assert (planned["partition"], planned["segments_before"], planned["segments_after"]) == ("orders-0", 3, 1)
     assert (done["segments_after"], done["records"], done["aborted"]) == (1, 3, 0)
     assert orders("compact").err == "Nothing to compact\n"
-    (kept,) = orders.ok("vacuum", "--json").lines
+    (kept,) = orders.ok("vacuum", "--yes", "--json").lines
     assert (kept["deleted"], kept["kept_young"], kept["referenced"]) == ([], 3, 1)
     (would,) = orders.ok("vacuum", "--older-than", "0", "--dry-run", "--json").lines
-    (deleted,) = orders.ok("vacuum", "--older-than", "0s", "--json").lines
+    (deleted,) = orders.ok("vacuum", "--older-than", "0s", "--yes", "--json").lines
     assert would["deleted"] == deleted["deleted"]
     assert len(deleted["deleted"]) == 3
     assert _values(orders) == ["a", "b", "c"]

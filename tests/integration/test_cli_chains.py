@@ -124,7 +124,7 @@ def test_maintenance_covers_all_chains(cli: Cli) -> None:
     (saved,) = cli.ok("checkpoint", "--json").lines
     (info,) = cli.ok("info", "--json").lines
     assert saved["sequence"] == info["entries"]
-    (report,) = cli.ok("vacuum", "--older-than", "0s", "--json").lines
+    (report,) = cli.ok("vacuum", "--older-than", "0s", "--yes", "--json").lines
     assert len(report["deleted"]) == 9
     assert cli.ok("verify", "--deep", "--json").lines[0]["ok"]
     (row,) = cli.ok("sql", "select count(*) as n from orders", "--json").lines
@@ -133,12 +133,12 @@ def test_maintenance_covers_all_chains(cli: Cli) -> None:
 
 def test_expire_covers_all_chains(cli: Cli) -> None:
     """RET-13, TMO-07: nothing is old enough yet; with limits of one's own it is, and ids go by their own clock."""
-    nothing = {"producers": 0, "transactional_ids": [], "offsets": 0, "groups": []}
-    assert cli.ok("expire", "--json").lines == [nothing]
-    (report,) = cli.ok("expire", "--transactional-ids", "1ms", "--json").lines
+    nothing = {"producers": 0, "transactional_ids": [], "offsets": 0, "groups": [], "dry_run": False}
+    assert cli.ok("expire", "--yes", "--json").lines == [nothing]
+    (report,) = cli.ok("expire", "--transactional-ids", "1ms", "--yes", "--json").lines
     assert report == {**nothing, "transactional_ids": ["job"]}
-    assert cli.ok("expire").out.startswith("Expired 0 producers")
-    refused = cli("expire", "--producers", "12h")
+    assert cli.ok("expire", "--yes").out.startswith("Expired 0 producer states")
+    refused = cli("expire", "--producers", "12h", "--yes")
     assert (refused.status, "producer.id.expiration.ms" in refused.err) == (1, True)
     assert cli.ok("txn", "list", "--json").lines == []
     assert cli.ok("compact", "--no-expire", "--json").lines == []
@@ -153,8 +153,8 @@ def test_txn_show_history_and_abort(cli: Cli) -> None:
     (shown,) = cli.ok("txn", "show", "everywhere", "--json").lines
     assert shown.items() >= {"state": "ONGOING", "chain": listed["chain"], "prepared": False, "versions": {}}.items()
     assert [item["partition"] for item in shown["open"]] == ["orders-0", "orders-1", "orders-2"]
-    assert cli.ok("txn", "abort", "everywhere", "--json").lines == [{"ended": True}]
-    assert cli.ok("txn", "abort", "everywhere").out == "'everywhere' has no open transaction\n"
+    assert cli.ok("txn", "abort", "--yes", "everywhere", "--json").lines == [{"ended": True}]
+    assert cli.ok("txn", "abort", "--yes", "everywhere").out == "'everywhere' has no open transaction\n"
     steps = cli.ok("txn", "history", "everywhere", "--json").lines
     names = [step["step"] for step in steps if step["step"] != "ADD_PARTITIONS"]
     assert names == ["INIT", "BEGIN", "PREPARE_ABORT", *["ABORT(PID)"] * 3, "ABORTED"]
@@ -189,7 +189,7 @@ def test_group_touched_only_by_ended_transactions_does_not_exist(cli: Cli) -> No
 def test_producers_are_fenced_by_their_ids(cli: Cli) -> None:
     """INIT-17."""
     (before,) = cli.ok("txn", "show", "job", "--json").lines
-    rows = cli.ok("txn", "fence", "job", "other", "--json").lines
+    rows = cli.ok("txn", "fence", "--yes", "job", "other", "--json").lines
     assert [(row["transactional_id"], row["epoch"]) for row in rows] == [("job", before["epoch"] + 1), ("other", 0)]
     assert [step["step"] for step in cli.ok("txn", "history", "job", "--json").lines][-2:] == ["FENCED", "INIT"]
 
@@ -204,7 +204,7 @@ def test_hanging_transactions_are_found(cli: Cli) -> None:
     producer.flush()
     (row,) = cli.ok("txn", "find-hanging", "--topic", "orders", "--late", "0s", "--json").lines
     assert row.items() >= {"partition": "orders-1", "transactional_id": "late", "reason": "late"}.items()
-    arguments = ["txn", "abort", "--partition", row["partition"], "--producer-id", str(row["producer_id"])]
+    arguments = ["txn", "abort", "--yes", "--partition", row["partition"], "--producer-id", str(row["producer_id"])]
     assert cli.ok(*arguments).out == f"Ended the transaction of producer id {row['producer_id']} in orders-1\n"
     assert cli.ok(*arguments, "--json").lines == [{"ended": False}]
     blocking = store.producer("blocking", transaction_timeout=0.001)
@@ -215,7 +215,7 @@ def test_hanging_transactions_are_found(cli: Cli) -> None:
     expected = {"partition": None, "group": "billing", "transactional_id": "blocking", "first_offset": None}
     assert row.items() >= expected.items()
     assert "billing" in cli.ok("txn", "find-hanging", "--late", "0s").out
-    assert cli.ok("txn", "abort", "blocking", "--json").lines == [{"ended": True}]
+    assert cli.ok("txn", "abort", "--yes", "blocking", "--json").lines == [{"ended": True}]
     store.close()
 
 
@@ -226,12 +226,12 @@ def test_hanging_transactions_are_found(cli: Cli) -> None:
         (["abort", "x", "--partition", "orders-0", "--producer-id", "1"], 2, "TRANSACTIONAL_ID"),
         (["abort", "--partition", "orders-0"], 2, "TRANSACTIONAL_ID"),
         (["abort", "--partition", "orders", "--producer-id", "1"], 2, "TOPIC-N"),
-        (["abort", "--partition", "orders-9", "--producer-id", "1"], 1, "orders-9"),
-        (["abort", "nothing"], 1, "txn list"),
+        (["abort", "--yes", "--partition", "orders-9", "--producer-id", "1"], 1, "orders-9"),
+        (["abort", "--yes", "nothing"], 1, "txn list"),
         (["history", "nothing"], 1, "txn list"),
         (["find-hanging", "--topic", "nothing"], 1, "nothing"),
         (["list", "--pattern", "("], 1, "regular expression"),
-        (["fence", ""], 1, "must not be empty"),
+        (["fence", "--yes", ""], 1, "must not be empty"),
         (["fence"], 2, "TRANSACTIONAL_IDS"),
     ],
 )

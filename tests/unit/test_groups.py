@@ -305,7 +305,7 @@ def test_groups_are_listed_and_shown(cli: Cli) -> None:
     ],
 )
 def test_offsets_are_reset_on_the_command_line(cli: Cli, options: list[str], expected: list[int]) -> None:
-    rows = cli.ok("group", "reset-offsets", "g", *options, "--json").lines
+    rows = cli.ok("group", "reset-offsets", "g", "--yes", *options, "--json").lines
     assert {row["topic"] for row in rows} == {"t"}
     assert _cli_offsets(cli) == expected
 
@@ -323,7 +323,7 @@ def test_offsets_are_reset_on_the_command_line(cli: Cli, options: list[str], exp
     ],
 )
 def test_a_bad_reset_changes_nothing(cli: Cli, options: list[str], status: int, message: str) -> None:
-    result = cli("group", "reset-offsets", *options)
+    result = cli("group", "reset-offsets", "--yes", *options)
     assert (result.status, message in result.err) == (status, True), result
     assert _cli_offsets(cli) == [2, 0]
 

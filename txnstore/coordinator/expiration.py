@@ -12,7 +12,7 @@ from functools import partial
 from txnstore.chain.ages import Ages
 from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
-from txnstore.core.expiration import Expire, Expired, is_due
+from txnstore.core.expiration import Expire, Expired, is_due, preview
 from txnstore.validation import check_milliseconds
 
 
@@ -33,7 +33,9 @@ class ExpiryReport:
     groups: tuple[str, ...] = ()
 
 
-def expire(chains: Chains, producer_ids: float, transactional_ids: float, offsets: float) -> ExpiryReport:
+def expire(
+    chains: Chains, producer_ids: float, transactional_ids: float, offsets: float, *, preview_at: int | None = None
+) -> ExpiryReport:
     """Remove expired state in all chains concurrently.
 
     Args:
@@ -41,6 +43,7 @@ def expire(chains: Chains, producer_ids: float, transactional_ids: float, offset
         producer_ids: The limit for producers, in seconds.
         transactional_ids: The limit for transactional ids, in seconds.
         offsets: The limit for committed offsets, in seconds.
+        preview_at: Change nothing; report what would be removed at this time, in milliseconds since the epoch.
 
     Raises:
         InvalidConfigError: A limit is not valid.
@@ -52,7 +55,7 @@ def expire(chains: Chains, producer_ids: float, transactional_ids: float, offset
         check_milliseconds("transactional_ids", transactional_ids),
         check_milliseconds("offsets", offsets),
     )
-    return _expire(chains, command, list(chains))
+    return _expire(chains, command, list(chains), preview_at)
 
 
 def expire_due(chains: Chains, now: int) -> ExpiryReport:
@@ -64,8 +67,8 @@ def expire_due(chains: Chains, now: int) -> ExpiryReport:
     return _expire(chains, command, [chain for chain in chains if is_due(chain.state, command, now)])
 
 
-def _expire(chains: Chains, command: Expire, which: Iterable[Chain]) -> ExpiryReport:
-    found = chains.at_once({chain.number: partial(_all, chain, command, chains.ages) for chain in which})
+def _expire(chains: Chains, command: Expire, which: Iterable[Chain], preview_at: int | None = None) -> ExpiryReport:
+    found = chains.at_once({chain.number: partial(_all, chain, command, chains.ages, preview_at) for chain in which})
     every = [part for number in sorted(found) for part in found[number]]
     return ExpiryReport(
         producers=sum(part.producers for part in every),
@@ -75,13 +78,15 @@ def _expire(chains: Chains, command: Expire, which: Iterable[Chain]) -> ExpiryRe
     )
 
 
-def _all(chain: Chain, command: Expire, ages: Ages) -> list[Expired]:
-    """Expire one chain, in as many entries as it takes."""
+def _all(chain: Chain, command: Expire, ages: Ages, preview_at: int | None) -> list[Expired]:
+    """Expire one chain, in as many entries as it takes; nothing is changed for a preview."""
     state = chain.state
     lengths = command.producer_ms, command.transactional_id_ms, command.offsets_ms
     oldest = {length: ages.newest_older_than(state, length) for length in sorted(set(lengths))}
     producers, ids, offsets = (oldest[length] for length in lengths)
     command = replace(command, oldest=(producers, ids, offsets))
+    if preview_at is not None:
+        return [preview(state, command, preview_at)]
     found: list[Expired] = []
     while not found or found[-1].more:
         found.append(chain.submit(command))

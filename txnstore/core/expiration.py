@@ -129,6 +129,15 @@ def expire(draft: Draft, command: Expire) -> Expired:
     return found
 
 
+def preview(state: State, command: Expire, now: int) -> Expired:
+    """What the command would remove in entries at the time ``now`` (ms) after this state."""
+    _check(command)
+    found = Expired()
+    for event in _due(begin_entry(state, now), command):
+        found = _counted(found, event)
+    return found
+
+
 def is_due(state: State, command: Expire, now: int) -> bool:
     """Whether the command would emit events in an entry at the time ``now`` (ms) after this state."""
     _check(command)
