@@ -37,15 +37,15 @@ $(STAMP): pyproject.toml $(LOCK) txnstore/_version.py
 	'$(BIN)/python' -m pip install --quiet --disable-pip-version-check -c $(LOCK) -e '.[dev]'
 	@touch '$@'
 
-# Spark 4 needs Java 17 or newer. Said here in one line, since Spark says it in a page.
+# Spark 4 and Kafka 4 need Java 17 or newer. Said here in one line, since Spark says it in a page.
 .PHONY: java
 java:
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
 	version=$$("$$java" -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p') || true; \
 	if [ -z "$$version" ]; then \
-		echo "Spark needs Java 17 or newer, and '$$java' does not run. Install it (Debian: openjdk-17-jre-headless) or set JAVA_HOME." >&2; exit 1; \
+		echo "Spark and Kafka need Java 17 or newer, and '$$java' does not run. Install it (Debian: openjdk-17-jre-headless) or set JAVA_HOME." >&2; exit 1; \
 	elif [ "$$version" -lt 17 ]; then \
-		echo "Spark needs Java 17 or newer, and '$$java' is version $$version. Set JAVA_HOME to a newer one." >&2; exit 1; fi
+		echo "Spark and Kafka need Java 17 or newer, and '$$java' is version $$version. Set JAVA_HOME to a newer one." >&2; exit 1; fi
 
 .PHONY: demo
 demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: Spark, a crash, recovery, SQL
@@ -125,13 +125,33 @@ interrupts: $(STAMP) ## Interrupt (Ctrl-C) all clients INTERRUPTS=10000 times, t
 corruption: $(STAMP) ## Damage every kind of object in CASES=2000 ways; no reader may answer wrongly: SEED
 	'$(BIN)/python' -m tests.harness.corruption --cases '$(CASES)' --seed '$(SEED)'
 
-# KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a new broker.
+# KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a broker.
+# SEED chooses the histories; without it each run has new ones, and prints the seed that repeats them.
 HISTORIES ?= 1000
 KAFKA ?=
+HISTORY_SEED = $(if $(filter file,$(origin SEED)),$$RANDOM,$(SEED))
 
 .PHONY: differential
 differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model of Kafka; with KAFKA=…/libs also with Kafka
-	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' '$(BIN)/python' -m pytest -q tests/protocol/test_differential.py
+	@seed=$(HISTORY_SEED); echo "SEED=$$seed"; \
+	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' \
+		'$(BIN)/python' -m pytest -q --hypothesis-seed=$$seed tests/protocol/test_differential.py
+
+# The jars of the release in the pom.
+LIBS := build/kafka/libs
+
+$(LIBS)/.fetched: tests/harness/kafka/pom.xml
+	@command -v mvn >/dev/null || { \
+		echo 'Maven fetches the jars of Kafka, and is not installed. Install it (Debian: maven), or unpack a release of Kafka' \
+		'and name its libs folder: make differential KAFKA=…/libs' >&2; exit 1; }
+	rm -rf '$(LIBS)'
+	mvn -B -q -f '$<' dependency:copy-dependencies -DoutputDirectory='$(abspath $(LIBS))' -DincludeScope=runtime
+	@touch '$@'
+
+.PHONY: kafka
+kafka: java $(STAMP) $(LIBS)/.fetched ## Fetch Kafka by Maven, and compare HISTORIES=20 random histories with its broker: SEED
+	@$(MAKE) --no-print-directory differential KAFKA='$(LIBS)' \
+		HISTORIES='$(if $(filter file,$(origin HISTORIES)),20,$(HISTORIES))'
 
 .PHONY: bench
 bench: $(STAMP) ## Measure against the raw storage, side by side

@@ -3,13 +3,14 @@
 Old producers are kept and used again, identities of long ago send requests again, the store is opened again, time
 passes. A failure prints the operations as JSON lines: saved to a file, they are a script for
 ``python -m tests.harness.differential record``. ``make differential HISTORIES=2000`` runs that many random histories
-of each machine instead of the few fixed ones; with ``KAFKA=…/libs`` also against a new broker for each.
+of each machine instead of the few fixed ones; with ``KAFKA=…/libs`` also against a broker.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.harness.differential import Comparison, MismatchError, ModelDriver, StoreDriver
 from tests.harness.differential.compare import Difference
-from tests.harness.kafka import BrokerDriver
+from tests.harness.kafka import BrokerDriver, RunningBroker
 from tests.harness.model import Log, Producer, Transaction
 from tests.helpers.connections import connection_of
 
@@ -53,13 +54,16 @@ class Histories(RuleBasedStateMachine):
         "plain": 1,
     }
 
+    #: The broker that all histories share.
+    running: ClassVar[RunningBroker | None] = None
+
     def __init__(self) -> None:
         super().__init__()
         self.rng = random.Random(0)
         self.model = ModelDriver()
         self.stores = [StoreDriver(chains, thorough=False) for chains in CHAINS]
         self.comparisons = [Comparison() for _ in CHAINS]
-        self.broker = BrokerDriver(Path(KAFKA)) if KAFKA else None
+        self.broker = BrokerDriver(self.running) if self.running is not None else None
         self.beside_the_broker = Comparison("kafka")
         self.ops: list[dict[str, Any]] = []
         self.failed = False
@@ -340,8 +344,21 @@ SETTINGS = settings(
 )
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningBroker | None]:
+    """A broker, if ``KAFKA`` names one."""
+    if not KAFKA:
+        yield None
+        return
+    with RunningBroker(Path(KAFKA)) as found:
+        yield found
+
+
 @pytest.mark.timeout(0 if MORE else 300)
 @pytest.mark.parametrize("machine", [Applications, Requests])
-def test_dif_11_random_histories_are_the_same_everywhere(machine: type[Histories]) -> None:
+def test_dif_11_random_histories_are_the_same_everywhere(
+    machine: type[Histories], running: RunningBroker | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DIF-11, DIF-13, and DIF-06 in the requests by hand."""
+    monkeypatch.setattr(Histories, "running", running)
     run_state_machine_as_test(machine, settings=SETTINGS)

@@ -263,11 +263,50 @@ def test_dif_17_every_changed_value_in_trace_is_detected() -> None:
         assert [difference.path for difference in found] == [("state", *where, kind)]
 
 
-def test_additional_item_is_a_difference() -> None:
-    """DIF-07: an unexpected partition, group or transaction."""
-    for part in ("partitions", "transactions", "groups"):
-        found = Comparison().step({"op": "flush"}, {"state": {part: {}}}, {"state": {part: {"new": 1}}})
-        assert [str(difference) for difference in found] == [f"state.{part}.new: expected None, got 1"]
+def _an_offset_in_every_group(patch: Patch) -> None:
+    """A committed offset in each group for a partition that no commit has named."""
+    real = ModelDriver._group
+    patch.setattr(ModelDriver, "_group", lambda self, name: real(self, name) | {"t-9": [5, False]})
+
+
+def _a_record_offset_of_another_partition(patch: Patch) -> None:
+    real = ModelDriver.op_flush
+
+    def flush(self: ModelDriver, op: dict[str, Any]) -> dict[str, Any]:
+        answer = real(self, op)
+        return {"offsets": answer["offsets"] | {"t-9": [5]}}
+
+    patch.setattr(ModelDriver, "op_flush", flush)
+
+
+@pytest.mark.parametrize("mutant", [_an_offset_in_every_group, _a_record_offset_of_another_partition])
+def test_dif_07_an_invented_item_is_a_difference_at_every_depth(
+    mutant: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    """DIF-07: with the traces of the model and with those of a broker, which shows fewer fields."""
+    mutant(monkeypatch)
+    assert sum(map(_disagrees, TRACES)) >= 5
+    assert any(_disagrees(Trace.load(path)) for path in sorted(FOLDER.glob("kafka/*offsets*.json")))
+
+
+@pytest.mark.parametrize("path", [("a",), ("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d")], ids=".".join)
+def test_dif_07_additional_key_is_a_difference(path: tuple[str, ...]) -> None:
+    """DIF-07: an unexpected partition, group or transaction, or anything inside one."""
+    for root in ("state", "answer"):
+        sides: list[dict[str, Any]] = []
+        for leaf in ({}, {"new": 1}):
+            tree: dict[str, Any] = leaf
+            for key in reversed((root, *path)):
+                tree = {key: tree}
+            sides.append(tree)
+        found = Comparison().step({"op": "flush"}, *sides)
+        assert [str(difference) for difference in found] == [f"{'.'.join((root, *path))}.new: expected None, got 1"]
+
+
+def test_dif_07_fields_that_a_broker_does_not_show_are_not_compared() -> None:
+    seen = {"answer": {"base_offset": 0}, "state": {"transactions": {"a": {"epoch": 0}}}}
+    all_of_it = merged(seen, {"answer": {"duplicate": False}, "state": {"transactions": {"a": {"groups": ["g"]}}}})
+    assert Comparison().step({"op": "raw_append"}, seen, all_of_it) == []
 
 
 # Traces ---------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.replay import MismatchError, record, replay
 from tests.harness.differential.store_driver import StoreDriver
 from tests.harness.differential.trace import MODEL, Trace
-from tests.harness.kafka import BrokerDriver
+from tests.harness.kafka import BrokerDriver, RunningBroker
 from tests.harness.kafka.cluster import release_of
 
 
@@ -62,11 +62,9 @@ def _recorded(options: argparse.Namespace) -> Trace:
     if options.kafka is None:
         trace.source, trace.observations = MODEL, record(trace.ops)
         return trace
-    driver = BrokerDriver(options.kafka, dict(setting.split("=", 1) for setting in options.set))
-    try:
-        trace.source, trace.observations = f"kafka {driver.cluster.version}", record(trace.ops, driver)
-    finally:
-        driver.close()
+    with RunningBroker(options.kafka, dict(setting.split("=", 1) for setting in options.set)) as running:
+        trace.source = f"kafka {running.cluster.version}"
+        trace.observations = record(trace.ops, BrokerDriver(running))
     return trace
 
 

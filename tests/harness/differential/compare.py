@@ -1,7 +1,8 @@
 """Compares expected with actual observations (DIF-07), and lists the differences that are allowed (DIF-09).
 
-Offsets, records, ends, groups and error classes must be equal; the texts of messages may differ. Fields that the
-expectation does not contain are not compared. Each allowed difference names its item; any other fails.
+Offsets, records, ends, groups and error classes must be equal; the texts of messages may differ. A key that is not
+expected is a difference at every depth, except the fields that a broker does not show. Each allowed difference names
+its item; any other fails.
 """
 
 from __future__ import annotations
@@ -84,11 +85,17 @@ def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
         found = []
         for key, value in expected.items():
             found += _differences((*path, key), value, actual.get(key))
-        # A partition, group or transaction that is not expected is a difference.
-        if len(path) == 2 and path[0] == "state":
-            found += [Difference((*path, key), None, actual[key]) for key in actual if key not in expected]
+        if path:
+            surplus = [(*path, key) for key in actual if key not in expected]
+            found += [Difference(there, None, actual[there[-1]]) for there in surplus if not _hidden(there)]
         return found
     return [] if expected == actual else [Difference(path, expected, actual)]
+
+
+def _hidden(path: Path) -> bool:
+    """Whether a broker does not show a field: the groups of a transaction, and whether a batch was a duplicate."""
+    shown = path[3:] if path[:2] == ("state", "transactions") else path[1:]
+    return shown == ("groups",) or path == ("answer", "duplicate")
 
 
 # The whitelist --------------------------------------------------------------------------------------------------------

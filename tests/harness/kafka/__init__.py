@@ -6,5 +6,6 @@ test needs it: it records the traces that the tests replay.
 
 from tests.harness.kafka.cluster import Cluster
 from tests.harness.kafka.driver import BrokerDriver
+from tests.harness.kafka.running import RunningBroker
 
-__all__ = ["BrokerDriver", "Cluster"]
+__all__ = ["BrokerDriver", "Cluster", "RunningBroker"]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from tests.harness.differential.members import Members
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.trace import Op
 from tests.harness.kafka.client import ClientProducer
-from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
+from tests.harness.kafka.cluster import again
 from tests.harness.kafka.groups import ClassicGroups, ConsumerGroups
-from tests.harness.kafka.requests import BrokerError, Requests
+from tests.harness.kafka.requests import BrokerError
+from tests.harness.kafka.running import Naming, RunningBroker, retried
 from tests.harness.kafka.view import BrokerView
 
 #: Kafka's exceptions that do not come from an answer of a broker.
@@ -28,75 +26,54 @@ CLIENT_ERRORS = {
 #: Not observed after these. A broker aborts expired transactions by itself while time passes: observed after the
 #: sweep (DIF-10). Kafka's producer sends positions immediately: observed after the flush.
 UNSEEN = {"tick", "begin", "send", "send_offsets"}
-#: Transient errors.
-UNDER_WAY = {
-    "CONCURRENT_TRANSACTIONS",
-    "COORDINATOR_LOAD_IN_PROGRESS",
-    "COORDINATOR_NOT_AVAILABLE",
-    "NOT_COORDINATOR",
-}
 
 
 class BrokerDriver:
-    """A new broker with its producers."""
+    """One history in a broker: its producers, and its topics, groups and transactional ids."""
 
     supports = frozenset({"delete_records", "compact", "members"})
 
-    def __init__(self, jars: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, running: RunningBroker) -> None:
         self.producers: dict[str, ClientProducer] = {}
         self._last: Op = {}
         self._observed: dict[str, Any] = {}
         self._ids = ProducerIds()
         self._members = Members()
         self._groups: dict[str, ClassicGroups | ConsumerGroups] = {}
-        with ExitStack() as started:
-            self.cluster = Cluster(jars, settings)
-            started.callback(self.cluster.close)
-            self.machine = VirtualMachine(jars)
-            started.callback(self.machine.close)
-            self._requests = Requests(self.machine, self.cluster)
-            self._protocols: dict[str, ClassicGroups | ConsumerGroups] = {
-                "classic": ClassicGroups(self.machine, self._requests, self._members),
-                "consumer": ConsumerGroups(self.machine, self._requests, self._members),
-            }
-            self._view = BrokerView(self.machine, self.cluster, self._requests, self._ids)
-            self._retried(self._requests.find_coordinators)
-            self._started = started.pop_all()
+        running.histories += 1
+        self._names = Naming(running.histories)
+        self.cluster, self.machine, self._requests = running.cluster, running.machine, running.requests
+        self._protocols: dict[str, ClassicGroups | ConsumerGroups] = {
+            "classic": ClassicGroups(self.machine, self._requests, self._members),
+            "consumer": ConsumerGroups(self.machine, self._requests, self._members),
+        }
+        self._view = BrokerView(running, self._ids, self._names.suffix)
 
     def close(self) -> None:
-        """Stop the broker and its clients."""
-        self._started.close()
+        """Drop the producers and delete the topics; the broker stays."""
+        for producer in self.producers.values():
+            producer.kill()
+        self._view.delete_topics()
 
     def apply(self, op: Op) -> dict[str, Any]:
         """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""
         from py4j.protocol import Py4JJavaError
 
-        self._last = op
-        self._view.groups.update([op["group"]] if "group" in op else [])
+        self._last, real = op, self._names.real(op)
+        self._view.groups.update([real["group"]] if "group" in op else [])
         try:
-            answer = self._retried(lambda: getattr(self, f"op_{op['op']}")(op))
+            answer = retried(lambda: getattr(self, f"op_{op['op']}")(real))
         except BrokerError as error:
             return {"error": error.name}
         except Py4JJavaError as error:
             return {"error": self._name(error.java_exception)}
-        return {"answer": answer}
+        return {"answer": self._names.shown(answer)}
 
     def observe(self) -> dict[str, Any]:
         """The observation that is compared after a step."""
         if self._last["op"] not in UNSEEN:
-            self._observed = self._view.observe()
+            self._observed = self._names.shown(retried(self._view.observe))
         return self._observed
-
-    @staticmethod
-    def _retried(call: Callable[[], Any]) -> Any:
-        """Wait for an end that is in progress, as every client does."""
-        for _ in again("the broker should be ready"):
-            try:
-                return call()
-            except BrokerError as error:
-                if error.name not in UNDER_WAY:
-                    raise
-        return None
 
     def _name(self, exception: Any) -> str:
         """Kafka's name of an exception: that of the first in the chain of causes that has one."""

@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from tests.harness.differential.names import ProducerIds
-from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
-from tests.harness.kafka.requests import Requests, topic_partition
+from tests.harness.kafka.cluster import again
+from tests.harness.kafka.requests import topic_partition
+from tests.harness.kafka.running import RunningBroker
 
 #: An entry of the index of aborted transactions: version, producer id, first and last offset, last stable offset.
 ABORTED = struct.Struct(">hqqqq")
@@ -28,35 +29,17 @@ KEY_IN_CONTROL_RECORD = 5
 class BrokerView:
     """Observations of a broker: what :class:`~tests.harness.differential.StoreDriver` shows of a store."""
 
-    def __init__(self, machine: VirtualMachine, cluster: Cluster, requests: Requests, ids: ProducerIds) -> None:
-        self._machine = machine
-        self._cluster = cluster
-        self._requests = requests
+    def __init__(self, running: RunningBroker, ids: ProducerIds, suffix: str) -> None:
+        self._machine = running.machine
+        self._cluster = running.cluster
+        self._requests = running.requests
         self._ids = ids
-        self._admin_api: Any = machine.kafka.clients.admin
-        self.admin: Any = self._admin_api.Admin.create(machine.properties({"bootstrap.servers": cluster.address}))
-        self._consumers = {isolation: self._consumer(isolation) for isolation in ("read_committed", "read_uncommitted")}
+        self._suffix = suffix
+        self._admin_api: Any = running.machine.kafka.clients.admin
+        self.admin = running.admin
+        self._readers = running.readers
         self.partitions: list[str] = []
         self.groups: set[str] = set()
-
-    def close(self) -> None:
-        """Close the clients."""
-        for consumer in self._consumers.values():
-            consumer.close()
-        self.admin.close()
-
-    def _consumer(self, isolation: str) -> Any:
-        text = "org.apache.kafka.common.serialization.StringDeserializer"
-        settings = {
-            "bootstrap.servers": self._cluster.address,
-            "isolation.level": isolation,
-            "key.deserializer": text,
-            "value.deserializer": text,
-            "enable.auto.commit": "false",
-            "auto.offset.reset": "none",
-            "fetch.max.wait.ms": "20",
-        }
-        return self._machine.kafka.clients.consumer.KafkaConsumer(self._machine.properties(settings))
 
     def create_topic(self, name: str, count: int) -> None:
         """Create a topic, and wait until the broker knows it."""
@@ -68,6 +51,16 @@ class BrokerView:
             with suppress(Py4JJavaError):
                 self.offsets("earliest")
                 return
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        self.admin.deleteTopics([name]).all().get()
+        self.partitions = [known for known in self.partitions if topic_partition(known)[0] != name]
+
+    def delete_topics(self) -> None:
+        """Delete all topics."""
+        for name in {topic_partition(known)[0] for known in self.partitions}:
+            self.delete_topic(name)
 
     def observe(self) -> dict[str, Any]:
         """The observation that is compared after a step."""
@@ -103,7 +96,8 @@ class BrokerView:
     def transactional_ids(self, state: str | None = None) -> list[str]:
         """All transactional ids, or those in a state."""
         found = sorted(str(listing.transactionalId()) for listing in self.admin.listTransactions().all().get())
-        return [name for name in found if state is None or self._state(name) == state]
+        mine = [name for name in found if name.endswith(self._suffix)]
+        return [name for name in mine if state is None or self._state(name) == state]
 
     def describe(self, name: str) -> Any:
         """The coordinator's description of a transactional id."""
@@ -149,14 +143,17 @@ class BrokerView:
 
     def fetch(self, name: str, start: int, end: int, isolation: str) -> list[list[Any]]:
         """The records from an offset up to another."""
-        consumer, tp = self._consumers[isolation], self._tp(name)
+        if end <= start <= self.end_offsets("read_uncommitted")[name]:
+            return []
+        consumer, tp = self._readers[isolation], self._tp(name)
         consumer.assign([tp])
         consumer.seek(tp, start)
         found: list[list[Any]] = []
         pause = self._machine.java.time.Duration.ofMillis(200)
         for _ in again(f"{isolation} should read {name} up to {end}"):
             found += [[record.offset(), record.key(), record.value()] for record in consumer.poll(pause).iterator()]
-            if consumer.position(tp) >= end:
+            # Beyond the end, a poll fails as soon as the broker has answered.
+            if start <= end <= consumer.position(tp):
                 break
         return found
 
