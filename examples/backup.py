@@ -1,44 +1,63 @@
 """Copies a store to an empty folder or prefix while it is used: ``python examples/backup.py SOURCE TARGET``.
 
 The copy is the store as it was at one snapshot. Entries and segments never change, so a second run into the same target
-copies only what is new. Both places are URLs of fsspec; a restore is the same command in the other direction.
+copies only what is new. Both places are URLs of fsspec; a restore is the same command in the other direction. Storage
+options, such as the endpoint of a server, are JSON: ``--source-options '{"endpoint_url": "http://…"}'``.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 import txnstore
 
 
-def backup(source: str, target: str) -> int:
+def backup(
+    source: str,
+    target: str,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> int:
     """Copy the newest snapshot of the store; the number of objects that were copied."""
-    files, root = fsspec.core.url_to_fs(source)
-    copies, copy_root = fsspec.core.url_to_fs(target)
-    with txnstore.open(source, read_only=True) as store:
+    files, root = fsspec.core.url_to_fs(source, use_listings_cache=False, **(source_options or {}))
+    copies, copy_root = fsspec.core.url_to_fs(target, use_listings_cache=False, **(target_options or {}))
+    with txnstore.open(source, source_options, read_only=True) as store:
         snapshot = store.snapshot()
         ((heads,),) = store.sql("select heads from txn.snapshot", snapshot=snapshot).fetchall()
-        segments = [key for (key,) in store.sql("select key from txn.segments", snapshot=snapshot).fetchall()]
-    entries = [path for chain, head in enumerate(heads) for path in _entries(files, root, chain, head)]
-    existing = set(copies.find(copy_root)) if copies.exists(copy_root) else set()
-    copied = 0
-    for key in [*segments, *entries, "store.json"]:  # In this order: whatever a copied object names was copied before.
+        sizes = dict(store.sql("select key, bytes from txn.segments", snapshot=snapshot).fetchall())
+    for chain, head in enumerate(heads):
+        sizes |= _entries(files, root, chain, head)
+    sizes["store.json"] = files.size(f"{root}/store.json")
+    # A copy that was interrupted can have left a part of an object.
+    existing = {path: info["size"] for path, info in copies.find(copy_root, detail=True).items()}
+    missing = [key for key, size in sizes.items() if existing.get(f"{copy_root}/{key}") != size]
+    for key in missing:  # In this order: whatever a copied object names was copied before.
         path = f"{copy_root}/{key}"
-        if path not in existing:
+        if isinstance(copies, LocalFileSystem):  # Object stores have no folders.
             copies.makedirs(path.rpartition("/")[0], exist_ok=True)
-            copies.pipe_file(path, files.cat_file(f"{root}/{key}"))
-            copied += 1
-    return copied
+        copies.pipe_file(path, files.cat_file(f"{root}/{key}"))
+    return len(missing)
 
 
-def _entries(files: fsspec.AbstractFileSystem, root: str, chain: int, head: int) -> list[str]:
-    """The keys of a chain's entries up to its head in the snapshot."""
-    found = files.find(f"{root}/chains/{chain:04d}/entries")
-    keys = sorted(path[len(root) + 1 :] for path in found)
-    return [key for key in keys if int(key.rpartition("/")[2].removesuffix(".json")) <= head]
+def _entries(files: fsspec.AbstractFileSystem, root: str, chain: int, head: int) -> dict[str, int]:
+    """The keys and sizes of a chain's entries up to its head in the snapshot."""
+    found = files.find(f"{root}/chains/{chain:04d}/entries", detail=True)
+    entries = {path[len(root) + 1 :]: info["size"] for path, info in sorted(found.items())}
+    return {key: size for key, size in entries.items() if int(key.rpartition("/")[2].removesuffix(".json")) <= head}
 
 
 if __name__ == "__main__":
-    print(f"{backup(*sys.argv[1:])} objects copied")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", metavar="SOURCE")
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--source-options", metavar="JSON", type=json.loads, default={})
+    parser.add_argument("--target-options", metavar="JSON", type=json.loads, default={})
+    given = parser.parse_args()
+    copied = backup(given.source, given.target, given.source_options, given.target_options)
+    print(f"{copied} objects copied")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +18,9 @@ from txnstore import Store, TopicPartition
 
 PARTITIONS = 4
 
-backup = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "backup.py"))["backup"]
+SCRIPT = Path(__file__).parents[2] / "examples" / "backup.py"
+
+backup = runpy.run_path(str(SCRIPT))["backup"]
 
 
 @pytest.fixture
@@ -62,3 +68,38 @@ def test_a_second_run_copies_what_is_new(store: Store, tmp_path: Path) -> None:
         report = copy.verify(deep=True)
         assert report.ok, report.violations
         assert sorted(values(copy)) == sorted([b"1", b"2"] * PARTITIONS)
+
+
+def test_a_second_run_repairs_what_an_interrupted_one_left(store: Store, tmp_path: Path) -> None:
+    everywhere(store, "first", b"1")
+    target = tmp_path / "copy"
+    backup(store.url, str(target))
+    partial = [next(target.glob("topics/**/*.parquet")), next(target.glob("chains/**/*.json")), target / "store.json"]
+    for path in partial:
+        path.write_bytes(path.read_bytes()[:5])
+    assert backup(store.url, str(target)) == len(partial)
+    with txnstore.open(target) as copy:
+        assert copy.verify(deep=True).ok
+
+
+@pytest.mark.s3
+def test_a_store_goes_to_a_server_and_back(
+    store: Store, tmp_path: Path, s3_bucket_url: str, storage_options: dict[str, Any]
+) -> None:
+    """As a script, which gets the options of each side as JSON."""
+    everywhere(store, "first", b"1")
+    remote, options = f"{s3_bucket_url}/copy", json.dumps(storage_options)
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    copied = run(store.url, remote, "--target-options", options)
+    assert run(store.url, remote, "--target-options", options) == "0 objects copied\n"
+    assert run(remote, str(tmp_path / "back"), "--source-options", options) == copied
+    with txnstore.open(tmp_path / "back") as back:
+        assert back.verify(deep=True).ok
+        assert values(back) == [b"1"] * PARTITIONS

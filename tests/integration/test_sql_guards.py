@@ -219,6 +219,27 @@ def test_sandbox_and_read_only_store_reach_nothing_else(store: Store, tmp_path: 
     assert sorted(path for path in folder.rglob("*") if "chains" not in path.parts) == before
 
 
+@pytest.mark.parametrize("how", ["sandbox", "read_only"])
+def test_sandbox_and_read_only_store_have_no_temporary_directory(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """DuckDB allows all access below it, and by default it is a folder in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / ".tmp"
+    folder.mkdir()
+    (folder / "private.csv").write_text("a\n1\n")
+    with open_store(store.url, read_only=how == "read_only") as opened:
+        for statement in (
+            "SELECT * FROM '.tmp/private.csv'",
+            f"SELECT * FROM glob('{folder}/*')",
+            "COPY (SELECT 1) TO '.tmp/x.parquet'",
+            f"ATTACH '{folder}/x.db' AS x; SELECT 1",
+        ):
+            with pytest.raises(duckdb.PermissionException):
+                opened.sql(statement, sandbox=how == "sandbox")
+    assert [path.name for path in folder.iterdir()] == ["private.csv"]
+
+
 def test_sandbox_and_read_only_store_lock_settings(store: Store) -> None:
     with pytest.raises(duckdb.Error, match="locked"):
         store.sql("SET threads = 1; SELECT 1", sandbox=True)

@@ -61,8 +61,12 @@ def open_database(files: AbstractFileSystem, access: Access) -> duckdb.DuckDBPyC
         database.execute("SET GLOBAL TimeZone = 'UTC'")
         database.register_filesystem(files)
         if not access.external:
-            # Once external access is off, DuckDB refuses to change either setting.
-            database.execute(f"SET allowed_directories = ['{PROTOCOL}://']; SET enable_external_access = false")
+            # Once external access is off, DuckDB refuses to change these settings. It would allow all access below the
+            # temporary directory; without one, a query that needs more than its memory fails.
+            database.execute(
+                "SET temp_directory = ''; "
+                f"SET allowed_directories = ['{PROTOCOL}://']; SET enable_external_access = false"
+            )
     except BaseException:
         database.close()
         raise
