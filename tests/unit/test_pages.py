@@ -45,6 +45,17 @@ def test_links_of_pages_resolve(page: Path) -> None:
     assert broken == []
 
 
+def test_tests_that_hold_defects_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "defects.md").read_text(encoding="utf-8")))
+    exist = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 50
+    assert named - exist == set()
+
+
 def _anchors(page: Path) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
