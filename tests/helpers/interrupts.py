@@ -31,13 +31,20 @@ class Interrupter:
     """Interrupts the calling thread before the ``n``-th line that it runs in ``functions`` (see :func:`places`).
 
     Lines with ``with`` are no places: they are seen once more when the block has ended, where no signal can come. Nor
-    are those with ``try``: Python looks for signals after calls and jumps, and there is none before such a line ends.
+    are those with ``try``, and those with ``except`` with the first line after them: Python looks for signals after
+    calls and jumps, and there is none before such a line.
     """
 
     def __init__(self, functions: Iterable[CodeType], n: int) -> None:
         self._functions = frozenset(functions)
         self._left = n
+        self._handles: FrameType | None = None  # The frame that has just entered a handler.
         self.entered: set[CodeType] = set()
+
+    @property
+    def struck(self) -> bool:
+        """Whether it has interrupted a call."""
+        return self._left == 0
 
     def run(self, call: Callable[[], object]) -> bool:
         """Call; True if it was interrupted, False if it ended before the n-th line."""
@@ -56,7 +63,10 @@ class Interrupter:
             return None if event == "call" else self._trace
         self.entered.add(frame.f_code)
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not line.startswith(("with ", "try:")):
+        if event != "line":
+            return self._trace
+        first_of_handler, self._handles = self._handles is frame, frame if line.startswith("except ") else None
+        if not first_of_handler and not line.startswith(("with ", "try:", "except ")):
             self._left -= 1
             if self._left == 0:
                 sys.settrace(None)

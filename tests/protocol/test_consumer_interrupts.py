@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +15,9 @@ from txnstore.consumer.flow import Flow
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import Lease
 from txnstore.consumer.membership import GroupMembership
-from txnstore.consumer.subscription import Positions
+from txnstore.consumer.subscription import Assignment, Positions
 from txnstore.core.model import TopicPartition
+from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -60,6 +62,53 @@ def test_poll_interrupted_anywhere_skips_no_record(clock: ManualClock, polls: in
             return interrupted
 
     assert len(list(everywhere(READING | places(Flow.ask) if polls == 0 else READING, attempt))) > 50
+
+
+class Interrupted(MemoryStore):
+    """Ctrl-C strikes while the second segment is read, so after the rows of the first one were taken."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.reads: int | None = None
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        if self.reads is not None and key.startswith("topics/"):
+            self.reads += 1
+            if self.reads == 2:
+                raise KeyboardInterrupt
+        return super().get(key, start, end)
+
+
+@pytest.mark.parametrize("then", [Consumer.poll, Consumer.commit, Consumer.close])
+def test_second_interrupt_while_positions_are_restored_skips_no_record(
+    clock: ManualClock, then: Callable[[Consumer], object]
+) -> None:
+    """CON-18: the next call goes on with the restoration, be it a poll, a commit, or a close that commits."""
+    objects = Interrupted(clock)
+    store = new_store(clock, objects)
+    store.create_topic("t", partitions=2)
+    append(store, "a0", "a1")
+    append(store, "b0", "b1", tp=T1)
+    numbers = itertools.count()
+
+    def attempt(interrupter: Interrupter) -> bool:
+        group = f"g{next(numbers)}"
+        consumer = store.consumer("t", group=group, enable_auto_commit=True)
+        objects.reads = 0
+        assert interrupter.run(consumer.poll)
+        objects.reads = None
+        if then is Consumer.poll:
+            assert sorted(texts(read_all(consumer))) == ["a0", "a1", "b0", "b1"]
+        else:
+            then(consumer)
+            with store.consumer(group=group) as other:
+                assert not other.committed(T0)
+                assert not other.committed(T1)
+        consumer.close()
+        return interrupter.struck
+
+    restoring = places(Poller.all_or_nothing, Poller.restore, Assignment.move, Flow.drop)
+    assert len(list(everywhere(restoring, attempt))) > 10
 
 
 def test_lag_interrupted_anywhere_skips_no_record(clock: ManualClock) -> None:

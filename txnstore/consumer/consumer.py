@@ -304,6 +304,7 @@ class Consumer(PartitionReader):
         if self._closed:
             msg = "this consumer is closed"
             raise ConsumerClosedError(msg)
+        self._poller.restore()
         if self._pid != os.getpid():
             # What was asked for before a fork arrives in the parent only.
             self._pid = os.getpid()
@@ -319,6 +320,7 @@ class Consumer(PartitionReader):
         After an interrupt, such as Ctrl-C, the call can be repeated.
         """
         if not self._closed and self._shared is not None and self._pid == os.getpid():
+            self._poller.restore()
             try:
                 self._shared.close()
             except Exception:

@@ -58,8 +58,8 @@ class Poller:
         self._longest_pause = longest_pause
         self._pause = min(_FIRST_PAUSE, longest_pause)
         self._turns: list[TopicPartition] = []
-        #: The positions before the call that takes rows; None after its end.
-        self._before: dict[Flow, int] | None = None
+        #: The positions before a call that raised, until they are restored.
+        self._undone: dict[Flow, int] | None = None
         self._waited = 0.0
 
     def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
@@ -159,21 +159,18 @@ class Poller:
         An error of ours leaves each flow consistent, so only moved positions are restored. Any other exception, such as
         an interrupt, may have struck between two steps: all fetched rows are dropped, and planned again.
         """
-        self._restore()
+        self.restore()
         before = {part.flow: part.flow.position for part in self._positions.assigned.values() if part.flow is not None}
-        self._before = before
         try:
-            result = call()
-            self._before = None
-            return result
+            return call()
         except BaseException as error:
-            self._before = before
-            self._restore(whole=not isinstance(error, TxnStoreError))
+            self._undone = before  # Python runs no signal handler between the raise and the first line of this block.
+            self.restore(whole=not isinstance(error, TxnStoreError))
             raise
 
-    def _restore(self, *, whole: bool = True) -> None:
-        """Restore the positions before a call that raised; the next call does it if an interrupt struck in here too."""
-        before = self._before
+    def restore(self, *, whole: bool = True) -> None:
+        """Restore the positions before a call that raised; every later call goes on with it after another interrupt."""
+        before = self._undone
         if before is not None:
             for part in self._positions.assigned.values():
                 flow = part.flow
@@ -181,7 +178,7 @@ class Poller:
                     position = before.get(flow, flow.begun)
                     if flow.position != position or whole:
                         part.move(position)
-            self._before = None
+            self._undone = None
 
 
 def ask_ahead(flows: Iterable[Flow], objects: ObjectStore, pool: Executor) -> None:
