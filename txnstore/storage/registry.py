@@ -18,6 +18,8 @@ from txnstore.storage.redact import redact
 from txnstore.storage.retry import RetryingStore
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+#: A URL with a missing slash, which would be the name of a folder; ``c:/`` is none.
+_ONE_SLASH = re.compile(r"^(file|local|memory|s3a?|gs|gcs|az|abfss?|adl):/?(?!/)(.+)$", re.IGNORECASE | re.DOTALL)
 _UNCHECKED = {
     "gs": "Google Cloud Storage", "gcs": "Google Cloud Storage", "az": "Azure Blob Storage",
     "abfs": "Azure Blob Storage", "abfss": "Azure Blob Storage", "adl": "Azure Blob Storage",
@@ -54,7 +56,7 @@ def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
     if match is None or match[1].lower() in ("file", "local"):
         options.pop("auto_mkdir", None)  # An option of fsspec for local files: writes always create folders here.
         _refuse_options(url, options)
-        path = url if match is None else _path_of_file_url(url, match[2])
+        path = _plain_path(url) if match is None else _path_of_file_url(url, match[2])
         if not path:
             raise InvalidConfigError("The URL of a store must not be empty: give a folder or s3://bucket/prefix.")
         return LocalStore(path)
@@ -74,6 +76,15 @@ def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
     raise InvalidConfigError(
         f"txnstore cannot store anything at {scheme}:// URLs. Use a local folder, s3://bucket/prefix or memory://name."
     )
+
+
+def _plain_path(path: str) -> str:
+    if _ONE_SLASH.match(path):
+        raise InvalidConfigError(
+            f"{redact(path)!r} is neither a URL nor clearly a folder: write // after the colon, as in "
+            "s3://bucket/prefix, or ./ before the name of a folder."
+        )
+    return path
 
 
 def _path_of_file_url(url: str, rest: str) -> str:
