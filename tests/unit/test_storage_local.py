@@ -359,3 +359,13 @@ def test_write_survives_deletions_that_remove_its_folder(store: LocalStore, monk
     monkeypatch.setattr(os, "open", removes_first)
     assert store.put_if_absent("topics/t/0/a", b"1")
     assert store.get("topics/t/0/a") == b"1"
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_write_survives_deletions_of_others_above_its_folder(root: Path, store: LocalStore, write: str) -> None:
+    """A vacuum in another process removes a deleted topic's folders, which this process knows to exist."""
+    store.put("topics/t/0/a", b"1")
+    LocalStore(root).delete(["topics/t/0/a"])
+    assert not (root / "topics/t").exists()
+    getattr(store, write)("topics/t/1/b", b"2")
+    assert store.get("topics/t/1/b") == b"2"

@@ -217,8 +217,6 @@ class LocalStore:
         temporary = self._temporary_in(folder)
         self._folder.check()
         try:
-            self._ensure_folder(folder)
-            self._folder.check()  # If this is the first write, it has made the folder, and remembers it.
             descriptor = self._create_in(folder, temporary)
         except OSError as error:
             raise map_os_error(error, "write", path) from error
@@ -239,13 +237,18 @@ class LocalStore:
         return temporary
 
     def _create_in(self, folder: str, temporary: str) -> int:
+        """Create a temporary file, and its folder if there is none."""
         for _ in range(_RACES):
-            try:
-                return _create(temporary)
-            except FileNotFoundError:  # A deletion has removed the empty folder after we made it or found it.
-                self._folder.check()
-                self._durable.clear()
-                self._ensure_folder(folder)
+            with contextlib.suppress(FileNotFoundError):
+                return self._create_once(folder, temporary)
+            # A deletion has removed the empty folder, or one above it, after we made it or found it.
+            self._folder.check()
+            self._durable.clear()
+        return self._create_once(folder, temporary)
+
+    def _create_once(self, folder: str, temporary: str) -> int:
+        self._ensure_folder(folder)
+        self._folder.check()  # If this is the first write, it has made the folder, and remembers it.
         return _create(temporary)
 
     def _ensure_folder(self, folder: str) -> None:
@@ -269,6 +272,8 @@ class LocalStore:
             if not os.path.isdir(folder):
                 raise not_a_folder("write to", folder) from None
             made = False
+        except FileNotFoundError:  # The parent was removed.
+            raise
         except OSError as error:
             raise map_os_error(error, "make the folder", folder) from error
         if made or folder != self.root:
