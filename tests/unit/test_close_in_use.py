@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from tests.helpers.connections import connection_of
 from txnstore.storage.memory import MemoryStore
@@ -43,4 +44,17 @@ def test_store_works_for_callers_during_close() -> None:
     connection_of(store)._pools["requests"] = Ending(1)
     store.close()
     assert found == [[b"0", b"1"]]
+    store.close()
+
+
+def test_producer_with_more_uploads_than_workers_continues_after_a_close(tmp_path: Path) -> None:
+    """The store connects again with the workers that upload, so no upload may wait for the connection."""
+    store = create(str(tmp_path / "store"))
+    store.create_topic("t", partitions=40)
+    with store.producer() as producer:
+        for partition in range(40):
+            producer.send("t", b"value", partition=partition)
+        store.close()
+        producer.flush()
+    assert store.scan("t").to_table().num_rows == 40
     store.close()

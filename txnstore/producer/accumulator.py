@@ -88,6 +88,7 @@ class RecordAccumulator:
         buffered: Bytes in open batches and in uploads that have not ended.
         unstarted: Sealed batches whose upload has not started.
         sealed: All sealed batches that are not registered, in the order in which they were sealed.
+        catalog: The chain of the catalog, as last looked up.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class RecordAccumulator:
         self._open: dict[TopicPartition, Batch] = {}
         self._sticky = StickyPartitioner(connection.runtime.rng)
         self._topics: dict[str, TopicBuffer] = {}
-        self._catalog = connection.chain
+        self.catalog = connection.chain
 
     @property
     def waiting(self) -> bool:
@@ -126,7 +127,7 @@ class RecordAccumulator:
     ) -> RecordFuture:
         """Add one record to the open batch of its partition. Checks it first, so an invalid record fails alone."""
         buffer = self._topics.get(topic) if type(topic) is str else None
-        if buffer is None or partition is not None or buffer.state is not self._catalog.state:
+        if buffer is None or partition is not None or buffer.state is not self.catalog.state:
             buffer = self._find(topic, partition)
         now = self._clock()
         record: Any
@@ -246,7 +247,7 @@ class RecordAccumulator:
 
     def _find(self, topic: str, partition: int | None = None) -> TopicBuffer:
         """The topic in the newest state known; reads the head if the topic or the partition is unknown there."""
-        catalog = self._catalog
+        catalog = self.catalog
         state = catalog.state
         buffer = self._topics.get(topic) if type(topic) is str else None
         # A state shares the topics that did not change with the states before it.
@@ -259,7 +260,7 @@ class RecordAccumulator:
         number = as_integer(partition)
         if known is None or (number is not None and number >= known.partitions):
             known = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
-            self._catalog = self._connection.chain
+            self.catalog = self._connection.chain
         buffer = self._topics.get(topic)
         if buffer is None or buffer.topic is not known:
             buffer = TopicBuffer(topic_writer(known))
@@ -272,7 +273,7 @@ class RecordAccumulator:
     def _altered(self, buffer: TopicBuffer) -> bool:
         """Whether the topic has another schema at the head of the catalog; its next use then takes that one."""
         newest = self._connection.view().topics.get(buffer.topic.name)
-        self._catalog = self._connection.chain
+        self.catalog = self._connection.chain
         return newest is not None and newest.schema != buffer.topic.schema
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
@@ -304,7 +305,7 @@ class RecordAccumulator:
 
     def look_again(self) -> None:
         """Use the current chain object of the connection: a store that was closed and used again has new ones."""
-        self._catalog = self._connection.chain
+        self.catalog = self._connection.chain
 
     # Sealing ----------------------------------------------------------------------------------------------------------
 

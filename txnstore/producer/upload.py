@@ -194,7 +194,9 @@ class Uploader:
         if upload.ended or upload.abandoned:
             return
         connection, batch = self._connection, upload.batch
-        runtime, chain_time = connection.runtime, connection.chain.now()
+        runtime = connection.runtime
+        # Not the chain of the connection: one that was closed loads it, with workers that may all be waiting here.
+        chain_time = self._accumulator.catalog.now()
         try:
             table = batch.table(runtime.clock(), self._accumulator.row_format(batch))
             if table.num_rows != batch.rows:  # pragma: no cover - another thread has just uploaded it
