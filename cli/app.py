@@ -100,8 +100,7 @@ def run(arguments: Sequence[str]) -> int:
 @contextlib.contextmanager
 def _warnings(app: App) -> Iterator[None]:
     """Print each warning of txnstore as one line; other warnings as before."""
-    from txnstore.read.blocked import BlockedReadWarning
-    from txnstore.validation import SettingNotAppliedWarning
+    from txnstore.validation import BlockedReadWarning, SettingNotAppliedWarning
 
     ours = (BlockedReadWarning, SettingNotAppliedWarning)
     with warnings.catch_warnings():

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from txnstore.cli.output import Output
+from txnstore.cli.output import Output, size
 from txnstore.cli.values import parse_json
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
+    from txnstore.storage.counting import CountingStore
     from txnstore.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +46,7 @@ class App:
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     debug: bool = False
     out: Output = field(default_factory=Output)
+    counted: CountingStore | None = field(default=None, repr=False)
 
     def store_url(self) -> str:
         """The URL of the store; raises a usage error if none is given."""
@@ -57,30 +60,54 @@ class App:
 
     def open(self, *, read_only: bool = False) -> Store:
         """Open the store."""
-        import txnstore
+        from txnstore.store import open_on
 
-        return txnstore.open(self.store_url(), self.storage_options or None, read_only=read_only)
+        objects = self._objects()
+        with self.progress("opening the store"):
+            return open_on(objects, read_only=read_only)
 
     def connect(self) -> Connection:
         """Connect to the store that was chosen, read-only: for commands that show what is behind it."""
         connection = self.unread()
-        connection.load()
+        with self.progress("opening the store"):
+            connection.load()
         return connection
 
     def reader(self) -> Store:
         """Open the store to read: it is written to only to end an expired transaction that holds records back."""
         from txnstore.connection import open_to_read
-        from txnstore.storage.registry import open_store
         from txnstore.store import Store
 
-        return Store(open_to_read(open_store(self.store_url(), self.storage_options or None)))
+        objects = self._objects()
+        with self.progress("opening the store"):
+            return Store(open_to_read(objects))
 
     def unread(self) -> Connection:
         """The same before anything of the store is read: it may be too damaged to open."""
         from txnstore.connection import Connection
+
+        return Connection(self._objects(), read_only=True)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[None]:
+        """Show what the command does and what it has read and written so far, if the block takes long."""
+        counted, before = self.counted, self.counted.snapshot() if self.counted is not None else None
+
+        def detail() -> str:
+            if counted is None or before is None:
+                return ""
+            counts = counted.snapshot() - before
+            return f"{counts.requests:,} requests, {size(counts.bytes_in + counts.bytes_out)}"
+
+        with self.out.progress(what, detail=detail):
+            yield
+
+    def _objects(self) -> CountingStore:
+        from txnstore.storage.counting import CountingStore
         from txnstore.storage.registry import open_store
 
-        return Connection(open_store(self.store_url(), self.storage_options or None), read_only=True)
+        self.counted = CountingStore(open_store(self.store_url(), self.storage_options or None))
+        return self.counted
 
 
 pass_app = click.make_pass_decorator(App, ensure=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,6 +44,8 @@ def demo(app: App, keep: bool, limit: int | None) -> int:
 @contextmanager
 def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
     """Create the store, which must not have the topics of the demo, and a folder for logs and Spark's files."""
+    import tempfile
+
     import txnstore
     from txnstore.cli.demo_data import DELAYS, FLIGHTS
     from txnstore.cli.demo_story import DemoRun

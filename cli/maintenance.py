@@ -66,12 +66,12 @@ def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool, yes: boo
     must_ask = asks("delete unreferenced objects", yes=yes, dry_run=dry_run)
     with app.open(read_only=dry_run) as store:
         if must_ask:
-            with app.out.progress("listing objects"):
+            with app.progress("listing objects"):
                 plan = store.vacuum(older_than=older_than, dry_run=True)
             if plan.deleted:
                 app.out.plan(_by_kind(plan), ["objects", "count", "example"])
                 ask(f"Delete {counted(len(plan.deleted), 'object')} ({size(plan.bytes)})? This cannot be undone.")
-        with app.out.progress("vacuuming"):
+        with app.progress("vacuuming"):
             report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
@@ -117,7 +117,8 @@ def expire(app: App, producers: float, transactional_ids: float, offsets: float,
                 return
             _list_expiring(app, plan)
             ask(f"Expire {_summary(plan)}? This cannot be undone.")
-        report = store.expire(producers, transactional_ids, offsets, dry_run=dry_run)
+        with app.progress("expiring"):
+            report = store.expire(producers, transactional_ids, offsets, dry_run=dry_run)
     app.out.result(f"{'Would expire' if dry_run else 'Expired'} {_summary(report)}", **asdict(report), dry_run=dry_run)
     if dry_run and not app.out.as_json:
         _list_expiring(app, report)
@@ -145,7 +146,7 @@ def verify(app: App, deep: bool) -> int:
     """Check every invariant of the store; the exit status is 1 if one does not hold."""
     from txnstore.compactor import verify as check
 
-    with app.unread() as connection:
+    with app.unread() as connection, app.progress("verifying"):
         report = check(connection, deep=deep)
     app.out.result(
         "No violations found" if report.ok else counted(len(report.violations), "violation"),
@@ -164,7 +165,7 @@ def recover(app: App) -> int:
 
     Safe at any time. The exit status is 1 if a transaction could not be completed.
     """
-    with app.open() as store:
+    with app.open() as store, app.progress("recovering"):
         report = store.recover()
     app.out.result(
         f"{len(report.finished):,} decided transactions completed, {len(report.aborted):,} expired ones aborted, "
@@ -181,6 +182,6 @@ def recover(app: App) -> int:
 @pass_app
 def checkpoint(app: App) -> None:
     """Write a checkpoint now, so that the next open is fast."""
-    with app.open() as store:
+    with app.open() as store, app.progress("saving"):
         sequence = store.checkpoint()
     app.out.result(f"The checkpoint covers {sequence:,} entries", sequence=sequence)

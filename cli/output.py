@@ -12,23 +12,15 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from txnstore.runtime import LATEST_MS
+from txnstore.cli.progress import Advance, shown
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from txnstore.core.blocked import BlockedPartition
-
-
-class Advance(Protocol):
-    """Updates a progress bar."""
-
-    def __call__(self, done: float, total: float | None = None) -> None: ...
 
 
 class Output:
@@ -36,7 +28,6 @@ class Output:
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self._bar: Progress | None = None
         self._printed = False
 
     # Data -------------------------------------------------------------------------------------------------------------
@@ -99,10 +90,6 @@ class Output:
 
     def write(self, data: bytes) -> None:
         """Write bytes to standard output unchanged."""
-        if self._bar is not None and sys.stdout.isatty():
-            # Print the line above the progress bar, which is on the same terminal.
-            self._bar.console.print(data.decode("utf-8", "backslashreplace"), end="", markup=False, soft_wrap=True)
-            return
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
 
@@ -137,31 +124,15 @@ class Output:
         print(f"error: {text}", file=sys.stderr, flush=True)
 
     @contextmanager
-    def progress(self, what: str, total: float | None = None) -> Iterator[Advance]:
-        """Show a progress bar on standard error while the block runs, if it is a terminal."""
-        if not sys.stderr.isatty():
+    def progress(
+        self, what: str, total: float | None = None, detail: Callable[[], str] | None = None
+    ) -> Iterator[Advance]:
+        """Show a progress bar on standard error if the block takes long; only on a terminal and without ``--json``."""
+        if self.as_json or not sys.stderr.isatty():
             yield lambda done, total=None: None
             return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        shown = [
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-        ]
-        bar = Progress(*shown, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-        with bar:
-            task = bar.add_task(what, total=total)
-
-            def advance(done: float, total: float | None = None) -> None:
-                bar.update(task, completed=done, total=total)  # None keeps the total.
-
-            try:
-                yield advance
-            finally:
-                self._bar = None
+        with shown(what, total, detail) as advance:
+            yield advance
 
 
 def _layout(
@@ -234,6 +205,8 @@ def instant(milliseconds: int | None) -> str | None:
     """A time in milliseconds since the epoch as ISO 8601 in UTC."""
     if milliseconds is None:
         return None
+    from txnstore.runtime import LATEST_MS
+
     moment = datetime.fromtimestamp(min(milliseconds, LATEST_MS) / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

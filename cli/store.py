@@ -9,7 +9,6 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant, size
-from txnstore.core.groups.offsets import exists
 from txnstore.core.routing import MAX_CHAINS
 
 
@@ -45,6 +44,8 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
 @pass_app
 def info(app: App) -> None:
     """Show what is in the store and what it cost to look."""
+    from txnstore.core.groups.offsets import exists
+
     with app.connect() as connection:
         view = connection.view(refresh=False)
         batches = [batch for partition in view.partitions.values() for batch in partition.batches]

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from txnstore.catalog.description import Topic
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, parse_pairs, pass_app, shared_options
 from txnstore.cli.output import counted, instant
 from txnstore.cli.values import column
-from txnstore.core.view import View
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from txnstore.catalog.description import Topic
+    from txnstore.core.view import View
 
 
 _LIST_COLUMNS = ["topic", "partitions", "records", "segments", "bytes", "typed", "key"]
@@ -102,6 +103,8 @@ def _summaries(view: View) -> list[dict[str, Any]]:
 @pass_app
 def show(app: App, name: str) -> None:
     """Show the columns, the settings and the partitions of the topic NAME."""
+    from txnstore.catalog.description import Topic
+
     with app.connect() as connection:
         view = connection.view(refresh=False)
         found = Topic(view.find_topic(name))

@@ -98,7 +98,8 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
 
     with app.open(read_only=True) as store:
         start = None if since is None else wall_clock_ms() - check_milliseconds("--since", since)
-        found = store.transaction_history(transactional_id, limit, start)
+        with app.progress("reading entries"):
+            found = store.transaction_history(transactional_id, limit, start)
     app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No steps in these entries")
     if not found.complete and since is None:
         app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from txnstore.producer.futures import TableFuture as TableFuture
     from txnstore.producer.prepared import PreparedTxn as PreparedTxn
     from txnstore.producer.scope import TransactionScope as TransactionScope
-    from txnstore.read.blocked import BlockedReadWarning as BlockedReadWarning
     from txnstore.read.plan import IsolationLevel as IsolationLevel
     from txnstore.read.plan import OffsetAndTimestamp as OffsetAndTimestamp
     from txnstore.read.records import Record as Record
@@ -65,11 +64,12 @@ if TYPE_CHECKING:
     from txnstore.store import Store as Store
     from txnstore.store import create as create
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
+    from txnstore.validation import BlockedReadWarning as BlockedReadWarning
     from txnstore.validation import SettingNotAppliedWarning as SettingNotAppliedWarning
 
 _HOMES = {
     "BlockedPartition": "txnstore.core.blocked",
-    "BlockedReadWarning": "txnstore.read.blocked",
+    "BlockedReadWarning": "txnstore.validation",
     "Consumer": "txnstore.consumer",
     "ExpiryReport": "txnstore.coordinator.expiration",
     "GroupDescription": "txnstore.admin.groups",

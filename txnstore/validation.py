@@ -250,3 +250,11 @@ def check_pair(value: object) -> tuple[str, int]:
 
 class SettingNotAppliedWarning(UserWarning):
     """A topic got a setting that this version accepts and stores, but does not apply yet, such as ``retention.ms``."""
+
+
+class BlockedReadWarning(UserWarning):
+    """Committed records cannot be read yet: they wait behind an open transaction in their partition.
+
+    Issued once per open store, transactional id and reason: the transaction is open, or past its timeout in a store
+    that may not end it, or prepared, or unknown to its coordinator.
+    """

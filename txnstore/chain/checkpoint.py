@@ -11,10 +11,9 @@ import io
 import logging
 from concurrent.futures import Executor, Future
 from dataclasses import fields
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from txnstore.chain import keys
 from txnstore.chain.codec import LatestDocument, content_hash, decode, encode
@@ -26,16 +25,33 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 from txnstore.threads import load
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _LOG = logging.getLogger(__name__)
 
 _BATCH_FIELDS = [field.name for field in fields(Batch) if field.name != "segment"]
 _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
-_TYPES = {"topic": pa.string(), "key": pa.string(), "format": pa.string(), "sha256": pa.string()}
+_TEXTS = {"topic", "key", "format", "sha256"}
 _BOOLEANS = {"explicit_offsets", "transactional"}
 _COLUMNS = ["topic", "partition", *_BATCH_FIELDS, *_SEGMENT_FIELDS]
-_SCHEMA = pa.schema(
-    [(name, pa.bool_() if name in _BOOLEANS else _TYPES.get(name, pa.int64())) for name in _COLUMNS],
-)
+
+
+def _arrow() -> tuple[ModuleType, ModuleType]:
+    """Arrow, imported when it is needed: opening a store that has no checkpoint yet does without, in half the time."""
+    load("pyarrow.parquet")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pa, pq
+
+
+@cache
+def _schema() -> pa.Schema:
+    """The schema of the list of batches."""
+    pa, _ = _arrow()
+    kinds = {**dict.fromkeys(_TEXTS, pa.string()), **dict.fromkeys(_BOOLEANS, pa.bool_())}
+    return pa.schema([(name, kinds.get(name, pa.int64())) for name in _COLUMNS])
 
 
 def write(objects: ObjectStore, chain: int, state: State) -> None:
@@ -121,12 +137,14 @@ def _encode_batches(state: State) -> bytes:
             for name in _SEGMENT_FIELDS:
                 columns[name].append(getattr(batch.segment, name))
     load("pandas")  # pa.table imports it, if it is installed.
+    pa, pq = _arrow()
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=_SCHEMA), sink, compression="zstd")
+    pq.write_table(pa.table(columns, schema=_schema()), sink, compression="zstd")
     return sink.getvalue()
 
 
 def _decode_batches(data: bytes) -> dict[TopicPartition, BatchList[Batch]]:
+    pa, pq = _arrow()
     # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     if table.schema.names != _COLUMNS:

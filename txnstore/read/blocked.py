@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING
 
 from txnstore.core.blocked import BlockedPartition
 from txnstore.runtime import level_of_caller
+from txnstore.validation import BlockedReadWarning
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
 
 #: Why a read is blocked: (transactional id or producer id, kind of wait).
 Cause = tuple[str | int, str]
-
-
-class BlockedReadWarning(UserWarning):
-    """Committed records cannot be read yet: they wait behind an open transaction in their partition.
-
-    Issued once per open store, transactional id and reason: the transaction is open, or past its timeout in a store
-    that may not end it, or prepared, or unknown to its coordinator.
-    """
 
 
 def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition]) -> None:

@@ -1,0 +1,82 @@
+"""Shows on a terminal how far a command is that takes longer than a second.
+
+A command that is done earlier prints nothing and imports nothing for it: a thread waits, and draws if it still runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+#: Seconds before anything is shown, and between two drawings.
+DELAY, _REDRAW = 1.0, 0.2
+
+
+class Advance(Protocol):
+    """Updates a progress bar."""
+
+    def __call__(self, done: float, total: float | None = None) -> None: ...
+
+
+@contextmanager
+def shown(
+    what: str, total: float | None = None, detail: Callable[[], str] | None = None, *, delay: float = DELAY
+) -> Iterator[Advance]:
+    """Show a bar on standard error while the block runs, once it has run for ``delay`` seconds.
+
+    Args:
+        what: What the command does.
+        total: The amount of work; None if unknown: then the bar only moves.
+        detail: Text after the bar, computed at each drawing in another thread.
+        delay: Seconds before the bar is drawn.
+    """
+    known = [0.0, total]
+    # A lock and not an event: releasing it is one step, so an interrupt cannot leave the thread waiting forever.
+    running = threading.Lock()
+    running.acquire()
+    thread = threading.Thread(target=_draw, args=(what, known, detail, running, delay), daemon=True)
+    thread.start()
+
+    def advance(done: float, total: float | None = None) -> None:
+        known[0] = done
+        known[1] = total if total is not None else known[1]
+
+    try:
+        yield advance
+    finally:
+        running.release()
+        thread.join()
+
+
+def _draw(
+    what: str, known: list[float | None], detail: Callable[[], str] | None, running: threading.Lock, delay: float
+) -> None:
+    if running.acquire(timeout=delay):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20)]
+    with Progress(
+        *columns,
+        TextColumn("{task.fields[detail]}", markup=False),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+        redirect_stdout=False,  # Data goes to standard output as bytes.
+        redirect_stderr=False,
+    ) as bar:
+        task = bar.add_task(what, total=known[1], detail="")
+        while True:
+            text = detail() if detail is not None else _share(known)
+            bar.update(task, completed=known[0], total=known[1], detail=text, refresh=True)
+            if running.acquire(timeout=_REDRAW):
+                return
+
+
+def _share(known: list[float | None]) -> str:
+    done, total = known
+    return f"{100 * done / total:.0f} %" if done is not None and total else ""
