@@ -19,6 +19,7 @@ from txnstore.cli.demo import demo
 from txnstore.cli.group import group
 from txnstore.cli.log import log
 from txnstore.cli.maintenance import checkpoint, compact, expire, recover, vacuum, verify
+from txnstore.cli.metrics import metrics
 from txnstore.cli.produce import produce
 from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
@@ -68,7 +69,7 @@ def root() -> None:
 
 for command in (
     init, info, demo, topic, produce, consume, group, txn, sql, compact, vacuum, expire, verify, recover, checkpoint,
-    log,
+    log, metrics,
 ):  # fmt: skip
     root.add_command(command)
 

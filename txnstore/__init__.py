@@ -47,8 +47,14 @@ if TYPE_CHECKING:
     from txnstore.core.transactions.model import Transaction as Transaction
     from txnstore.core.transactions.model import TxnState as TxnState
     from txnstore.errors import TxnStoreError as TxnStoreError
+    from txnstore.metrics import ChainStatus as ChainStatus
+    from txnstore.metrics import GroupLag as GroupLag
+    from txnstore.metrics import GroupStatus as GroupStatus
     from txnstore.metrics import Histogram as Histogram
+    from txnstore.metrics import PartitionStatus as PartitionStatus
     from txnstore.metrics import StoreMetrics as StoreMetrics
+    from txnstore.metrics import StoreStatus as StoreStatus
+    from txnstore.metrics import TransactionStatus as TransactionStatus
     from txnstore.producer import Producer as Producer
     from txnstore.producer.futures import RecordFuture as RecordFuture
     from txnstore.producer.futures import RecordMetadata as RecordMetadata
@@ -69,13 +75,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BlockedPartition": "txnstore.core.blocked",
+    "BlockedReadWarning": "txnstore.read.blocked",
     "BlockedReadWarning": "txnstore.validation",
+    "ChainStatus": "txnstore.metrics",
     "Consumer": "txnstore.consumer",
     "ExpiryReport": "txnstore.coordinator.expiration",
     "GroupDescription": "txnstore.admin.groups",
+    "GroupLag": "txnstore.metrics",
     "GroupMember": "txnstore.admin.groups",
     "GroupMetadata": "txnstore.core.groups.model",
     "GroupPosition": "txnstore.admin.groups",
+    "GroupStatus": "txnstore.metrics",
     "HangingTransaction": "txnstore.admin.descriptions",
     "Histogram": "txnstore.metrics",
     "Isolation": "txnstore.core.model",
@@ -86,6 +96,7 @@ _HOMES = {
     "Outcome": "txnstore.core.model",
     "PartitionHolder": "txnstore.core.groups.model",
     "PartitionOffsets": "txnstore.consumer",
+    "PartitionStatus": "txnstore.metrics",
     "PreparedTxn": "txnstore.producer.prepared",
     "Producer": "txnstore.producer",
     "ProducerDescription": "txnstore.admin.descriptions",
@@ -101,6 +112,7 @@ _HOMES = {
     "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",
     "StoreMetrics": "txnstore.metrics",
+    "StoreStatus": "txnstore.metrics",
     "TableFuture": "txnstore.producer.futures",
     "Topic": "txnstore.catalog.description",
     "TopicPartition": "txnstore.core.model",
@@ -108,6 +120,7 @@ _HOMES = {
     "TransactionDescription": "txnstore.admin.descriptions",
     "TransactionHistory": "txnstore.admin.descriptions",
     "TransactionScope": "txnstore.producer.scope",
+    "TransactionStatus": "txnstore.metrics",
     "TransactionStep": "txnstore.core.history",
     "TxnState": "txnstore.core.transactions.model",
     "create": "txnstore.store",
@@ -118,12 +131,15 @@ _MODULES = frozenset({"catalog", "compactor", "errors", "spark", "sql", "testing
 __all__ = [
     "BlockedPartition",
     "BlockedReadWarning",
+    "ChainStatus",
     "Consumer",
     "ExpiryReport",
     "GroupDescription",
+    "GroupLag",
     "GroupMember",
     "GroupMetadata",
     "GroupPosition",
+    "GroupStatus",
     "HangingTransaction",
     "Histogram",
     "Isolation",
@@ -134,6 +150,7 @@ __all__ = [
     "Outcome",
     "PartitionHolder",
     "PartitionOffsets",
+    "PartitionStatus",
     "PreparedTxn",
     "Producer",
     "ProducerDescription",
@@ -149,6 +166,7 @@ __all__ = [
     "Snapshot",
     "Store",
     "StoreMetrics",
+    "StoreStatus",
     "TableFuture",
     "Topic",
     "TopicPartition",
@@ -156,6 +174,7 @@ __all__ = [
     "TransactionDescription",
     "TransactionHistory",
     "TransactionScope",
+    "TransactionStatus",
     "TransactionStep",
     "TxnState",
     "TxnStoreError",

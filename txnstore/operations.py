@@ -19,6 +19,8 @@ from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import Transaction
 
 if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
     from txnstore.admin.groups import GroupDescription, Target
     from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
     from txnstore.compactor.compaction import Progress
@@ -242,3 +244,34 @@ class Operations:
     def checkpoint(self) -> int:
         """Save the state of every chain now, so that the next open is fast; the number of entries that this covers."""
         return self._connection.checkpoint()
+
+    # Monitoring -------------------------------------------------------------------------------------------------------
+
+    def prometheus(self, *, process: bool = True, status: bool = True) -> str:
+        """:meth:`metrics` in Prometheus's text format 0.0.4; each sample has the label ``store`` with the URL.
+
+        Args:
+            process: The counters and durations of this process, since it opened the store. No request.
+            status: The state of the store, whichever processes use it. Two GETs for each chain.
+        """
+        from txnstore.monitoring.prometheus import prometheus
+
+        return prometheus(self._connection, process=process, status=status)
+
+    def instrument(self, meter_provider: MeterProvider | None = None, *, status: bool = False) -> None:
+        """Report :meth:`metrics` through OpenTelemetry each time that its SDK collects, until the store is collected.
+
+        Needs the extra ``otel``, and an SDK with an exporter that the application has configured before. Each value has
+        the attribute ``store`` with the URL.
+
+        Args:
+            meter_provider: The provider; None: the global one.
+            status: Also the state of the store, which one process of many needs to report. Two GETs for each chain and
+                collection.
+
+        Raises:
+            InvalidConfigError: ``opentelemetry-api`` is not installed.
+        """
+        from txnstore.monitoring.opentelemetry import instrument
+
+        instrument(self._connection, meter_provider, status=status)

@@ -126,9 +126,18 @@ class Store(Operations):
         """
         return self._connection.snapshot()
 
-    def metrics(self) -> StoreMetrics:
-        """Requests, bytes, commits and conflicts of this process since the store was opened."""
-        return self._connection.metrics()
+    def metrics(self, *, status: bool = False) -> StoreMetrics:
+        """Requests, commits, conflicts and durations of this process since the store was opened. No request.
+
+        Args:
+            status: Also the state of the store: chains, partitions with the distance of their last stable offsets, open
+                transactions with their age, groups with their lag. Two GETs for each chain.
+        """
+        if not status:
+            return self._connection.metrics()
+        from txnstore.admin.status import store_metrics
+
+        return store_metrics(self._connection, status=True)
 
     # Catalog ----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,33 @@
+"""``metrics``: the state of a store for a monitoring system."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from txnstore.cli.context import App, pass_app, shared_options
+
+
+@click.command()
+@click.option(
+    "--process",
+    is_flag=True,
+    help="Also the requests of this command and their durations: a probe of the storage.",
+)
+@shared_options()
+@pass_app
+def metrics(app: App, process: bool) -> None:
+    """Print the state of the store in Prometheus's text format: offsets, lag, open transactions, checkpoints.
+
+    For the textfile collector of the node exporter, run it by cron, and rename its output into place:
+    `txnstore metrics > orders.tmp && mv orders.tmp orders.prom`. With --json: one JSON object. Nothing is written.
+    """
+    from txnstore.store import Store
+
+    with Store(app.connect()) as store:
+        if app.out.as_json:
+            found = asdict(store.metrics(status=True))
+            app.out.record(found if process else found["status"])
+        else:
+            app.out.write(store.prometheus(process=process).encode())

@@ -1,0 +1,92 @@
+"""The state of a store as numbers: what a monitoring system watches, whichever processes use the store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from txnstore.admin.groups import list_groups
+from txnstore.chain import checkpoint, keys
+from txnstore.chain.chains import read_if_there
+from txnstore.connection import Connection
+from txnstore.core.blocked import blocked_partitions
+from txnstore.core.log.model import Partition
+from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.transactions.model import DECIDED
+from txnstore.core.view import View
+from txnstore.metrics import (
+    ChainStatus,
+    GroupLag,
+    GroupStatus,
+    PartitionStatus,
+    StoreMetrics,
+    StoreStatus,
+    TransactionStatus,
+)
+
+
+def store_metrics(connection: Connection, *, status: bool) -> StoreMetrics:
+    """The metrics of this process, with the state of the store if ``status``, whose requests are included."""
+    found = store_status(connection) if status else None
+    return replace(connection.metrics(), status=found)
+
+
+def store_status(connection: Connection) -> StoreStatus:
+    """The state at the heads of the chains. Two GETs for each chain: its head, and the hint to its checkpoint."""
+    groups = list_groups(connection)
+    view = connection.view(refresh=False)
+    blocked = {part.tp: part.records for part in blocked_partitions(view)}
+    logs = sorted(view.partitions.items())
+    return StoreStatus(
+        chains=_chains(connection, view),
+        partitions=tuple(_partition(tp, log, blocked.get(tp, 0)) for tp, log in logs),
+        transactions=_transactions(view, max(connection.runtime.clock(), view.timestamp)),
+        groups=tuple(GroupStatus(group.group, group.state, group.generation, len(group.members)) for group in groups),
+        lags=tuple(
+            GroupLag(group.group, position.tp.topic, position.tp.partition, position.offset, position.lag)
+            for group in groups
+            for position in group.positions
+        ),
+    )
+
+
+def _chains(connection: Connection, view: View) -> tuple[ChainStatus, ...]:
+    numbers = range(view.chains)
+    hints = connection.chains.at_once(
+        {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
+    )
+    # Another process may have written a checkpoint of entries after the view.
+    saved = {number: checkpoint.hinted(number, hints[number]) for number in numbers}
+    return tuple(
+        ChainStatus(state.chain, state.sequence, min(saved[state.chain], state.sequence)) for state in view.states
+    )
+
+
+def _partition(tp: TopicPartition, log: Partition, blocked: int) -> PartitionStatus:
+    sizes = {batch.segment.key: batch.segment.size for batch in log.batches}
+    return PartitionStatus(
+        topic=tp.topic,
+        partition=tp.partition,
+        log_start=log.log_start,
+        last_stable=log.last_stable_offset,
+        high_watermark=log.high_watermark,
+        lso_distance=log.high_watermark - log.last_stable_offset,
+        blocked=blocked,
+        segments=len(sizes),
+        bytes=sum(sizes.values()),
+    )
+
+
+def _transactions(view: View, now: int) -> tuple[TransactionStatus, ...]:
+    return tuple(
+        TransactionStatus(
+            transactional_id=name,
+            producer_id=txn.producer_id,
+            state=txn.state.name,
+            prepared=txn.held != NO_PRODUCER,
+            age=(now - (txn.started_at if txn.started_at is not None else txn.updated_at)) / 1000,
+            timeout=txn.timeout_ms / 1000,
+        )
+        for name, txn in sorted(view.transactions.items())
+        if txn.started_at is not None or txn.state in DECIDED
+    )

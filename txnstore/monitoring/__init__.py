@@ -1,0 +1,1 @@
+"""Exports the metrics of a store: as Prometheus text, and through OpenTelemetry."""

@@ -1,0 +1,206 @@
+"""The exported metrics: name, kind, unit, meaning, and where each value comes from. All exporters use this list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from txnstore.metrics import Histogram, StoreMetrics, StoreStatus
+
+#: The values of the labels of a sample, in the order of the names, and its value.
+Sample = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A counter, which only grows, or a gauge.
+
+    Attributes:
+        name: Its name without prefix, as Prometheus has it; a counter has no suffix ``_total`` here.
+        help: One line that says what it measures.
+        labels: The names of its labels.
+        samples: Its values.
+        kind: ``counter`` or ``gauge``.
+        unit: The unit, if it is not a number of things: ``s`` or ``By`` (UCUM).
+    """
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    samples: Callable[[StoreMetrics], Iterable[Sample]]
+    kind: Literal["counter", "gauge"] = "counter"
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """A histogram of durations in seconds.
+
+    Attributes:
+        name: Its name without prefix.
+        help: One line that says what it measures.
+        kinds: The kinds of :attr:`~txnstore.metrics.StoreMetrics.durations` that it shows.
+        label: The label with the kind; None if it shows only one.
+    """
+
+    name: str
+    help: str
+    kinds: tuple[str, ...]
+    label: str | None = None
+
+    def found(self, metrics: StoreMetrics) -> Iterable[tuple[str, Histogram]]:
+        """The kinds with their histograms."""
+        return ((kind, metrics.durations[kind]) for kind in self.kinds if kind in metrics.durations)
+
+
+def _count(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return lambda metrics: [((), getattr(metrics, name))]
+
+
+def _status(rows: Callable[[StoreStatus], Iterable[Sample]]) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return lambda metrics: rows(metrics.status) if metrics.status is not None else ()
+
+
+def _chains(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _status(lambda status: [((str(row.chain),), getattr(row, name)) for row in status.chains])
+
+
+def _partitions(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _status(lambda status: [((row.topic, str(row.partition)), getattr(row, name)) for row in status.partitions])
+
+
+def _transactions(name: str) -> Callable[[StoreMetrics], Iterable[Sample]]:
+    return _status(
+        lambda status: [
+            ((row.transactional_id, row.state, "true" if row.prepared else "false"), getattr(row, name))
+            for row in status.transactions
+        ]
+    )
+
+
+_PARTITION = ("topic", "partition")
+_TRANSACTION = ("transactional_id", "state", "prepared")
+
+#: What this process has done since it opened the store.
+PROCESS: tuple[Metric, ...] = (
+    Metric(
+        "requests",
+        "Requests to the storage, by kind.",
+        ("kind",),
+        lambda metrics: [((kind,), getattr(metrics, f"{kind}s")) for kind in ("get", "put", "list", "delete")],
+    ),
+    Metric("request_failures", "Requests that failed after all repetitions.", (), _count("failures")),
+    Metric("retries", "Repetitions of requests after a failure or an unknown outcome.", (), _count("retries")),
+    Metric("read_bytes", "Bytes read from the storage.", (), _count("bytes_in"), unit="By"),
+    Metric("written_bytes", "Bytes written to the storage.", (), _count("bytes_out"), unit="By"),
+    Metric("commits", "Entries that this process added to the chains.", (), _count("commits")),
+    Metric("commands", "Commands in these entries; callers may share an entry.", (), _count("commands")),
+    Metric("conflicts", "Lost races: another process created the entry first.", (), _count("conflicts")),
+    Metric("unknown_outcomes", "Writes of entries whose outcome was unknown.", (), _count("unknown_outcomes")),
+    Metric("checkpoints", "Checkpoints that this process wrote.", (), _count("checkpoints")),
+    Metric("checkpoint_failures", "Checkpoints that this process could not write.", (), _count("checkpoint_failures")),
+)
+
+#: How long the calls of this process took.
+DURATIONS: tuple[Durations, ...] = (
+    Durations(
+        "request_duration",
+        "Duration of requests to the storage, with their repetitions, by kind.",
+        ("get", "put", "put_if_absent", "list", "delete", "stat", "now_ms"),
+        "kind",
+    ),
+    Durations("commit_duration", "Duration of commands, until their entries are stored.", ("commit",)),
+    Durations("poll_duration", "Duration of polls, without pauses for new records.", ("poll",)),
+)
+
+#: The state of the store, whichever processes use it.
+STATUS: tuple[Metric, ...] = (
+    Metric("chain_entries", "Entries of a chain.", ("chain",), _chains("entries"), "gauge"),
+    Metric(
+        "chain_checkpoint_entries",
+        "Entries of a chain that its newest checkpoint includes; an open reads all later ones.",
+        ("chain",),
+        _chains("checkpoint"),
+        "gauge",
+    ),
+    Metric("partition_log_start_offset", "First readable offset.", _PARTITION, _partitions("log_start"), "gauge"),
+    Metric(
+        "partition_last_stable_offset",
+        "Offset where read_committed readers stop.",
+        _PARTITION,
+        _partitions("last_stable"),
+        "gauge",
+    ),
+    Metric(
+        "partition_high_watermark", "Offset of the next record.", _PARTITION, _partitions("high_watermark"), "gauge"
+    ),
+    Metric(
+        "partition_lso_distance",
+        "High watermark minus last stable offset: how far open transactions hold readers back.",
+        _PARTITION,
+        _partitions("lso_distance"),
+        "gauge",
+    ),
+    Metric(
+        "partition_blocked_records",
+        "Committed records that wait for an open transaction.",
+        _PARTITION,
+        _partitions("blocked"),
+        "gauge",
+    ),
+    Metric(
+        "partition_segments", "Segments; compactions merge small ones.", _PARTITION, _partitions("segments"), "gauge"
+    ),
+    Metric("partition_bytes", "Size of the segments.", _PARTITION, _partitions("bytes"), "gauge", "By"),
+    Metric(
+        "transaction_age_seconds",
+        "Time since an open transaction began.",
+        _TRANSACTION,
+        _transactions("age"),
+        "gauge",
+        "s",
+    ),
+    Metric(
+        "transaction_timeout_seconds",
+        "Time after which any process may abort an open transaction.",
+        _TRANSACTION,
+        _transactions("timeout"),
+        "gauge",
+        "s",
+    ),
+    Metric(
+        "group_members",
+        "Live members of a consumer group.",
+        ("group", "state"),
+        _status(lambda status: [((row.group, row.state), row.members) for row in status.groups]),
+        "gauge",
+    ),
+    Metric(
+        "group_generation",
+        "Generation of a consumer group, which grows with each change of its members.",
+        ("group",),
+        _status(lambda status: [((row.group,), row.generation) for row in status.groups]),
+        "gauge",
+    ),
+    Metric(
+        "group_committed_offset",
+        "Next offset that a group reads; absent where nothing is committed.",
+        ("group", *_PARTITION),
+        _status(
+            lambda status: [
+                ((row.group, row.topic, str(row.partition)), row.offset)
+                for row in status.lags
+                if row.offset is not None
+            ]
+        ),
+        "gauge",
+    ),
+    Metric(
+        "group_lag",
+        "Offsets that a group is behind the last stable offset.",
+        ("group", *_PARTITION),
+        _status(lambda status: [((row.group, row.topic, str(row.partition)), row.lag) for row in status.lags]),
+        "gauge",
+    ),
+)

@@ -1,0 +1,74 @@
+"""Metrics as text in the exposition format of Prometheus, version 0.0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from txnstore.admin.status import store_metrics
+from txnstore.connection import Connection
+from txnstore.metrics import Histogram, StoreMetrics
+from txnstore.monitoring.catalogue import DURATIONS, PROCESS, STATUS, Durations, Metric
+from txnstore.storage.redact import redact
+
+PREFIX = "txnstore_"
+
+
+def prometheus(connection: Connection, *, process: bool = True, status: bool = True) -> str:
+    """The metrics as Prometheus text; the arguments are those of :meth:`txnstore.Store.prometheus`."""
+    metrics, labels = store_metrics(connection, status=status), {"store": redact(connection.url)}
+    lines: list[str] = []
+    if status:
+        lines += _all(STATUS, metrics, labels)
+    if process:
+        lines += _all(PROCESS, metrics, labels)
+        for durations in DURATIONS:
+            lines += _histograms(durations, metrics, labels)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _all(table: Iterable[Metric], metrics: StoreMetrics, labels: Mapping[str, str]) -> Iterator[str]:
+    for metric in table:
+        name = f"{PREFIX}{metric.name}{'_total' if metric.kind == 'counter' else ''}"
+        samples = [
+            _sample(name, {**labels, **dict(zip(metric.labels, values, strict=True))}, value)
+            for values, value in metric.samples(metrics)
+        ]
+        yield from _family(name, metric.kind, metric.help, samples)
+
+
+def _histograms(durations: Durations, metrics: StoreMetrics, labels: Mapping[str, str]) -> list[str]:
+    name, samples = f"{PREFIX}{durations.name}_seconds", list[str]()
+    for kind, histogram in durations.found(metrics):
+        own = {**labels, durations.label: kind} if durations.label is not None else labels
+        samples += _histogram(name, own, histogram)
+    return _family(name, "histogram", durations.help, samples)
+
+
+def _histogram(name: str, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
+    """The cumulative buckets, the last of which is that of all, then sum and count."""
+    seen = 0
+    bounds = [*(_number(bound / 1000) for bound in histogram.bounds_ms), "+Inf"]
+    for bound, count in zip(bounds, histogram.counts, strict=True):
+        seen += count
+        yield _sample(f"{name}_bucket", {**labels, "le": bound}, seen)
+    yield _sample(f"{name}_sum", labels, histogram.total_ms / 1000)
+    yield _sample(f"{name}_count", labels, seen)
+
+
+def _family(name: str, kind: str, text: str, samples: list[str]) -> list[str]:
+    """A metric with its samples; nothing if it has none."""
+    return [f"# HELP {name} {_escaped(text)}", f"# TYPE {name} {kind}", *samples] if samples else []
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    shown = ",".join(f'{label}="{_escaped(text, quotes=True)}"' for label, text in labels.items())
+    return f"{name}{{{shown}}} {_number(value)}"
+
+
+def _escaped(text: str, *, quotes: bool = False) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quotes else text
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else repr(float(value)).removesuffix(".0")
