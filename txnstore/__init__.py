@@ -75,7 +75,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BlockedPartition": "txnstore.core.blocked",
-    "BlockedReadWarning": "txnstore.read.blocked",
     "BlockedReadWarning": "txnstore.validation",
     "ChainStatus": "txnstore.metrics",
     "Consumer": "txnstore.consumer",
