@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.chain.ages import Ages
 from txnstore.chain.log import Chain
 from txnstore.compactor.vacuum import _dropped_before
+from txnstore.core import expiration
 from txnstore.core.expiration import Expire
 from txnstore.core.groups import membership as groups_membership
 
@@ -46,6 +47,13 @@ TIME = (
         "(min(producers, self.oldest[0]), *self.oldest[1:])",
         "(producers, ids, offsets)",
         test=_CLOCKS + "test_a_wrong_clock_expires_nothing_in_use",
+    ),
+    Mutant(
+        "a group without offsets is deleted although its member is alive",
+        expiration._due_in_group,
+        "type(group.offsets)()), limit)",
+        "type(group.offsets)()), limit + command.offsets_ms)",
+        test=_CLOCKS + "test_a_group_with_a_live_member_and_no_offsets_stays",
     ),
     Mutant(
         "a vacuum takes the age of a replaced segment from the clock of a writer",

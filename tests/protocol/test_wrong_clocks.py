@@ -281,3 +281,16 @@ def test_finished_background_work_is_not_kept(clock: ManualClock) -> None:
         with store.producer(f"id-{number}").transaction() as txn:
             txn.send("t", b"1", partition=number % PARTITIONS)
     assert connection_of(store).coordinator.endings._running == {}
+
+
+@pytest.mark.parametrize("off", [YEAR, 0, -8 * DAY], ids=["year-ahead", "right", "8-days-behind"])
+def test_a_group_with_a_live_member_and_no_offsets_stays(store: Store, clock: ManualClock, off: int) -> None:
+    """OFF-16: only a group without live members is deleted, also after a week without entries."""
+    touch_all(wrong(store, clock, off))
+    clock.advance(8 * DAY)
+    reader = right(store, clock).consumer(topics=["t"], group="g")
+    assert polled(reader) == PARTITIONS
+    member = reader.group_metadata().member_id
+    assert right(store, clock).expire().groups == ()
+    assert polled(reader) == PARTITIONS
+    assert reader.group_metadata().member_id == member

@@ -172,7 +172,7 @@ def _due(state: State, command: Expire) -> Iterator[Expiration]:
         yield FencesExpired(producer_ids=fences)
     yield from _due_ids(state, ids)
     for name in sorted(state.groups):
-        yield from _due_in_group(name, state.groups[name], offsets + command.offsets_ms, command)
+        yield from _due_in_group(name, state.groups[name], offsets, command)
 
 
 def _idle_producers(partition: Partition, limit: int) -> list[int]:
@@ -218,13 +218,17 @@ def _is_idle(txn: Transaction, limit: int) -> bool:
     return txn.state in _AT_REST and txn.updated_at <= limit and not txn.versions
 
 
-def _due_in_group(name: str, group: Group, now: int, command: Expire) -> Iterator[Expiration]:
-    """The expired offsets of a group without live members, and the group if it is empty after that (OFF-16)."""
-    offsets = expired_offsets(group, now, command.offsets_ms)
+def _due_in_group(name: str, group: Group, limit: int, command: Expire) -> Iterator[Expiration]:
+    """The offsets of a group that were not used after ``limit``, and the group if it is empty after that (OFF-16).
+
+    A member whose lease was over at ``limit`` holds up neither. A later one does, also if its lease is over by now: how
+    old an entry after ``limit`` is was not measured.
+    """
+    offsets = expired_offsets(group, limit + command.offsets_ms, command.offsets_ms)
     if offsets:
         yield OffsetsExpired(group=name, partitions=offsets)
     remaining = len(group.offsets) - len(offsets)
-    if not remaining and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), now):
+    if not remaining and not group.pending and is_dead(replace(group, offsets=type(group.offsets)()), limit):
         yield GroupDeleted(group=name)
 
 
