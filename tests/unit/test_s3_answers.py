@@ -114,10 +114,22 @@ def test_redirect_without_a_region_is_refused_after_a_few_requests(
 
 @pytest.mark.parametrize(
     ("option", "hint"),
-    [("region", "region_name"), ("secret_key", "Write secret="), ("colour", "those of s3fs.S3FileSystem")],
+    [
+        ("region", "region_name"),
+        ("secret_key", "Write secret="),
+        ("endpont_url", "Did you mean endpoint_url?"),
+        ("colour", "those of s3fs.S3FileSystem"),
+    ],
 )
 def test_unknown_storage_option_is_named(option: str, hint: str) -> None:
     store = S3Store("bucket", storage_options={"key": "one", "secret": "two", option: "blue"})
     with pytest.raises(InvalidConfigError, match=f"There is no storage option '{option}' for s3://bucket") as raised:
         store.get("a")
     assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "minio", "s3://host"])
+def test_endpoint_without_http_is_refused_with_the_url_to_write(endpoint: str) -> None:
+    for options in ({"endpoint_url": endpoint}, {"client_kwargs": {"endpoint_url": endpoint}}):
+        with pytest.raises(InvalidConfigError, match=f"The endpoint_url {endpoint} is no URL: write http"):
+            S3Store("bucket", storage_options=options)

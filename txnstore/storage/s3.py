@@ -10,6 +10,7 @@ status.
 from __future__ import annotations
 
 import copy
+import difflib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ class S3Store:
         storage_options: Passed unchanged to ``s3fs.S3FileSystem``.
 
     Raises:
-        InvalidConfigError: The ``endpoint_url`` contains credentials or a query.
+        InvalidConfigError: The ``endpoint_url`` contains credentials or a query, or is no URL.
     """
 
     def __init__(self, bucket: str, prefix: str = "", *, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -234,8 +235,7 @@ class S3Store:
         unknown = _UNKNOWN_OPTION.search(message)
         if unknown is not None:
             name = unknown[1]
-            hint = f" {_MEANT[name]}" if name in _MEANT else " Its options are those of s3fs.S3FileSystem."
-            raise InvalidConfigError(f"There is no storage option {name!r} for {self.url}.{hint}")
+            raise InvalidConfigError(f"There is no storage option {name!r} for {self.url}. {_meant_by(name)}")
         raise InvalidConfigError(f"Cannot create a client for {self.url}: {message}. Check storage_options.")
 
 
@@ -254,6 +254,14 @@ _MEANT = {
     "session_token": "Write token=….",
     "aws_session_token": "Write token=….",
 }
+
+
+_OPTIONS = ("key", "secret", "token", "endpoint_url", "anon", "profile", "client_kwargs", "config_kwargs", "use_ssl")
+
+
+def _meant_by(name: str) -> str:
+    close = difflib.get_close_matches(name, _OPTIONS, n=1)
+    return _MEANT.get(name) or (f"Did you mean {close[0]}?" if close else "Its options are those of s3fs.S3FileSystem.")
 
 
 def _never_redirected(params: dict[str, Any], **_: object) -> None:
@@ -277,6 +285,9 @@ def _check_endpoint(options: Mapping[str, Any]) -> None:
                 f"The endpoint_url {redact(endpoint)} contains credentials or a query. "
                 "Pass key and secret as storage_options."
             )
+        if endpoint and not str(endpoint).lower().startswith(("http://", "https://")):
+            host = str(endpoint).rpartition("//")[2]
+            raise InvalidConfigError(f"The endpoint_url {endpoint} is no URL: write http://{host} or https://{host}.")
 
 
 def _milliseconds(time: datetime) -> int:
