@@ -9,8 +9,11 @@ import click
 
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import counted, instant, to_json
+from txnstore.cli.values import parse_position
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from txnstore.consumer import Consumer
     from txnstore.read.plan import IsolationLevel
     from txnstore.read.records import Record
@@ -24,10 +27,11 @@ _POLL = 5_000
 @click.option(
     "--from",
     "start",
-    metavar="earliest|latest|OFFSET",
+    metavar="earliest|latest|OFFSET|TIME",
     default="earliest",
     show_default=True,
-    help="Where to begin. With --group only earliest or latest, for partitions without a committed offset.",
+    help="Where to begin: an offset, or the first record at or after a time, such as 2026-01-31T12:00:00Z, or -1h for "
+    "an hour ago. With --group only earliest or latest, for partitions without a committed offset.",
 )
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
 @click.option("--max", "limit", type=click.IntRange(min=1), help="The maximum number of records.")
@@ -64,7 +68,7 @@ def consume(
     """
     from txnstore.consumer.subscription import Reset
 
-    offset = _offset(start, group)
+    first = _start(start, group)
     as_json = form == "json" or app.out.as_json
     count = 0
     # Plain reading needs no write permission; a group joins and commits.
@@ -73,7 +77,7 @@ def consume(
         consumer = store.consumer(group=group, isolation=isolation, auto_offset_reset=reset)
         with consumer:
             total = store.topic(topic).partitions
-            _assign(app, consumer, topic, partitions, total, offset)
+            _assign(app, consumer, topic, partitions, total, first)
             for records in _polls(app, consumer, limit, follow=follow):
                 for record in records:
                     app.out.write((to_json(as_values(record)).encode() if as_json else _text(record, shown)) + b"\n")
@@ -87,35 +91,48 @@ def consume(
     app.out.note(counted(count, "record"))
 
 
-def _offset(start: str, group: str | None) -> int | None:
-    if start in ("earliest", "latest"):
-        return None
-    if not start.isdecimal():
-        msg = f"--from takes earliest, latest or an offset, not {start!r}"
+def _start(text: str, group: str | None) -> str | int | datetime:
+    from txnstore.runtime import wall_clock_ms
+
+    start = parse_position(text, "--from", wall_clock_ms())
+    if group is not None and not isinstance(start, str):
+        msg = (
+            "--from with an offset or a time cannot be combined with --group: a group begins at its committed offsets; "
+            "`txnstore group reset-offsets` sets them"
+        )
         raise click.UsageError(msg)
-    if group is not None:
-        msg = "--from OFFSET cannot be combined with --group: a group begins at its committed offsets"
-        raise click.UsageError(msg)
-    return int(start)
+    return start
 
 
 def _assign(
-    app: App, consumer: Consumer, topic: str, partitions: tuple[int, ...], count: int, offset: int | None
+    app: App, consumer: Consumer, topic: str, partitions: tuple[int, ...], count: int, start: str | int | datetime
 ) -> None:
     from txnstore.core.model import TopicPartition
 
-    if not partitions and offset is None:
+    if not partitions and isinstance(start, str):
         consumer.subscribe(topic)
         return
     consumer.assign([TopicPartition(topic, number) for number in partitions or range(count)])
-    if offset is not None:
+    if isinstance(start, str):
+        return
+    from txnstore.validation import first_millisecond
+
+    if isinstance(start, int):
         # An offset below the log start means the log start; one above the end means records that follow it.
-        for tp, first in consumer.beginning_offsets().items():
-            consumer.seek(tp, max(offset, first))
-        past = {tp: end for tp, end in consumer.end_offsets().items() if offset > end}
-        if past:
-            ends = ", ".join(f"{tp} ends at {end}" for tp, end in past.items())
-            app.out.note(f"Offset {offset} is past the end: {ends}")
+        at = {tp: max(start, first) for tp, first in consumer.beginning_offsets().items()}
+        past = {tp: end for tp, end in consumer.end_offsets().items() if start > end}
+        text = f"Offset {start} is past the end"
+    else:
+        moment = max(0, first_millisecond(start))
+        found = consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), moment))
+        ends = consumer.end_offsets()
+        at = {tp: first.offset if first is not None else ends[tp] for tp, first in found.items()}
+        past = {tp: ends[tp] for tp, first in found.items() if first is None}
+        text = f"All records are older than {instant(moment)}"
+    for tp, first in at.items():
+        consumer.seek(tp, first)
+    if past:
+        app.out.note(f"{text}: {', '.join(f'{tp} ends at {end}' for tp, end in sorted(past.items()))}")
 
 
 def _polls(app: App, consumer: Consumer, limit: int | None, *, follow: bool) -> Iterator[list[Record]]:

@@ -9,10 +9,9 @@ import click
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import instant
+from txnstore.cli.values import parse_position
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from txnstore.admin.groups import GroupDescription
     from txnstore.core.model import TopicPartition
     from txnstore.store import Store
@@ -72,7 +71,8 @@ def show(app: App, name: str) -> None:
     "target",
     required=True,
     metavar="earliest|latest|OFFSET|TIME",
-    help="The new position: earliest, latest, an offset, or the first record at or after a time.",
+    help="The new position: earliest, latest, an offset, or the first record at or after a time, such as "
+    "2026-01-31T12:00:00Z, or -1h for an hour ago.",
 )
 @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Only this one; repeatable.")
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
@@ -88,10 +88,12 @@ def reset(
     By default for all partitions with a committed offset; with --topic for all partitions of that topic. Shows the
     offsets before and after, and asks.
     """
+    from txnstore.runtime import wall_clock_ms
+
     if partitions and len(topics) != 1:
         msg = "--partition needs one --topic"
         raise click.UsageError(msg)
-    to = _target(target)
+    to = parse_position(target, "--to", wall_clock_ms())
     must_ask = asks(f"reset the offsets of group {name!r}", yes=yes, dry_run=dry_run)
     with app.open(read_only=dry_run) as store:
         found = store.reset_offsets(
@@ -148,21 +150,6 @@ def delete(app: App, name: str, yes: bool) -> None:
             ask(f"Delete group {name!r} with these offsets? This cannot be undone.")
         store.delete_group(name)
     app.out.result(f"Group {name!r} is deleted", group=name)
-
-
-def _target(text: str) -> str | int | datetime:
-    from datetime import UTC, datetime
-
-    if text in ("earliest", "latest"):
-        return text
-    if text.isdecimal():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        msg = f"--to takes earliest, latest, an offset or a time such as 2026-01-31T12:00:00Z, not {text!r}"
-        raise click.UsageError(msg) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _summary(found: GroupDescription) -> dict[str, Any]:

@@ -125,10 +125,10 @@ class Output:
 
     @contextmanager
     def progress(
-        self, what: str, total: float | None = None, detail: Callable[[], str] | None = None
+        self, what: str, total: float | None = None, detail: Callable[[], str] | None = None, *, hidden: bool = False
     ) -> Iterator[Advance]:
         """Show a progress bar on standard error if the block takes long; only on a terminal and without ``--json``."""
-        if self.as_json or not sys.stderr.isatty():
+        if hidden or self.as_json or not sys.stderr.isatty():
             yield lambda done, total=None: None
             return
         with shown(what, total, detail) as advance:

@@ -65,7 +65,11 @@ def produce(
         pieces, total = _input(path, reading)
         with store.producer(transactional_id=transactional_id) as producer:
             scope = producer.transaction() if transactional_id is not None else nullcontext()
-            with app.out.progress(f"to {topic}", total) as advance, scope:
+            typed = path is None and sys.stdin.isatty()
+            if typed:
+                app.out.note(_hint(reading, transactional_id))
+            # A bar would be drawn between the lines that are typed.
+            with app.out.progress(f"to {topic}", total, hidden=typed) as advance, scope:
                 count = _send_all(producer, topic, pieces, partition, advance)
                 if transactional_id is None:
                     producer.flush()  # A commit sends the last batches itself.
@@ -76,6 +80,14 @@ def produce(
         records=count,
         transactional_id=transactional_id,
     )
+
+
+def _hint(reading: Reading, transactional_id: str | None) -> str:
+    what = "one JSON object per line" if reading.as_json else "one record per line"
+    if reading.key_separator is not None:
+        what += f", as KEY{reading.key_separator}VALUE"
+    end = "Ctrl-D commits them, Ctrl-C aborts" if transactional_id is not None else "end with Ctrl-D"
+    return f"Type {what}; {end}"
 
 
 def _check_options(path: Path | None, form: str | None, key_field: str | None, key_separator: str | None) -> None:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,32 @@ class Duration(click.ParamType[float]):
         if math.isinf(seconds):
             self.fail(f"{value!r} is not a duration: write 90s, 30m, 24h or 7d", param, ctx)
         return seconds
+
+
+def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:
+    """Parse a position: ``earliest``, ``latest``, an offset, a time in ISO 8601, or ``-1h`` for an hour ago.
+
+    Args:
+        text: The text.
+        option: The option, for the message.
+        now_ms: The current time, in milliseconds since the epoch.
+    """
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal() and text.isascii():
+        return int(text)
+    ago = _DURATION.fullmatch(text[1:].strip()) if text.startswith("-") else None
+    try:
+        if ago is not None:
+            return datetime.fromtimestamp(now_ms / 1000 - float(ago[1]) * _UNITS[ago[2]], UTC)
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        msg = (
+            f"{option} takes earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, or -1h for an hour ago, "
+            f"not {text!r}"
+        )
+        raise click.UsageError(msg) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def column(text: str) -> pa.Field:

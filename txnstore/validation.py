@@ -11,6 +11,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from txnstore.errors import InvalidConfigError, InvalidTopicError
@@ -246,6 +247,22 @@ def check_pair(value: object) -> tuple[str, int]:
     topic, number = value
     name = check_topic_name(topic)
     return name, check_integer(f"the partition of {name!r}", number)
+
+
+def first_millisecond(moment: datetime) -> int:
+    """The first millisecond since the epoch that is not before a time with a zone."""
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A question for an error message about an unknown name, ``"; did you mean 'orders'?"``; empty if none is close."""
+    import difflib
+
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 class SettingNotAppliedWarning(UserWarning):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import txnstore
 from tests.helpers.cli import Cli
 from tests.helpers.s3_servers import fresh_bucket
+from txnstore.chain import codec
 from txnstore.cli.app import run
 from txnstore.testing import S3Server
 
@@ -56,7 +58,8 @@ def _refused(cli: Cli, status: int, *arguments: str, stdin: str = "", url: str |
         (["produce", "orders", "--key-separator", ""], "must not be empty"),
         (["produce", "orders", "--key-separator", ":", "--format", "json"], "--key-separator is for lines of text"),
         (["produce", "orders", "--key-field", "a", "--format", "text"], "--key-field"),
-        (["consume", "orders", "--from", "yesterday"], "earliest, latest or an offset"),
+        (["consume", "orders", "--from", "yesterday"], "earliest, latest, an offset, a time such as"),
+        (["consume", "orders", "--from", "-1x"], "-1h for an hour ago"),
         (["consume", "orders", "--from", "5", "--group", "g"], "--group"),
         (["consume", "orders", "--isolation", "serializable"], "serializable"),
         (["consume", "orders", "--max", "0"], "--max"),
@@ -92,6 +95,12 @@ def test_wrong_usage_is_status_2(cli: Cli, arguments: list[str], message: str) -
         (["topic", "create", "a/b"], "'/'"),
         (["topic", "create", "a", "--config", "retention.hours=1"], "retention"),
         (["topic", "show", "nothing"], "no topic 'nothing'"),
+        (["topic", "show", "order"], "did you mean 'orders'?"),
+        (["consume", "oders"], "did you mean 'orders'?"),
+        (["txn", "producers", "ordes", "0"], "did you mean 'orders'?"),
+        (["txn", "find-hanging", "--topic", "ordes"], "did you mean 'orders'?"),
+        (["info", "--store", "s3:/bucket/events"], "s3://bucket/prefix"),
+        (["init", "s3:bucket/events"], "./ before the name of a folder"),
         (["topic", "alter", "orders", "--partitions", "1", "--config", "nothing=1"], "nothing"),
         (["topic", "delete", "nothing", "--yes"], "nothing"),
         (["produce", "nothing"], "no topic 'nothing'"),
@@ -187,7 +196,8 @@ def test_missing_partition_is_refused_before_reading_input(cli: Cli, stdin: str)
 
 def test_a_store_of_a_newer_version_is_refused(cli: Cli) -> None:
     path = Path(cli.url.removeprefix("file://")) / "store.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
+    body = path.read_bytes()[: -codec._SUFFIX] + b"}"
+    path.write_bytes(codec._sealed(re.sub(rb'"version":\d+', b'"version":99', body)))
     assert "Upgrade txnstore" in _refused(cli, 1, "info")
 
 

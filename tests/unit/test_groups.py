@@ -314,7 +314,7 @@ def test_offsets_are_reset_on_the_command_line(cli: Cli, options: list[str], exp
     ("options", "status", "message"),
     [
         (["g"], 2, "--to"),
-        (["g", "--to", "somewhere"], 2, "earliest, latest, an offset or a time"),
+        (["g", "--to", "somewhere"], 2, "earliest, latest, an offset, a time"),
         (["g", "--to", "latest", "--partition", "1"], 2, "--partition needs one --topic"),
         (["g", "--to", "latest", "--topic", "t", "--partition", "7"], 2, "no partition 7"),
         (["g", "--to", "2"], 1, "is outside the log"),

@@ -17,7 +17,7 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
 from txnstore.read.plan import offset_for_time
-from txnstore.validation import as_integer, check_id, check_names
+from txnstore.validation import as_integer, check_id, check_names, first_millisecond, nearest
 
 #: The target of a reset: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each
 #: partition.
@@ -186,7 +186,7 @@ def _target(connection: Connection, view: View, tp: TopicPartition, to: str | in
     if to == "latest":
         return latest
     if isinstance(to, datetime) and to.tzinfo is not None:
-        to = int(to.timestamp() * 1000)
+        to = first_millisecond(to)
     moment = as_integer(to)
     if moment is None:
         msg = f"to must be 'earliest', 'latest', a time in ms or with a zone, or offsets by partition, not {to!r}"
@@ -198,7 +198,8 @@ def _target(connection: Connection, view: View, tp: TopicPartition, to: str | in
 def _find(view: View, name: str) -> Group:
     group = view.groups.get(name)
     if group is None or not exists(group):
-        msg = f"there is no group {name!r}"
+        known = [other for other in view.groups if exists(view.groups[other])]
+        msg = f"there is no group {name!r}{nearest(name, known)}"
         raise GroupNotFoundError(msg)
     return group
 

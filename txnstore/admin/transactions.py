@@ -36,6 +36,7 @@ from txnstore.validation import (
     check_milliseconds,
     check_names,
     check_topic_name,
+    nearest,
 )
 
 #: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: a transaction that is past its timeout by more is hanging.
@@ -137,7 +138,7 @@ def find_hanging(connection: Connection, topic: str | None = None, late: float =
     late_ms = check_milliseconds("late", late)
     view = connection.view()
     if topic is not None and check_topic_name(topic) not in view.topics:
-        msg = f"there is no topic {topic!r}"
+        msg = f"there is no topic {topic!r}{nearest(topic, view.topics)}"
         raise UnknownTopicOrPartitionError(msg)
     now = connection.runtime.clock()
     return [*_hanging_data(view, topic, now, late_ms), *_hanging_offsets(view, topic, now, late_ms)]
@@ -306,7 +307,7 @@ def _state(name: str | None) -> TxnState | None:
 def _find(view: View, transactional_id: str) -> Transaction:
     txn = view.transactions.get(check_id("transactional.id", transactional_id))
     if txn is None:
-        msg = f"there is no transactional id {transactional_id!r}"
+        msg = f"there is no transactional id {transactional_id!r}{nearest(transactional_id, view.transactions)}"
         raise TransactionalIdNotFoundError(msg)
     return txn
 
@@ -314,6 +315,7 @@ def _find(view: View, transactional_id: str) -> Transaction:
 def _log(view: View, tp: TopicPartition) -> Partition:
     log = view.log(TopicPartition(check_topic_name(tp.topic), check_integer("partition", tp.partition)))
     if log is None:
+        view.find_topic(tp.topic)
         msg = f"there is no partition {tp}"
         raise UnknownTopicOrPartitionError(msg)
     return log

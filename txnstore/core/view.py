@@ -28,6 +28,7 @@ from txnstore.core.routing import (
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.errors import UnknownTopicOrPartitionError
+from txnstore.validation import nearest
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -102,7 +103,8 @@ class View:
         topic = self.topics.get(str(name)) if isinstance(name, str) else None
         if topic is None:
             known = ", ".join(sorted(self.topics)[:10]) or "none"
-            msg = f"there is no topic {name!r}; the store has {known}"
+            more = ", …" if len(self.topics) > 10 else ""
+            msg = f"there is no topic {name!r}; the store has {known}{more}{nearest(name, self.topics)}"
             raise UnknownTopicOrPartitionError(msg)
         return topic
 
