@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import concurrent.futures.thread  # noqa: F401 - PyArrow imports it on first use, which fails while the interpreter exits.
 import importlib
 import os
 import sys

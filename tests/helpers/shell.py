@@ -51,7 +51,8 @@ def new_store(
     objects: ObjectStore | None = None, *, partitions: int = 3, clock: ManualClock | None = None, chains: int = 1
 ) -> Store:
     """A new store with one topic ``t``, which keeps a log of its requests."""
-    inner = objects if objects is not None else MemoryStore()
+    clock = clock or ManualClock()
+    inner = objects if objects is not None else MemoryStore(clock=clock)
     store = create_on(CountingStore(inner, log=True), chains, runtime=runtime(clock))
     store.create_topic("t", partitions=partitions)
     return store

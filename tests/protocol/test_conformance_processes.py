@@ -182,7 +182,7 @@ def test_tmo_02_expired_transaction_is_fenced_and_aborted() -> None:
 def test_tmo_04_either_commit_or_timeout_wins(first: str) -> None:
     """TMO-04: one stands in front of its entry while the other one goes through."""
     clock = ManualClock()
-    gated = GatedStore(MemoryStore())
+    gated = GatedStore(MemoryStore(clock=clock))
     store = new_store(gated, clock=clock)
     producer = begun(store, "id", b"x")
     sweeper = another_process(store, gated.inner)

@@ -19,6 +19,7 @@ from txnstore.errors import (
     OutOfOrderSequenceError,
     ProducerError,
     ProducerFencedError,
+    TxnStoreError,
     UnknownTopicOrPartitionError,
 )
 
@@ -189,14 +190,20 @@ def test_refused_batch_refuses_whole_command(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "identity",
-    [ProducerIdentity(0, NO_PRODUCER), ProducerIdentity(NO_PRODUCER, 0), ProducerIdentity(-2, 0)],
+    ("identity", "error"),
+    [
+        (ProducerIdentity(0, NO_PRODUCER), ProducerError),
+        (ProducerIdentity(NO_PRODUCER, 0), ProducerError),
+        (ProducerIdentity(-2, 0), InvalidPidMappingError),
+    ],
 )
-def test_producer_id_epoch_and_sequence_must_be_set_together(world: World, identity: ProducerIdentity) -> None:
+def test_producer_id_epoch_and_sequence_must_be_set_together(
+    world: World, identity: ProducerIdentity, error: type[TxnStoreError]
+) -> None:
     """SEQ-12: a batch of a producer without an epoch, or the other way round, is malformed."""
     world.client()
     sequence = 0 if identity.producer_id >= 0 else NO_PRODUCER
-    world.refuse(ProducerError, Append(identity, (world.batch(sequence=sequence),)))
+    world.refuse(error, Append(identity, (world.batch(sequence=sequence),)))
 
 
 def test_malformed_batches_are_refused(world: World) -> None:

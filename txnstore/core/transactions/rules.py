@@ -77,6 +77,7 @@ def hold(draft: Draft, command: HoldTxn) -> None:
 
     Raises:
         ProducerFencedError: The producer is fenced.
+        ConcurrentTransactionsError: Another process has decided the transaction, and it is not completed.
         InvalidTxnStateError: The transaction is not open.
     """
     producer = command.producer
@@ -86,6 +87,8 @@ def hold(draft: Draft, command: HoldTxn) -> None:
     txn = transaction_of(draft.state, producer)
     if (txn.producer_id, txn.epoch) != (producer.producer_id, producer.epoch):
         raise fenced(txn, producer)
+    if txn.state in DECIDED:
+        raise still_ending(txn)
     if txn.state is not TxnState.ONGOING:
         msg = f"transaction {txn.transactional_id!r} is {txn.state.name}: there is nothing to prepare"
         raise InvalidTxnStateError(msg)
