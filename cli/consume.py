@@ -115,7 +115,7 @@ def _assign(
     consumer.assign([TopicPartition(topic, number) for number in partitions or range(count)])
     if isinstance(start, str):
         return
-    from txnstore.validation import first_millisecond
+    from txnstore.runtime import first_millisecond
 
     if isinstance(start, int):
         # An offset below the log start means the log start; one above the end means records that follow it.

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from txnstore.errors import ReentrantCallError
 from txnstore.metrics import BOUNDS_MS, Histogram
@@ -166,3 +167,11 @@ class Measurements:
                 counts = self._counts.setdefault(kind, [0] * (len(BOUNDS_MS) + 1))
                 counts[bisect_left(BOUNDS_MS, took)] += 1
                 self._totals[kind] = self._totals.get(kind, 0) + took
+
+
+def first_millisecond(moment: datetime) -> int:
+    """The first millisecond since the epoch that is not before a time with a zone."""
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

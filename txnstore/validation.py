@@ -11,7 +11,6 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from txnstore.errors import InvalidConfigError, InvalidTopicError
@@ -247,14 +246,6 @@ def check_pair(value: object) -> tuple[str, int]:
     topic, number = value
     name = check_topic_name(topic)
     return name, check_integer(f"the partition of {name!r}", number)
-
-
-def first_millisecond(moment: datetime) -> int:
-    """The first millisecond since the epoch that is not before a time with a zone."""
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

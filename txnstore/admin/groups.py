@@ -17,7 +17,8 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
 from txnstore.read.plan import offset_for_time
-from txnstore.validation import as_integer, check_id, check_names, first_millisecond, nearest
+from txnstore.runtime import first_millisecond
+from txnstore.validation import as_integer, check_id, check_names, nearest
 
 #: The target of a reset: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each
 #: partition.
