@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import http.server
+import ssl
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
@@ -133,3 +137,64 @@ def test_endpoint_without_http_is_refused_with_the_url_to_write(endpoint: str) -
     for options in ({"endpoint_url": endpoint}, {"client_kwargs": {"endpoint_url": endpoint}}):
         with pytest.raises(InvalidConfigError, match=f"The endpoint_url {endpoint} is no URL: write http"):
             S3Store("bucket", storage_options=options)
+
+
+def test_certificates_of_an_authority_of_ones_own(tmp_path: Path) -> None:
+    """The errors name the setting; a file that does not exist is not a broken connection, which is tried again."""
+    certificate = _self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Missing) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        options = {"key": "the-key", "secret": "the-secret", "endpoint_url": f"https://127.0.0.1:{server.server_port}"}
+        for verify, error, words in (
+            (None, StorageRefusedError, "pass client_kwargs={'verify'"),
+            (str(tmp_path / "missing.pem"), StorageRefusedError, "a file that the connection needs does not exist"),
+            (str(certificate), ObjectNotFoundError, "There is no object"),
+        ):
+            given = {} if verify is None else {"client_kwargs": {"verify": verify}}
+            store = S3Store("bucket", storage_options={**options, **given})
+            with pytest.raises(error, match=words):
+                store.get("a")
+            store.close()
+        server.shutdown()
+        thread.join()
+
+
+class _Missing(http.server.BaseHTTPRequestHandler):
+    """A server without objects."""
+
+    def do_GET(self) -> None:
+        body = b"<Error><Code>NoSuchKey</Code></Error>"
+        self.send_response(404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+def _self_signed(folder: Path) -> Path:
+    """A key, and a certificate for 127.0.0.1 that is its own authority."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(2200, 1, 1, tzinfo=UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "server.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    return path

@@ -164,7 +164,14 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
     detail = scrub(f"{type(error).__name__}: {error}", secrets)
     if "SSLError" in names:
         return StorageRefusedError(
-            f"Cannot {kind.value} {url}: no secure connection to the server ({detail}). Check its certificate."
+            f"Cannot {kind.value} {url}: no secure connection to the server ({detail}). If its certificate is "
+            "from an authority of your own, pass client_kwargs={'verify': '/path/of/ca.pem'} in storage_options or set "
+            "AWS_CA_BUNDLE; if the server has no TLS, write http:// in endpoint_url."
+        )
+    if "FileNotFoundError" in names:
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: a file that the connection needs does not exist ({detail}). "
+            "Check 'verify' in client_kwargs, and AWS_CA_BUNDLE."
         )
     if names & _NEVER_SENT:
         return StorageError(f"Cannot {kind.value} {url}: cannot reach the server ({detail}).")
