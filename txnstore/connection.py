@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import TracebackType
@@ -93,9 +93,9 @@ class Connection:
         """Drop all cached state in one step, under the lock that guards its making; it is reloaded on next use."""
         self._pools: dict[str, Executor] = {}
         self._opened: _Opened | None = None
-        self._kept: dict[str, Any] = {}
+        self._kept: dict[Hashable, Any] = {}
 
-    def kept(self, name: str, make: Callable[[], T]) -> T:
+    def kept(self, name: Hashable, make: Callable[[], T]) -> T:
         """An object that an integration keeps here by name, made once; dropped by :meth:`close` and after a fork."""
         self._own_process()
         with self._lock:

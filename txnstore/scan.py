@@ -15,11 +15,11 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, SchemaMismatchError
 from txnstore.read.blocked import warn_blocked
-from txnstore.read.plan import IsolationLevel, find_partitions, parse_isolation
+from txnstore.read.plan import IsolationLevel, find_partitions
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.snapshot import Snapshot
-from txnstore.validation import check_integer
+from txnstore.validation import check_choice, check_integer
 
 if TYPE_CHECKING:
     import duckdb
@@ -68,7 +68,7 @@ class Scan:
         filter: pc.Expression | None = None,
         snapshot: Snapshot | None = None,
     ) -> None:
-        self._isolation = parse_isolation(isolation)
+        self._isolation = check_choice("isolation", isolation, Isolation)
         self._connection = connection
         view = snapshot.view if snapshot is not None else connection.view()
         self._partitions = find_partitions(view, topic, partitions)

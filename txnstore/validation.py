@@ -234,6 +234,22 @@ def check_callable(name: str, value: object, *, optional: bool = False) -> None:
         raise InvalidConfigError(f"{name} must be callable{' or None' if optional else ''}, not {value!r}")
 
 
+def check_bool(name: str, value: object) -> bool:
+    """The value, if it is True or False; else :class:`InvalidConfigError`."""
+    if not isinstance(value, bool):
+        raise InvalidConfigError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def check_query(value: object) -> str:
+    """The text of a query, if it is a string and not empty; else :class:`InvalidConfigError`."""
+    if not isinstance(value, str):
+        raise InvalidConfigError(f"a query must be a string of SQL, not {value!r}")
+    if not value.strip():
+        raise InvalidConfigError("the query is empty")
+    return value
+
+
 def check_pair(value: object) -> tuple[str, int]:
     """A partition, given as a pair of topic and number.
 

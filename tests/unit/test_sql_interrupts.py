@@ -6,8 +6,7 @@ import duckdb
 import pytest
 
 from tests.helpers.connections import connection_of
-from txnstore.sql import read_table
-from txnstore.sql.interrupts import interrupts_raised
+from txnstore.sql import interrupts_raised, read_table
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 

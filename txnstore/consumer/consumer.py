@@ -22,9 +22,9 @@ from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
 from txnstore.consumer.partitions import Pair, PartitionReader
 from txnstore.consumer.subscription import Positions, Reset, ResetPolicy
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnstableOffsetCommitError
-from txnstore.read.plan import IsolationLevel, parse_isolation
+from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
 from txnstore.validation import check_choice, check_id, check_integer, check_pair, check_seconds
 
@@ -91,7 +91,7 @@ class Consumer(PartitionReader):
         on_revoked: Callback | None = None,
     ) -> None:
         self.group = check_id("group.id", group) if group is not None else None
-        self.isolation = parse_isolation(isolation)
+        self.isolation = check_choice("isolation", isolation, Isolation)
         reset = check_choice("auto_offset_reset", auto_offset_reset, Reset)
         self._positions = Positions(self.isolation, self.group, reset)
         self._connection = connection

@@ -264,19 +264,25 @@ class Positions:
         self._follow_topics(view)
         unstable: UnstableOffsetCommitError | None = None
         for tp, part in self.assigned.items():
-            log = view.partition(tp)
+            log = view.partitions.get(tp)
             if log is None:
                 part.stop()
                 continue
             try:
-                self.locate(view, part).plan(log, self.isolation)
+                self._locate(view, part, view.topics[tp.topic], log).plan(log, self.isolation)
             except UnstableOffsetCommitError as error:
                 unstable = unstable or error
         return unstable
 
     def locate(self, view: View, part: Assignment) -> Flow:
-        """The flow of a partition, at a position inside the log."""
-        topic, partition = view.find_topic(part.tp.topic), view.find_partition(part.tp)
+        """The flow of a partition, at a position inside the log.
+
+        Raises:
+            UnknownTopicOrPartitionError: The partition does not exist.
+        """
+        return self._locate(view, part, view.find_topic(part.tp.topic), view.find_partition(part.tp))
+
+    def _locate(self, view: View, part: Assignment, topic: Topic, partition: Partition) -> Flow:
         if topic.topic_id != part.topic_id:
             # The topic was deleted and created again: all of its records are new.
             part.move(None)

@@ -60,7 +60,7 @@ def blocked_partitions(
         start: The first offset to read, where it is not the log start; only records from it on are counted.
         end: The offset to read up to, where it is not the end of the log; only records before it are counted.
     """
-    tps = view.partitions if partitions is None else partitions
+    tps = view.open_partitions if partitions is None else partitions
     start, end = start or {}, end or {}
     found = (_blocked(view, tp, start.get(tp), end.get(tp)) for tp in tps)
     return tuple(sorted((part for part in found if part is not None), key=lambda part: part.tp))

@@ -8,7 +8,7 @@ chains (``docs/design/0005-many-chains.md``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -45,7 +45,7 @@ class View:
         self.states = states
         self.chains = len(states)
 
-    @property
+    @cached_property
     def topics(self) -> Mapping[str, Topic]:
         """The catalog."""
         return self.states[CATALOG].topics
@@ -66,6 +66,11 @@ class View:
         if self.chains == 1:
             return self.states[0].partitions
         return _Partitions(self)
+
+    @cached_property
+    def open_partitions(self) -> Sequence[TopicPartition]:
+        """The partitions with open transactions, behind which committed records may wait (LSO-01)."""
+        return [tp for tp, log in self.partitions.items() if log.open_txns]
 
     @cached_property
     def transactions(self) -> Mapping[str, Transaction]:

@@ -14,7 +14,6 @@ from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.read.reader import Projection, read_slice
 from txnstore.storage.base import ObjectStore
-from txnstore.validation import check_choice
 
 #: The isolation of a reader (Kafka's ``isolation.level``, CON-01): committed records only, or all records.
 IsolationLevel = Isolation | Literal["read_committed", "read_uncommitted"]
@@ -43,15 +42,6 @@ class OffsetAndTimestamp:
 
     offset: int
     timestamp: int
-
-
-def parse_isolation(value: str) -> Isolation:
-    """Convert the name of an isolation level (CON-01).
-
-    Raises:
-        InvalidConfigError: The level does not exist.
-    """
-    return check_choice("isolation", value, Isolation)
 
 
 def partition_offsets(view: View, topic: str, partition: int) -> PartitionOffsets:

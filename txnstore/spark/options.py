@@ -13,8 +13,7 @@ from typing import Any
 
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import InvalidConfigError
-from txnstore.read.plan import parse_isolation
-from txnstore.validation import as_integer, check_id
+from txnstore.validation import as_integer, check_choice, check_id
 
 _READ = (
     "path", "topic", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
@@ -109,7 +108,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         end=_offsets("endingOffsets", given.get("endingOffsets", "latest"), topics),
         start_ms=_optional_integer(given, "startingTimestamp"),
         end_ms=_optional_integer(given, "endingTimestamp"),
-        isolation=parse_isolation(given.get("isolation", Isolation.READ_COMMITTED.value)),
+        isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
     )
 
 

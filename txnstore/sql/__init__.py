@@ -18,8 +18,8 @@ a local folder are read in place, after a comparison of their checksums, which e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from txnstore.connection import Connection
@@ -28,17 +28,31 @@ from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError
 from txnstore.read.blocked import warn_blocked
-from txnstore.read.plan import parse_isolation
 from txnstore.snapshot import Snapshot
-from txnstore.sql.access import Access, access_to
-from txnstore.sql.interrupts import interrupts_raised
-from txnstore.sql.statements import check_text, names_in, parse
+from txnstore.sql.access import Access
+from txnstore.sql.interrupts import raise_interrupt
+from txnstore.sql.statements import names_in, parse
+from txnstore.threads import load
+from txnstore.validation import check_bool, check_choice, check_query
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
 __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
+
+
+@contextmanager
+def interrupts_raised() -> Iterator[None]:
+    """Raise ``KeyboardInterrupt`` after Ctrl-C in the block, whatever DuckDB raises for it."""
+    load("duckdb")
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, RuntimeError) as error:
+        raise_interrupt(error)
+        raise
 
 
 @interrupts_raised()
@@ -69,8 +83,7 @@ def connect(
     """
     from txnstore.sql.session import open_session
 
-    access = access_to(connection, sandbox=sandbox, checksums=checksums)
-    level = parse_isolation(isolation)
+    access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
     return open_session(connection, level, _snapshot(connection, snapshot, level), access)
 
 
@@ -123,9 +136,19 @@ def query(
 def _prepared(
     connection: Connection, sql: object, isolation: str, snapshot: Snapshot | None, *, sandbox: bool, checksums: bool
 ) -> tuple[Access, Isolation, Snapshot]:
-    access = access_to(connection, sandbox=sandbox, checksums=checksums)
-    text, level = check_text(sql), parse_isolation(isolation)
+    text = check_query(sql)
+    access, level = _checked(connection, isolation, sandbox=sandbox, checksums=checksums)
     return access, level, _snapshot(connection, snapshot, level, text)
+
+
+def _checked(connection: Connection, isolation: str, *, sandbox: bool, checksums: bool) -> tuple[Access, Isolation]:
+    """What a call may read, and what it shows.
+
+    SQL on a read-only store reaches nothing else, as in a sandbox: ``COPY … TO`` could overwrite the store.
+    """
+    sandboxed, level = check_bool("sandbox", sandbox), check_choice("isolation", isolation, Isolation)
+    external = not (sandboxed or connection.read_only)
+    return Access(check_bool("checksums", checksums), external=external, kept=not sandboxed), level
 
 
 def _query_alone(
@@ -229,7 +252,7 @@ def emit_views(connection: Connection, isolation: str = "read_committed", snapsh
     """
     from txnstore.sql.emit import emit
 
-    level = parse_isolation(isolation)
+    level = check_choice("isolation", isolation, Isolation)
     return emit(connection.objects, _snapshot(connection, snapshot, level), level)
 
 
@@ -242,20 +265,20 @@ def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, na
         msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
         raise InvalidConfigError(msg)
     view = connection.view() if snapshot is None else snapshot.view
-    blocked = () if isolation is Isolation.READ_UNCOMMITTED else _blocked(view, named_in)
-    if blocked and snapshot is None:
-        view = connection.unblocked(view, [part.tp for part in blocked])
+    if isolation is Isolation.READ_COMMITTED and view.open_partitions:
         blocked = _blocked(view, named_in)
-    warn_blocked(connection, blocked)
+        if blocked and snapshot is None:
+            view = connection.unblocked(view, [part.tp for part in blocked])
+            blocked = _blocked(view, named_in)
+        warn_blocked(connection, blocked)
     return Snapshot(view) if snapshot is None else snapshot
 
 
 def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:
     """The blocked partitions of the topics that a query names; None: of all topics."""
+    if query is None:
+        return blocked_partitions(view)
     from txnstore.sql.views import view_names
 
-    found = blocked_partitions(view)
-    if not found or query is None:
-        return found
     names, views = names_in(query), view_names(view)
-    return tuple(part for part in found if views[part.tp.topic].lower() in names)
+    return blocked_partitions(view, [tp for tp in view.open_partitions if views[tp.topic].lower() in names])

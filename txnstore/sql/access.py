@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from txnstore.connection import Connection
-from txnstore.errors import InvalidConfigError
-
 if TYPE_CHECKING:
     import duckdb
     from fsspec.spec import AbstractFileSystem
@@ -35,20 +32,6 @@ class Access:
     checksums: bool = True
     external: bool = True
     kept: bool = True
-
-
-def access_to(connection: Connection, *, sandbox: bool, checksums: bool) -> Access:
-    """The access of a call. SQL on a read-only store reaches nothing else: ``COPY … TO`` could overwrite the store.
-
-    Raises:
-        InvalidConfigError: An argument is no bool.
-    """
-    given: dict[str, object] = {"sandbox": sandbox, "checksums": checksums}
-    for name, value in given.items():
-        if not isinstance(value, bool):
-            msg = f"{name} must be True or False, not {value!r}"
-            raise InvalidConfigError(msg)
-    return Access(checksums, external=not (sandbox or connection.read_only), kept=not sandbox)
 
 
 def open_database(files: AbstractFileSystem, access: Access) -> duckdb.DuckDBPyConnection:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from txnstore.threads import Task, load, start
+from txnstore.threads import Task, start
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -34,16 +33,3 @@ def raise_interrupt(error: BaseException) -> None:
     text = str(error)
     if isinstance(error, duckdb.InterruptException) or text == "Query interrupted" or "KeyboardInterrupt" in text:
         raise KeyboardInterrupt from error
-
-
-@contextmanager
-def interrupts_raised() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt`` after Ctrl-C in the block, whatever DuckDB raises for it."""
-    load("duckdb")
-    import duckdb
-
-    try:
-        yield
-    except (duckdb.Error, RuntimeError) as error:
-        raise_interrupt(error)
-        raise

@@ -48,6 +48,8 @@ OUTDATED_CHARACTERS = 4 << 20
 STATES = 64
 #: The maximum number of calls that a database serves: each leaves an empty schema.
 CALLS = 1000
+#: The maximum number of characters of a query that is parsed once for all calls.
+TEXT_CHARACTERS = 4096
 
 #: The variable of a cursor that selects the state that ``txn`` shows.
 _SHOWN = "txn shown"
@@ -102,11 +104,12 @@ class Kept:
             database = self._database
             if database is None or database.is_outdated():
                 database = self._database = _Database(self.work, connection, self._access)
-            cursor = database.main.cursor()
             try:
-                if not is_plain(query, parse(cursor, query)):
+                names = database.names(query)
+                if names is None:
                     return None
-                database.prepare(cursor, connection, names_in(query), isolation, view)
+                cursor = database.main.cursor()
+                database.prepare(cursor, connection, names, isolation, view)
             except duckdb.Error as error:
                 raise_interrupt(error)
                 return None
@@ -170,12 +173,27 @@ class _Database:
         #: The characters of all views, and of the newest ones.
         self._written = self._live = 0
         self._inspected: View | None = None
+        #: The names in each query that only selects; a database serves a limited number of them.
+        self._names: dict[str, set[str]] = {}
         self._states = self._calls = 0
 
     def is_outdated(self) -> bool:
         """Whether most of the database belongs to earlier states or calls."""
         outdated = self._written - self._live
         return outdated > max(OUTDATED_CHARACTERS, self._live) or self._states > STATES or self._calls > CALLS
+
+    def names(self, query: str) -> set[str] | None:
+        """The names in a query that only selects; None if it needs a database of its own.
+
+        Raises:
+            InvalidConfigError: The query would have no effect.
+        """
+        names = self._names.get(query)
+        if names is None and is_plain(query, parse(self.main, query)):
+            names = names_in(query)
+            if len(query) <= TEXT_CHARACTERS:
+                self._names[query] = names
+        return names
 
     def prepare(
         self,
@@ -304,7 +322,7 @@ def _pool(connection: Connection) -> Callable[[], Executor]:
 
 def kept_of(connection: Connection, access: Access = Access()) -> Kept:  # noqa: B008 - it is immutable
     """Return the kept database of an open store."""
-    return connection.kept(f"sql {access}", lambda: Kept(access))
+    return connection.kept(access, lambda: Kept(access))
 
 
 def run_kept(

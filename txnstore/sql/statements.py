@@ -1,4 +1,4 @@
-"""Checks the text of a query before it runs."""
+"""Checks the statements of a query before it runs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,6 @@ _FORGOTTEN = frozenset(
         "MERGE_INTO", "PREPARE", "SET", "TRANSACTION", "UPDATE", "VACUUM", "VARIABLE_SET",
     }
 )  # fmt: skip
-
-
-def check_text(query: object) -> str:
-    """The text of a query.
-
-    Raises:
-        InvalidConfigError: It is no string, or empty.
-    """
-    if not isinstance(query, str):
-        msg = f"a query must be a string of SQL, not {query!r}"
-        raise InvalidConfigError(msg)
-    if not query.strip():
-        msg = "the query is empty"
-        raise InvalidConfigError(msg)
-    return query
 
 
 def parse(connection: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
