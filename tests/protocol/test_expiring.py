@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.helpers.chains import groups_of, ids_of, process, write_everywhere
@@ -132,7 +134,7 @@ def test_read_only_store_expires_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"producer_ids": 43_200.0}, {"offsets": float("nan")}, {"transactional_ids": True}])
-def test_pst_09_invalid_limits_are_refused(store: Store, limits: dict[str, float]) -> None:
+def test_pst_09_invalid_limits_are_refused(store: Store, limits: dict[str, Any]) -> None:
     """PST-09: below 12 hours a late batch would not meet the epoch that fences it."""
     with pytest.raises(InvalidConfigError):
         store.expire(**limits)
