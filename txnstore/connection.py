@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
+#: A reader tries this long after a failure to end a transaction again, in ms.
+_END_AGAIN_MS = 30_000
 #: How every ``store.json`` of ours begins, in any version.
 _OURS = b'{"version":'
 
@@ -250,16 +252,20 @@ class Connection:
     def unblock(self, producer_ids: Iterable[int]) -> bool:
         """End the abandoned transactions of these producers: decided ones, and ones past their timeout.
 
+        One that cannot be ended is left alone for half a minute: a consumer looks several times a second.
+
         Returns:
             Whether there was one, and this process may write: the known view has changed then, or a warning was logged.
         """
         if self.read_only:
             return False
-        found = abandoned(self.chains.ages, self.view(refresh=False), producer_ids)
-        if found and self._is_writable():
-            unblock(self.coordinator, found)
-            return True
-        return False
+        tried: dict[int, int] = self.kept("transactions not ended", dict)
+        now = self.runtime.monotonic()
+        due = [each for each in producer_ids if each not in tried or now - tried[each] >= _END_AGAIN_MS]
+        found = abandoned(self.chains.ages, self.view(refresh=False), due)
+        writable = bool(found) and self._is_writable()
+        tried.update((txn.producer_id, now) for txn in (unblock(self.coordinator, found) if writable else found))
+        return writable
 
     def _is_writable(self) -> bool:
         """Whether the storage is safe to write to; only a connection that was made to read has not checked it yet."""

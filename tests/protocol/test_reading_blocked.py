@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back, reader_of, warned
 from tests.helpers.connections import connection_of
 from tests.helpers.reading import (
@@ -29,7 +31,7 @@ from txnstore.producer import Producer
 from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store, create_on
+from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
 
 
@@ -301,3 +303,31 @@ def test_reader_checks_the_storage_before_its_first_write_only(clock: ManualCloc
     assert set(refused) == {"_probe"}, "the chain was not written to"
     with open_to_read(FaultStore(inner)) as reader:
         assert reader.snapshot().blocked() == ()
+
+
+def test_waiting_reader_seldom_repeats_a_write_that_is_refused(store: Store, clock: ManualClock) -> None:
+    """It looks at the chain twice a second, and would send as many writes, and log as many warnings."""
+    hold_back(store)
+    writes: list[str] = []
+    allowed = [True]
+
+    def refuse(n: int, operation: str, key: str) -> Fault | None:
+        if allowed or operation != "put_if_absent":
+            return None
+        writes.append(key)
+        return Fault.ERROR_BEFORE
+
+    objects = FaultStore(connection_of(store).objects.inner, refuse)
+    reader = open_on(objects, runtime=Runtime(clock, clock.sleep, executor=InlineExecutor, background=InlineExecutor))
+    consumer = reader.consumer(["t"])
+    allowed.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BlockedReadWarning)
+        clock.advance(LATER_MS)
+        assert consumer.poll(timeout=0.0) == []
+        once = len(writes)
+        assert consumer.poll(timeout=300.0) == []
+    assert 0 < once <= len(writes) <= 12 * once
+    allowed.append(True)
+    clock.advance(30_000)
+    assert len(consumer.poll(timeout=0.0)) == len(WAITING)

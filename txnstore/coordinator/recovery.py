@@ -88,16 +88,19 @@ def abandoned(ages: Ages, view: View, producer_ids: Iterable[int]) -> list[Trans
     return [found[producer_id] for producer_id in sorted(found)]
 
 
-def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> None:
-    """End abandoned transactions for a reader. What cannot be ended is logged: the reader reads what is below it."""
+def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> list[Transaction]:
+    """End abandoned transactions for a reader, and return those that could not be ended, which is logged."""
+    failed: list[Transaction] = []
     for txn in transactions:
         try:
             _end(coordinator, txn)
         except TxnStoreError as error:
+            failed.append(txn)
             _LOG.warning(
                 "a transaction that blocks readers could not be ended",
                 extra={"transactional_id": txn.transactional_id, "error": str(error)},
             )
+    return failed
 
 
 def _end(coordinator: Coordinator, txn: Transaction) -> None:
