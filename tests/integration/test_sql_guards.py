@@ -275,6 +275,17 @@ def test_statement_without_lasting_effect_is_refused(store: Store, statement: st
         read_table(connection_of(store), statement)
 
 
+@pytest.mark.parametrize("how", ["sql", "read_table"])
+def test_records_can_be_written_to_an_attached_database(store: Store, tmp_path: Path, how: str) -> None:
+    """That database lasts, so its statements have an effect, whichever is the last one."""
+    path = tmp_path / "out.duckdb"
+    for statements in ("CREATE TABLE o.mine AS FROM orders", "INSERT INTO o.mine FROM orders; DETACH o"):
+        query = f"ATTACH '{path}' AS o; {statements}"
+        store.sql(query) if how == "sql" else read_table(connection_of(store), query)
+    with duckdb.connect(str(path), read_only=True) as database:
+        assert database.sql("SELECT count(*) FROM mine").fetchall() == [(32,)]
+
+
 @pytest.mark.parametrize(
     ("query", "reason"),
     [("", "empty"), (" \n", "empty"), (None, "not None"), (5, "not 5"), (b"SELECT 1", "not b'"),

@@ -46,7 +46,8 @@ def parse(connection: duckdb.DuckDBPyConnection, query: str) -> list[Any]:
                 "LOAD it"
             )
             raise InvalidConfigError(msg)
-    if _kind(statements[-1]) in _FORGOTTEN:
+    # What follows ATTACH may write to another database, which lasts.
+    if _kind(statements[-1]) in _FORGOTTEN and not any(_kind(statement) == "ATTACH" for statement in statements[:-1]):
         msg = (
             f"{_first_word(statements[-1])} would change only the database of this call, which ends with it: end with "
             "a query, write records with a producer, or keep a connection (store.duckdb()) for tables and settings"
