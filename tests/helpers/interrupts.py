@@ -35,9 +35,9 @@ class Interrupter:
     calls and jumps, and there is none before such a line.
     """
 
-    def __init__(self, functions: Iterable[CodeType], n: int) -> None:
+    def __init__(self, functions: Iterable[CodeType], n: int, error: BaseException | None = None) -> None:
         self._functions = frozenset(functions)
-        self._left = n
+        self._left, self._error = n, error or KeyboardInterrupt()
         self._handles: FrameType | None = None  # The frame that has just entered a handler.
         self.entered: set[CodeType] = set()
 
@@ -52,7 +52,7 @@ class Interrupter:
         sys.settrace(self._trace)
         try:
             call()
-        except KeyboardInterrupt:
+        except type(self._error):
             return True
         finally:
             sys.settrace(before)
@@ -70,12 +70,16 @@ class Interrupter:
             self._left -= 1
             if self._left == 0:
                 sys.settrace(None)
-                raise KeyboardInterrupt
+                raise self._error
         return self._trace
 
 
-def everywhere(functions: Iterable[CodeType], attempt: Callable[[Interrupter], bool]) -> Iterator[int]:
+def everywhere(
+    functions: Iterable[CodeType], attempt: Callable[[Interrupter], bool], error: BaseException | None = None
+) -> Iterator[int]:
     """Run ``attempt`` with an interrupt at the first line, the second, … until it is not interrupted any more.
+
+    ``error`` is raised instead of a ``KeyboardInterrupt``.
 
     Raises:
         AssertionError: The last attempt, which was not interrupted, did not run one of the functions: what the test
@@ -83,7 +87,7 @@ def everywhere(functions: Iterable[CodeType], attempt: Callable[[Interrupter], b
     """
     n, functions = 1, frozenset(functions)
     while True:
-        interrupter = Interrupter(functions, n)
+        interrupter = Interrupter(functions, n, error)
         if not attempt(interrupter):
             break
         yield n

@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.helpers.interrupts import Interrupter, everywhere, places
 from txnstore.errors import (
     InvalidConfigError,
     ObjectNotFoundError,
     StorageError,
     StorageRefusedError,
     UnknownOutcomeError,
+    UnsafeStorageError,
 )
 from txnstore.storage.s3 import S3Store
 from txnstore.storage.s3_errors import Kind, from_code, map_s3_error
+from txnstore.storage.s3_loop import run_on
 
 URL = "s3://bucket/root/key"
 
@@ -114,6 +117,24 @@ def test_redirect_without_a_region_is_refused_after_a_few_requests(
             call()
     store.close()
     assert len(elsewhere.asked) <= 6  # type: ignore[attr-defined]
+
+
+def test_alarm_while_a_request_is_waited_for_is_not_its_error(
+    elsewhere: http.server.ThreadingHTTPServer,
+) -> None:
+    """An object may be created after the alarm: a ``ValueError`` of the request itself would mean that none was."""
+    options = {"key": "one", "secret": "two", "endpoint_url": f"http://127.0.0.1:{elsewhere.server_port}"}
+    store = S3Store("bucket", storage_options=options)
+
+    def attempt(interrupter: Interrupter) -> bool:
+        try:
+            return interrupter.run(lambda: store.put_if_absent("a", b"x"))
+        except UnsafeStorageError:  # The answer of the server, which knows no PUT.
+            assert not interrupter.struck
+            return False
+
+    assert len(list(everywhere(places(S3Store._run, run_on), attempt, ValueError("alarm")))) > 5
+    store.close()
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from txnstore.errors import (
     ReadOnlyError,
     StorageError,
     StoreError,
+    TxnStoreError,
     UnknownOutcomeError,
 )
 from txnstore.runtime import LATEST_MS, Runtime
@@ -248,8 +249,8 @@ class Chain:
             for waiter in waiters:
                 if not waiter.done:
                     waiter.error, waiter.done = self._error_of(waiter, error), True
-            if not isinstance(error, Exception):
-                raise
+            if not isinstance(error, TxnStoreError):
+                raise  # An interrupt, which may be any exception that a signal handler raises.
             return None
         finally:
             self._committing = None
@@ -267,7 +268,7 @@ class Chain:
         if attempt is not None:
             msg = f"the command was not written: it waits for {attempt.claim.key}, which the storage has not decided"
             return StorageError(f"{msg}: {error!r}")
-        if isinstance(error, Exception):
+        if isinstance(error, TxnStoreError):
             return error
         return UnknownOutcomeError(f"the thread that was committing this command was interrupted by {error!r}")
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnstore.errors import TxnStoreError
 from txnstore.producer.batches import Batch
 from txnstore.segment.schema import as_milliseconds
 from txnstore.validation import check_callable, check_seconds
@@ -101,7 +102,9 @@ class _SendFuture(Generic[T]):
             self._value(seconds)
         except TimeoutError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever ended the send is the answer
+        except Exception as error:
+            if not isinstance(error, TxnStoreError) and all(batch.error is not error for batch in self._batches()):
+                raise  # A signal handler has raised it, so it says nothing of the send.
             return error
         return None
 

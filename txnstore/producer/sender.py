@@ -138,13 +138,13 @@ class Sender:
             if not repeated:
                 manager.pending = None  # Nothing happened: the batches stay uploaded, and the call may be repeated.
             raise
-        except Exception as error:
+        except TxnStoreError as error:
             found = self._refusal(error, repeated=repeated)
             self._refused(pending, found)
             if found is error:
                 raise
             raise found from error
-        except BaseException:
+        except BaseException:  # An interrupt, which may be any exception that a signal handler raises.
             manager.started = True
             raise
         ended = answer if isinstance(answer, Ended) else None
@@ -188,7 +188,7 @@ class Sender:
                     self._submit(manager.append([upload]))
                 except StorageError:
                     raise
-                except Exception:  # noqa: BLE001, S112 - its future has it; the caller gets the first error
+                except TxnStoreError:  # Its future has it; the caller gets the first error.
                     continue
             return
         # With several chains a part of the command may be written, so the transaction has to be aborted there.

@@ -91,6 +91,8 @@ class LocalStore:
                 raise StorageRefusedError(f"Cannot create {path}: a folder has this name.") from error
             created = False
         except OSError as error:
+            if error.errno is None:
+                raise  # Not of the system: a signal handler has raised it, perhaps after the link was made.
             raise map_link_error(error, path) from error
         finally:
             _unlink_quietly(temporary)

@@ -18,7 +18,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError, TxnStoreError
+from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
 from txnstore.storage.redact import redact
 from txnstore.storage.s3_errors import Kind, answer_of, from_code, map_s3_error, scrub
@@ -193,13 +193,15 @@ class S3Store:
     def _run(self, kind: Kind, key: str, request: Callable[[Any], Awaitable[T]]) -> T:
         """Run the coroutine on fsspec's I/O thread and map every error to :mod:`txnstore.errors`."""
         client = self._client()
-        try:
-            return run_on(client.loop, lambda: request(client))
-        except Exception as error:  # noqa: BLE001 - Every error is mapped.
-            url = f"{self.url}/{key}" if key else self.url
-            problem: TxnStoreError = map_s3_error(error, kind, self.bucket, url, self._secrets)
-        # Raised outside the handler: otherwise the original error, which may contain a secret, would be its context.
-        raise problem
+        answer = run_on(client.loop, lambda: request(client))
+        error = answer.exception()
+        if error is None:
+            return answer.result()
+        if not isinstance(error, Exception):
+            raise error
+        url = f"{self.url}/{key}" if key else self.url
+        # Raised outside of a handler: otherwise the original error, which may contain a secret, would be its context.
+        raise map_s3_error(error, kind, self.bucket, url, self._secrets)
 
     def _client(self) -> Any:
         pid = os.getpid()

@@ -17,10 +17,10 @@ from txnstore.threads import Task
 T = TypeVar("T")
 
 
-def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]]) -> T:
-    """Run a request in the thread of an event loop, and wait for its answer.
+def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]]) -> Task[T]:
+    """Run a request in the thread of an event loop, and wait for its end; returns its outcome.
 
-    An interrupt ends the wait; the request goes on.
+    An interrupt ends the wait; the request goes on. So what this raises is not an error of the request.
 
     Raises:
         RuntimeError: The loop is closed, or this is its own thread, which cannot wait for itself.
@@ -42,4 +42,5 @@ def run_on(loop: asyncio.AbstractEventLoop, request: Callable[[], Awaitable[T]])
         running[0].add_done_callback(lambda _: answer.run())
 
     loop.call_soon_threadsafe(begin)
-    return answer.result()
+    answer.wait()
+    return answer
