@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,8 @@ from txnstore.validation import check_integer, check_topic_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_LOG = logging.getLogger(__name__)
 
 #: A limit against typing errors: every state of the store contains an item for each partition, also in memory.
 MAX_PARTITIONS = 100_000
@@ -85,6 +88,7 @@ def create_topic(
         if not exist_ok:
             raise
         return _same_topic(connection.view(refresh=False).find_topic(name), topic)
+    _LOG.info("topic created", extra={"topic": name, "partitions": partitions})
     warn_not_applied(name, topic.config)
     return created
 
@@ -126,6 +130,7 @@ def alter_topic(
             result: Topic = connection.submit(AlterTopic(altered, topic.version))
         except TopicChangedError:
             continue  # A retry happens only after a concurrent change, so the loop ends.
+        _LOG.info("topic altered", extra={"topic": name, "partitions": result.partitions})
         warn_not_applied(
             name, {setting: result.config[setting] for setting in config or () if setting in result.config}
         )
@@ -171,6 +176,7 @@ def delete_topic(connection: _Catalog, name: str) -> None:
         UnknownTopicOrPartitionError: The topic does not exist.
     """
     connection.submit(DeleteTopic(check_topic_name(name)))
+    _LOG.info("topic deleted", extra={"topic": name})
 
 
 def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from txnstore.cli.logs import shown
 from txnstore.cli.output import Output, size
 from txnstore.cli.values import parse_json
 
@@ -159,8 +159,10 @@ def _set_json(context: click.Context, _parameter: click.Parameter, value: bool) 
 
 def _set_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
-        context.ensure_object(App).debug = True
-        logging.getLogger().addHandler(logging.StreamHandler())
+        app = context.ensure_object(App)
+        if not app.debug:
+            context.with_resource(shown())
+        app.debug = True
 
 
 def parse_pairs(values: tuple[str, ...], option: str, parse: Callable[[str, str], Any]) -> dict[str, Any]:

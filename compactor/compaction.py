@@ -190,9 +190,13 @@ def compact(
             report.append(result)
     if expire and not dry_run:
         expire_due(connection.chains, connection.runtime.clock())
+    whole = CompactionReport(tuple(report), dry_run)
+    if not dry_run:
+        counts = {"merges": whole.merges, "records": whole.records, "aborted": whole.aborted, "failed": len(failed)}
+        _LOG.info("compacted", extra={**counts, "conflicts": whole.conflicts})
     if failed:
         raise _all_in_one(failed)
-    return CompactionReport(tuple(report), dry_run)
+    return whole
 
 
 def _all_in_one(failed: list[CorruptionError]) -> CorruptionError:

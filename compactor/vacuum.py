@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +17,8 @@ from txnstore.errors import ObjectNotFoundError, ReadOnlyError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.validation import check_milliseconds
+
+_LOG = logging.getLogger(__name__)
 
 #: The default grace period in seconds.
 DEFAULT_GRACE = 24 * 60 * 60
@@ -108,6 +111,9 @@ def vacuum(
     named = named_keys(view)
     referenced = sum(item.key in named for item in segments)
     deleted = [*garbage, *leftovers]
+    if not dry_run:
+        size = sum(item.size for item in deleted)
+        _LOG.info("vacuumed", extra={"objects": len(deleted), "bytes": size, "swept": swept})
     return VacuumReport(
         deleted=tuple(item.key for item in deleted),
         bytes=sum(item.size for item in deleted),

@@ -174,6 +174,7 @@ class Connection:
 
     def _load(self) -> _Opened:
         """Read the identity and the first hint concurrently, then the chains."""
+        began = self.runtime.monotonic()
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
         hint = read_if_there(self.objects, keys.latest(0))
         data = identity.result()
@@ -194,6 +195,9 @@ class Connection:
         self._opened = _Opened(
             document, chains, chains[CATALOG], Coordinator(chains, self.runtime, self._in_background)
         )
+        took, head = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)
+        where = {"url": redact(self.url), "store_id": document.store_id, "chains": count, "sequence": head, "ms": took}
+        _LOG.info("store opened", extra={**where, "read_only": self.read_only})
         return self._opened
 
     def _in_background(self) -> Executor:

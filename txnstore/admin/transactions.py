@@ -6,6 +6,7 @@ operators who make the same change concurrently make it once (ADM-07).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 from txnstore.admin.descriptions import (
@@ -38,6 +39,8 @@ from txnstore.validation import (
     check_topic_name,
     nearest,
 )
+
+_LOG = logging.getLogger(__name__)
 
 #: Kafka's ``LATE_TRANSACTION_BUFFER_MS`` in seconds: a transaction that is past its timeout by more is hanging.
 LATE = 300.0
@@ -282,7 +285,9 @@ def fence_producers(connection: Connection, ids: Iterable[str]) -> dict[str, Pro
     for name in dict.fromkeys(names):
         txn = view.transactions.get(name)
         command = InitProducer(name) if txn is None else InitProducer(name, txn.timeout_ms)
-        found[name] = connection.submit(command)
+        identity = found[name] = connection.submit(command)
+        extra = {"transactional_id": name, "producer_id": identity.producer_id, "epoch": identity.epoch}
+        _LOG.info("producers fenced by an administrator", extra=extra)
     return found
 
 
@@ -291,6 +296,8 @@ def _abort(coordinator: Coordinator, txn: Transaction) -> bool:
     if txn.state is not TxnState.ONGOING and txn.state not in DECIDED:
         return False
     coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch)))
+    extra = {"transactional_id": txn.transactional_id, "producer_id": txn.producer_id, "epoch": txn.epoch}
+    _LOG.info("transaction ended by an administrator", extra={**extra, "state": txn.state.name})
     return True
 
 

@@ -57,6 +57,7 @@ class Lease:
         """Leave the group. If the storage fails, the member stays until its lease expires."""
         try:
             self.connection.submit(LeaveGroup(self.group, self.member_id, self.instance_id))
+            _LOG.info("group left", extra={"group": self.group, "member_id": self.member_id})
         except (StorageError, FencedInstanceError) as error:
             _LOG.warning("group not left, the lease will run out", extra={"group": self.group, "error": str(error)})
         self.forget()

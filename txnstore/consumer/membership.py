@@ -90,6 +90,7 @@ class GroupMembership:
 
     def _reset(self) -> None:
         self.generation = -1
+        self._members = frozenset[str]()
         self._joined: tuple[str, ...] | None = None  # the topics that it joined with
         self._seen_at = -1
         self._renewed_at = self._looked_at = self._connection.runtime.monotonic()
@@ -132,13 +133,22 @@ class GroupMembership:
                 self._lost(group)
                 continue
             self._note_lease(member)
-            self.generation = group.generation
+            if group.generation != self.generation:
+                self._note_generation(group)
             gone = self._give_up(view, member)
             self._take(view, member)
             if not gone and not self._due(view, member):
                 break
             view = self._beat(view, member)
         return view
+
+    def _note_generation(self, group: Group) -> None:
+        """Adopt the generation, and log which members have joined or left since the last known one."""
+        before, self._members = self._members, frozenset(group.members)
+        extra = {"group": self._group, "member_id": self.member_id, "generation": group.generation}
+        joined, left = sorted(self._members - before), sorted(before - self._members)
+        _LOG.info("group rebalanced", extra={**extra, "joined": joined, "left": left})
+        self.generation = group.generation
 
     @property
     def waiting_for(self) -> tuple[PartitionHolder, ...]:
@@ -237,6 +247,8 @@ class GroupMembership:
         fenced = any(member.instance_id == instance_id is not None for member in group.members.values())
         lost = sorted(self._positions.assigned)
         self._positions.share_nothing()
+        extra = {"group": self._group, "member_id": self.member_id, "partitions": list(map(str, lost))}
+        _LOG.warning("member removed from the group; others have its partitions", extra=extra)
         if not fenced:
             self.forget()
         if lost:

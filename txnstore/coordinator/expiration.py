@@ -5,6 +5,7 @@ Any process may run it at any time, several of them concurrently.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +15,8 @@ from txnstore.chain.chains import Chains
 from txnstore.chain.log import Chain
 from txnstore.core.expiration import Expire, Expired, is_due, preview
 from txnstore.validation import check_milliseconds
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,16 @@ def expire_due(chains: Chains, now: int) -> ExpiryReport:
 def _expire(chains: Chains, command: Expire, which: Iterable[Chain], preview_at: int | None = None) -> ExpiryReport:
     found = chains.at_once({chain.number: partial(_all, chain, command, chains.ages, preview_at) for chain in which})
     every = [part for number in sorted(found) for part in found[number]]
-    return ExpiryReport(
+    report = ExpiryReport(
         producers=sum(part.producers for part in every),
         transactional_ids=tuple(sorted(name for part in every for name in part.transactional_ids)),
         offsets=sum(part.offsets for part in every),
         groups=tuple(sorted(name for part in every for name in part.groups)),
     )
+    if report != ExpiryReport() and preview_at is None:
+        counts = {"producers": report.producers, "offsets": report.offsets, "groups": len(report.groups)}
+        _LOG.info("expired", extra={**counts, "transactional_ids": len(report.transactional_ids)})
+    return report
 
 
 def _all(chain: Chain, command: Expire, ages: Ages, preview_at: int | None) -> list[Expired]:

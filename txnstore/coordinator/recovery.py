@@ -68,6 +68,8 @@ def recover(chains: Chains, coordinator: Coordinator) -> RecoveryReport:
                 (finished if txn.state in DECIDED else aborted).append(name)
     topics = finish_deletions(chains, view)
     topics += copy_all(chains) if has_stale_copies(view) else 0
+    counts = {"finished": len(finished), "aborted": len(aborted), "failed": len(failed), "topics": topics}
+    _LOG.log(logging.WARNING if failed else logging.INFO, "recovered", extra=counts)
     return RecoveryReport(tuple(finished), tuple(aborted), tuple(failed), topics)
 
 
@@ -109,3 +111,5 @@ def _end(coordinator: Coordinator, txn: Transaction) -> None:
         coordinator.endings.finish(decided)
     else:
         coordinator.submit(AbortTxn(txn.transactional_id, (txn.producer_id, txn.epoch), expired_only=True))
+    extra = {"transactional_id": txn.transactional_id, "producer_id": txn.producer_id, "epoch": txn.epoch}
+    _LOG.info("abandoned transaction ended", extra={**extra, "state": txn.state.name})

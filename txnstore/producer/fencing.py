@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from txnstore.connection import Connection
 from txnstore.core.model import Outcome, ProducerIdentity
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.table import outcome_of
 from txnstore.errors import InvalidPidMappingError, InvalidProducerEpochError, ProducerFencedError
+
+_LOG = logging.getLogger(__name__)
 
 
 def refusal(connection: Connection, identity: ProducerIdentity, error: Exception) -> Exception:
@@ -27,8 +31,11 @@ def refusal(connection: Connection, identity: ProducerIdentity, error: Exception
         return error
     home = chain_of_transactional_id(name, len(connection.chains))
     txn = connection.view(refresh=(home,)).transactions.get(name)
+    extra = {"transactional_id": name, "producer_id": identity.producer_id, "epoch": identity.epoch}
     if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:
+        _LOG.warning("producer fenced by a newer instance, or expired", extra={**extra, "error": str(error)})
         return error
+    _LOG.warning("transaction aborted by another process", extra=extra)
     timeout = f"{txn.timeout_ms / 1000:g} s"
     return InvalidProducerEpochError(
         f"the transaction of {identity} was aborted by another process, as happens after its timeout of {timeout}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from os import getpid
 from types import TracebackType
@@ -22,6 +23,8 @@ from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.producer.transaction_state import Event, State
 from txnstore.validation import check_id, check_integer, check_milliseconds
+
+_LOG = logging.getLogger(__name__)
 
 
 class Producer:
@@ -77,12 +80,18 @@ class Producer:
         command = InitProducer(transactional_id, timeout_ms, keep_held=keep_prepared)
         identity: ProducerIdentity = connection.submit(command)
         self._manager = TransactionManager(identity)
+        if transactional_id is not None:
+            _LOG.info("producer initialized; earlier instances are fenced", extra=self._fields())
         if keep_prepared:
             self._take_over(connection)
         self._sender = Sender(connection, self._manager, batch_bytes, buffer_bytes, seconds, delivery_timeout)
         self._accumulator = self._sender.accumulator
         self._uploader = self._sender.uploader
         self._linger = self._sender.linger
+
+    def _fields(self) -> dict[str, object]:
+        """The identity for the log."""
+        return {"transactional_id": self.transactional_id, "producer_id": self.producer_id, "epoch": self.epoch}
 
     def _take_over(self, connection: Connection) -> None:
         """Continue the transaction that an earlier instance has prepared, if there is one."""
@@ -280,7 +289,9 @@ class Producer:
             InvalidTxnStateError: No transaction is open, or the outcome of its commit is unknown.
             TxnStoreError: The abort failed and may be repeated, unless the error is fatal.
         """
+        extra = self._fields()
         self._sender.end(Outcome.ABORT)
+        _LOG.info("transaction aborted", extra=extra)
 
     def prepare_transaction(self) -> PreparedTxn:
         """Register all records and offsets, then leave the decision to an external coordinator (KIP-939, TPC-03).
