@@ -55,6 +55,20 @@ def test_metadata_of_a_small_store_is_shown_without_an_engine(url: str, argument
     assert done.stderr.splitlines()[-1] == "[]"
 
 
+def test_a_shell_completes_commands_and_options() -> None:
+    """As ``docs/howto/command-line.md`` sets it up; no store is needed."""
+    script = finished(env={"_TXNSTORE_COMPLETE": "bash_source"})
+    assert (script.status, "complete -o nosort -F" in script.out) == (0, True), script
+
+    def completed(words: str) -> list[str]:
+        env = {"_TXNSTORE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        return [line.removeprefix("plain,") for line in finished(env=env).out.splitlines()]
+
+    assert completed("txnstore top") == ["topic"]
+    assert completed("txnstore group re") == ["reset-offsets"]
+    assert "--dry-run" in completed("txnstore vacuum --")
+
+
 def test_the_status_is_that_of_the_command(url: str) -> None:
     assert finished("--version").out == f"txnstore {txnstore.__version__}\n"
     assert finished("--store", url, "info", "--json").status == 0
