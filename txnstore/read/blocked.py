@@ -78,7 +78,10 @@ def _advice(kind: str, expires_at: int | None, *, read_only: bool) -> str:
         case "expired" if read_only:
             end = "this reader is read_only and cannot abort it; `txnstore recover`, or a reader that may write, does"
         case "expired":
-            end = "it could not be aborted (see the log, and the clock); `txnstore recover` tries again"
+            end = (
+                "it could not be aborted, because this reader may not write (see the log), or because this machine's "
+                "clock is ahead of the storage's. `txnstore recover` tries again"
+            )
         case _:
             return f"Unless it ends before, a reader that may write aborts it after {_at(expires_at)}."
     return f"It is past its timeout since {_at(expires_at)}: {end}."
