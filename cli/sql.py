@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,9 @@ def sql(
     if not text.strip():
         msg = "the query is empty" if query is not None else "standard input contains no query"
         raise click.UsageError(msg)
+    if not is_unicode(text):
+        msg = "the query is not UTF-8"
+        raise click.UsageError(msg)
     with app.reader() as store:
         _run(app, store.duckdb(isolation, sandbox=sandbox, checksums=not no_checksums), text, max_rows)
 
@@ -77,7 +81,7 @@ def _read_query() -> str:
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         msg = 'give a query: txnstore sql "SELECT …", or pipe one in'
         raise click.UsageError(msg)
-    return sys.stdin.read()
+    return sys.stdin.buffer.read().decode("utf-8-sig", "surrogateescape")
 
 
 def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) -> None:

@@ -140,6 +140,14 @@ def test_a_record_that_cannot_be_sent_is_found_by_its_line(cli: Cli, line: str, 
     assert "Create the topic" not in error
 
 
+def test_a_query_that_is_not_utf_8_is_wrong_usage(cli: Cli) -> None:
+    assert "the query is not UTF-8" in _refused(cli, 2, "sql", "select '\udce9'")
+    result = cli("sql", stdin=b"select '\xe9'")
+    assert (result.status, result.out) == (2, "")
+    assert "the query is not UTF-8" in result.err
+    assert cli.ok("sql", "--json", stdin="\ufeffselect 'é' as x").lines == [{"x": "é"}]
+
+
 def test_no_store_is_named(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["info"]) == 2
     assert "TXNSTORE_STORE" in capsys.readouterr().err
