@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -161,3 +162,30 @@ def test_a_row_that_never_fits_reads_the_catalog_once(bench: Bench) -> None:
         with pytest.raises(SchemaMismatchError, match="gate"):
             producer.send("typed", {"id": 2, "gate": "A1"})
         assert bench.kinds() == ["get"]
+
+
+class OneShot:
+    """A stream of another library: each import continues where the last one ended."""
+
+    def __init__(self, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
+        self._schema, self._batches = schema, iter(batches)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return pa.RecordBatchReader.from_batches(self._schema, self._batches).__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("kind", [OneShot, pa.RecordBatchReader.from_batches], ids=["one-shot", "reader"])
+@pytest.mark.parametrize("added", [True, False], ids=["column-added", "column-widened"])
+def test_stream_for_a_schema_of_another_process_loses_no_batch(
+    bench: Bench, kind: Callable[[pa.Schema, list[pa.RecordBatch]], object], *, added: bool
+) -> None:
+    """The known schema refuses its columns, or the values of its first batch; a stream is read only once."""
+    bench.store.create_topic("grows", schema=pa.schema([("id", pa.int32())]))
+    wider = pa.schema([("id", pa.int64()), *([("more", pa.int64())] if added else [])])
+    with bench.store.producer() as producer:
+        producer.send_table("grows", pa.table({"id": [0]})).result()
+        another_process(bench.store, bench.inner).alter_topic("grows", schema=wider)
+        batches = [pa.record_batch([[number << 40]] * len(wider), schema=wider) for number in (1, 2, 3)]
+        producer.send_table("grows", kind(wider, batches)).result()
+    found = bench.store.scan("grows").to_table()["id"].to_pylist()
+    assert sorted(found) == [0, 1 << 40, 2 << 40, 3 << 40]

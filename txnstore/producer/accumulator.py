@@ -32,7 +32,7 @@ from txnstore.producer.records import (
     check_size,
 )
 from txnstore.producer.transaction_manager import TransactionManager
-from txnstore.segment.convert import copied, normalize_batches
+from txnstore.segment.convert import copied, normalize_batches, rereadable
 from txnstore.segment.partition import key_bytes, partition_array, split_by_partition
 from txnstore.segment.schema import fill_timestamps
 from txnstore.validation import as_integer, check_topic_name
@@ -190,14 +190,15 @@ class RecordAccumulator:
 
     def _fitted(self, topic: str, data: object, partition: int | None) -> tuple[TopicBuffer, Iterator[pa.Table]]:
         """The topic, and the rows in its schema; reads the head of the catalog if they do not fit the known schema."""
-        buffer = self._find(topic, partition)
-        tables = normalize_batches(data, buffer.writer.schema)
-        try:
-            return buffer, itertools.chain([next(tables)], tables)
-        except SchemaMismatchError:
-            if isinstance(data, pa.RecordBatchReader) or not self._altered(buffer):
-                raise
-        return self._fitted(topic, data, partition)
+        read = rereadable(data)
+        while True:
+            buffer = self._find(topic, partition)
+            tables = normalize_batches(read(), buffer.writer.schema)
+            try:
+                return buffer, itertools.chain([next(tables)], tables)
+            except SchemaMismatchError:
+                if not self._altered(buffer):
+                    raise
 
     def send_table(self, piece: Piece, partition: int | None) -> list[TablePart]:
         """Add rows to the open batches of their partitions."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -64,6 +65,19 @@ def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Tab
             f"cannot read rows from {type(data).__name__}; pass a pyarrow Table, RecordBatch or RecordBatchReader, an "
             "object with __arrow_c_stream__, a pandas DataFrame or a list of dicts",
         )
+
+
+def rereadable(data: object) -> Callable[[], object]:
+    """A function that returns the data from its beginning, as long as at most its first batch was read.
+
+    A stream can be read once only: this reads its first batch, and keeps it.
+    """
+    whole = isinstance(data, Sequence | pa.Table | pa.RecordBatch) or _is_pandas(data)
+    if whole or hasattr(data, "__arrow_c_array__") or not hasattr(data, "__arrow_c_stream__"):
+        return lambda: data
+    reader = data if isinstance(data, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(data)
+    first = list(itertools.islice(reader, 1))
+    return lambda: pa.RecordBatchReader.from_batches(reader.schema, itertools.chain(first, reader))
 
 
 def copied(table: pa.Table) -> pa.Table:
