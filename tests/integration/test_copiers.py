@@ -52,7 +52,7 @@ class Copiers:
     def end(self, place: int, kind: signal.Signals) -> None:
         process = self._running.pop(place)
         process.send_signal(kind)
-        self.ended.append(process.wait(60))
+        self.ended.append(process.wait(240))
 
     def replace_dead(self) -> None:
         """A copier ends by itself when it is fenced; another one goes on."""

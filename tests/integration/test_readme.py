@@ -31,7 +31,7 @@ def test_the_command_line(local_store_url: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     # The line was a record, not a value.

@@ -60,7 +60,7 @@ def test_a_transaction_costs_a_put_a_partition_and_one_entry(store: Store, reque
 
 def test_the_segments_of_a_transaction_are_put_at_the_same_time(store: Store, request_log: RequestLog) -> None:
     """All four uploads wait for each other before the first is let through, so they must be under way together."""
-    together = threading.Barrier(4, timeout=30)
+    together = threading.Barrier(4, timeout=240)
     inner = connection_of(store).objects.put
 
     def put(key: str, data: bytes) -> None:

@@ -132,7 +132,7 @@ def test_file_size_limit_of_the_kernel(tmp_path: Path) -> None:
         [sys.executable, "-c", LIMITED, str(tmp_path / "store")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=True,
     )
     assert "the file is too large for this file system or for the limit of this process" in done.stdout

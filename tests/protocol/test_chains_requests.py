@@ -152,7 +152,7 @@ def test_batches_and_markers_are_written_in_parallel() -> None:
         commit = threading.Thread(target=_commit, args=(producer,))
         held(gated, OTHERS, commit)
         held(gated, OTHERS, commit)
-        commit.join(60)
+        commit.join(240)
         assert _completed(store, ids_of(store, HOME))
 
 
@@ -182,7 +182,7 @@ def test_partitions_are_added_during_uploads() -> None:
         adding.wait_for()
         adding.open()
         segments.open()
-        commit.join(60)
+        commit.join(240)
         assert _completed(store, ids_of(store, HOME))
 
 

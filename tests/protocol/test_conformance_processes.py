@@ -92,7 +92,7 @@ def test_coord_04_commit_delayed_past_newer_init_changes_nothing() -> None:
             before = entries(gated.inner)
         gate.open()
         with pytest.raises(ProducerFencedError):
-            committing.result(60)
+            committing.result(240)
     assert entries(gated.inner) == before
     assert values(store) == [b"new"]
     sound(store)
@@ -200,7 +200,7 @@ def test_tmo_04_either_commit_or_timeout_wins(first: str) -> None:
             assert other.recover().aborted == ("id",)
         gate.open()
         with pytest.raises(InvalidProducerEpochError):
-            committing.result(60)
+            committing.result(240)
     assert values(store) == []
 
 

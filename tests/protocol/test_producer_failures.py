@@ -63,7 +63,7 @@ def failed_in_the_background(bench: Bench) -> tuple[Producer, RecordFuture]:
     with bench.away("topics/"):
         future = producer.send("t", b"a", partition=0)
         future.add_done_callback(lambda _: done.set())
-        assert done.wait(60)
+        assert done.wait(240)
     return producer, future
 
 
@@ -116,9 +116,9 @@ def test_a_wait_ends_when_its_time_is_up_though_the_storage_hangs(by: str) -> No
             future.exception(timeout=0)
         assert not future.done()
         gate.open()
-        assert future.result(60).offset == 0
+        assert future.result(240).offset == 0
         if flushing is not None:
-            flushing.result(60)
+            flushing.result(240)
     producer.close()
 
 
@@ -151,7 +151,7 @@ def test_callbacks_run_under_no_lock() -> None:
 
     def call(_: object) -> None:
         with ThreadPoolExecutor(1) as pool:
-            later.append(pool.submit(lambda: producer.send("t", b"b", partition=0).result().offset).result(60))
+            later.append(pool.submit(lambda: producer.send("t", b"b", partition=0).result().offset).result(240))
 
     producer.send("t", b"a", partition=0).add_done_callback(call)
     producer.flush()
@@ -276,7 +276,7 @@ def test_unreferenced_producer_flushes_lingering_records_and_ends_its_thread() -
     producer.send("t", b"a", partition=0).add_done_callback(lambda _: done.set())
     seen = weakref.ref(producer._sender)
     del producer
-    assert done.wait(60)
+    assert done.wait(240)
     while not loop.wait(0.01):
         gc.collect()
     assert seen() is None
@@ -298,8 +298,8 @@ def test_an_interrupt_while_the_linger_thread_starts_loses_nothing(monkeypatch: 
         waiting = bench.store.producer(linger=None)
         future = waiting.send("t", b"a", partition=0)
         with pytest.raises(KeyboardInterrupt):
-            future.result(60)
-    assert future.result(60).offset == 0
+            future.result(240)
+    assert future.result(240).offset == 0
     waiting.close()
     assert values(bench.store) == [b"a"]
 
@@ -333,7 +333,7 @@ def test_waiters_that_give_up_are_forgotten() -> None:
             future.result(timeout=0.001)
     assert future._batch._waiters == []
     gate.open()
-    assert future.result(60).offset == 0
+    assert future.result(240).offset == 0
     producer.close()
 
 
@@ -363,10 +363,10 @@ def test_linger_thread_survives_callback_that_exits() -> None:
         raise SystemExit
 
     producer.send("t", b"a", partition=0).add_done_callback(leave)
-    assert seen.wait(60)
+    assert seen.wait(240)
     done = threading.Event()
     producer.send("t", b"b", partition=0).add_done_callback(lambda _: done.set())
-    assert done.wait(60)
+    assert done.wait(240)
     producer.close()
     assert values(bench.store) == [b"a", b"b"]
 
@@ -376,7 +376,7 @@ def test_error_that_future_raised_is_not_raised_again() -> None:
     bench = Bench()
     producer, future = failed_in_the_background(bench)
     with pytest.raises(StorageRefusedError):
-        future.result(60)
-    assert producer.send("t", b"b", partition=0).result(60).offset == 0
+        future.result(240)
+    assert producer.send("t", b"b", partition=0).result(240).offset == 0
     producer.close()
     assert values(bench.store) == [b"b"]

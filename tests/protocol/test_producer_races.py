@@ -50,7 +50,7 @@ def test_a_record_that_is_sent_while_its_transaction_ends_is_refused(end: str) -
             with pytest.raises(InvalidTxnStateError, match="being committed or aborted; wait for that call to return"):
                 call()
         gate.open()
-        ending.result(60)
+        ending.result(240)
     with producer.transaction() as txn:
         txn.send("t", b"next", partition=0)
     assert values(store) == ([b"in time", b"next"] if end == "commit_transaction" else [b"next"])
@@ -130,7 +130,7 @@ def test_abort_drops_unsent_batches_and_waits_for_uploads() -> None:
         aborting = pool.submit(producer.abort_transaction)
         assert not any(future.done() for future in (*under_way, *waiting))
         gate.open()
-        aborting.result(60)
+        aborting.result(240)
     assert all(isinstance(future.exception(), TransactionAbortedError) for future in (*under_way, *waiting))
     assert values(store, isolation="read_uncommitted") == []
     assert len(entries(gated.inner)) == 2  # the topic and the producer: nothing had been registered
@@ -148,8 +148,8 @@ def test_a_close_waits_for_a_commit_of_another_thread() -> None:
         gate.wait_for()
         closing = pool.submit(producer.close)
         gate.open()
-        committing.result(60)
-        closing.result(60)
+        committing.result(240)
+        closing.result(240)
     assert future.result().offset == 0
     assert repr(producer).endswith("CLOSED>")
     assert values(store) == [b"x"]
@@ -194,7 +194,7 @@ def test_callback_that_waits_for_later_record_writes_no_duplicate(*, transaction
         producer.begin_transaction()
     futures = [producer.send("t", b"%d" % number, partition=0) for number in range(7)]
     seen: list[int] = []
-    futures[0].add_done_callback(lambda _: seen.append(futures[6].result(60).offset))
+    futures[0].add_done_callback(lambda _: seen.append(futures[6].result(240).offset))
     producer.flush()
     if transactional:
         producer.commit_transaction()
@@ -211,7 +211,7 @@ def test_a_callback_that_waits_for_a_later_record_of_the_commit_gets_its_offset(
     producer.begin_transaction()
     futures = [producer.send("t", b"%d" % number, partition=0) for number in range(7)]
     seen: list[int] = []
-    futures[0].add_done_callback(lambda _: seen.append(futures[6].result(60).offset))
+    futures[0].add_done_callback(lambda _: seen.append(futures[6].result(240).offset))
     producer.commit_transaction()
     assert seen == [6]
     assert values(bench.store) == [b"%d" % number for number in range(7)]
@@ -294,7 +294,7 @@ def test_forked_producer_refuses_every_call_and_parent_continues(local: Store) -
             producer.commit_transaction,
             producer.abort_transaction,
             producer.begin_transaction,
-            lambda: future.result(60),
+            lambda: future.result(240),
         ):
             with pytest.raises(ProducerClosedError, match="made in the parent process"):
                 call()
@@ -317,12 +317,12 @@ def test_a_fork_while_another_thread_flushes_does_not_block_the_child(local: Sto
         def child() -> None:
             def use() -> None:
                 with pytest.raises(ProducerError):
-                    future.result(60)
+                    future.result(240)
                 producer.close()
 
             # Another thread than the one that holds the locks.
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(use).result(60)
+                pool.submit(use).result(240)
 
         assert in_a_child(child) == 0
     producer.commit_transaction()

@@ -176,12 +176,12 @@ def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnSt
             gate.wait_for()
             aborted = sweep()
             gate.open()
-            return waiting.result(60), aborted
+            return waiting.result(240), aborted
         swept = pool.submit(sweep)
         gate.wait_for()
         error = commit()
         gate.open()
-        return error, swept.result(60)
+        return error, swept.result(240)
 
 
 def test_tmo_04_commit_raises_after_a_recovery_has_aborted(store: Store, clock: ManualClock) -> None:

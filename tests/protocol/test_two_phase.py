@@ -71,7 +71,7 @@ def test_tpc_03_transaction_refuses_records_during_prepare(clock: ManualClock) -
             with pytest.raises(InvalidTxnStateError, match="being prepared"):
                 call()
         gate.open()
-        name = preparing.result(timeout=60)
+        name = preparing.result(timeout=240)
     another = process(gated, clock).producer("id", keep_prepared=True)
     assert another.complete_transaction(name)
     assert seen(process(gated, clock)) == {b"early": 1}

@@ -153,7 +153,7 @@ def test_many_threads_wait_for_one_batch() -> None:
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(pending.wait, 30) for _ in range(8)]
         for _ in range(8):
-            assert demands.acquire(timeout=30)
+            assert demands.acquire(timeout=240)
         pending.resolve(landed(2))
         assert {future.result().base_offset for future in waiting} == {2}
 

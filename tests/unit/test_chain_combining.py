@@ -50,11 +50,11 @@ class Crowd:
         followers = []
         for command in others:
             followers.append(self._pool.submit(self._chain.submit, command))
-            assert arrived.acquire(timeout=60)
+            assert arrived.acquire(timeout=240)
         self._gate.open()
         everybody = [leader, *followers]
         for future in everybody:
-            future.exception(60)
+            future.exception(240)
         return everybody
 
 

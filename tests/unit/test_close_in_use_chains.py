@@ -86,5 +86,5 @@ def test_thread_commits_during_interpreter_exit() -> None:
         threading.Thread(target=work).start()
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (done.stdout.strip(), done.returncode) == ("16", 0), done.stderr

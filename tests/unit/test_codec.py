@@ -14,6 +14,7 @@ from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, StoreDoc
 from txnstore.core.catalog.model import Topic, TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
 from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded, TxnCompleted
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
@@ -176,6 +177,14 @@ def test_a_document_without_a_member_is_corrupt(missing: str) -> None:
 def test_document_of_another_kind_is_corruption() -> None:
     with pytest.raises(CorruptionError, match="StoreDocument"):
         decode(StoreDocument, "store.json", encode(LatestDocument(sequence=4)))
+
+
+@pytest.mark.parametrize("chains", [-1, 0, MAX_CHAINS + 1, 2**70])
+def test_number_of_chains_that_no_store_has_is_damage(chains: int) -> None:
+    """Opening the store would start workers for each of them, until there is no memory left."""
+    data = rewritten({"version": 1, "store_id": "id", "chains": chains, "created_at": 5})
+    with pytest.raises(CorruptionError, match=r"store\.json"):
+        decode(StoreDocument, "store.json", data)
 
 
 @pytest.mark.parametrize("offset", [1.5, "1", None, object()], ids=["float", "text", "none", "object"])

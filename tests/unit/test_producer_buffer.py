@@ -81,11 +81,11 @@ def test_a_full_buffer_blocks_the_sender_until_an_upload_has_ended(gated: GatedS
         # All that fits has been sent; the next send is held, and so is everything after it.
         fits = -(-BUFFER // (len(RECORD) + RECORD_OVERHEAD))
         for _ in range(fits):
-            assert sent.acquire(timeout=60)
+            assert sent.acquire(timeout=240)
         assert held(producer) == fits * (len(RECORD) + RECORD_OVERHEAD)
         assert not sending.done()
         gate.open()
-        futures = sending.result(60)
+        futures = sending.result(240)
     producer.close()
     assert sorted(future.result().offset for future in futures[::2]) == list(range(30))
 
@@ -188,7 +188,7 @@ def test_lingering_record_is_written_without_flush() -> None:
     with bench.store.producer(linger=0.001) as producer:
         future = producer.send("t", b"x", partition=0)
         future.add_done_callback(lambda _: done.set())
-        assert done.wait(60)
+        assert done.wait(240)
         assert future.result().offset == 0
         assert values(bench.store) == [b"x"]
 
@@ -215,7 +215,7 @@ def test_transaction_has_no_linger_by_default() -> None:
     with bench.store.producer("id", linger=0.001) as producer:
         producer.begin_transaction()
         producer.send("t", b"early", partition=0).add_done_callback(lambda _: done.set())
-        assert done.wait(60)
+        assert done.wait(240)
         assert values(bench.store, isolation="read_uncommitted") == [b"early"]
         producer.abort_transaction()
     assert values(bench.store) == []
@@ -237,10 +237,10 @@ def test_lingering_record_is_written_after_storage_outage() -> None:
     future = producer.send("t", b"x", partition=0)
     future.add_done_callback(lambda _: done.set())
     for _ in range(3):
-        assert tried.acquire(timeout=60)
+        assert tried.acquire(timeout=240)
     assert not done.is_set()
     bench.inner.put_if_absent = real  # type: ignore[method-assign]
-    assert done.wait(60)
+    assert done.wait(240)
     producer.close()
     assert values(bench.store) == [b"x"]
 
@@ -248,7 +248,7 @@ def test_lingering_record_is_written_after_storage_outage() -> None:
 def test_waiting_for_result_ends_linger() -> None:
     bench = Bench()
     with bench.store.producer(linger=3_600) as producer:
-        assert producer.send("t", b"x", partition=0).result(60).offset == 0
+        assert producer.send("t", b"x", partition=0).result(240).offset == 0
 
 
 def test_close_flushes_lingering_records_and_ends_thread() -> None:
@@ -288,6 +288,6 @@ def test_batch_abandoned_during_flush_of_another_thread_leaves_buffer(gated: Gat
         with pytest.raises(SchemaMismatchError):
             producer.send("t", "text")  # type: ignore[arg-type]
         gate.open()
-        assert isinstance(flushing.exception(timeout=60), InvalidTxnStateError)
+        assert isinstance(flushing.exception(timeout=240), InvalidTxnStateError)
     producer.abort_transaction()
     assert held(producer) == producer._accumulator.buffered == 0

@@ -28,7 +28,7 @@ class Loads:
 
     def load(self) -> bytes:
         self.loads += 1
-        self.gate.wait(10)
+        self.gate.wait(240)
         if self.failures:
             self.failures -= 1
             raise StorageError("the storage is away")
@@ -112,7 +112,7 @@ def test_a_file_is_loaded_again_after_the_loading_thread_was_interrupted() -> No
 
     def interrupted() -> bytes:
         loading.set()
-        waiting.wait(60)
+        waiting.wait(240)
         raise KeyboardInterrupt
 
     def load() -> None:
@@ -121,7 +121,7 @@ def test_a_file_is_loaded_again_after_the_loading_thread_was_interrupted() -> No
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(load)
-        loading.wait(60)
+        loading.wait(240)
         second = pool.submit(cache.get, "a", ready(b"bytes").load)
         waiting.set()
         first.result()

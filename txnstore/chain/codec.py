@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from txnstore.core.events import Event
+from txnstore.core.routing import MAX_CHAINS
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 #: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
@@ -37,7 +38,7 @@ class StoreDocument(Stored):
     """``store.json``: the identity of a store."""
 
     store_id: str
-    chains: int
+    chains: int = Field(ge=1, le=MAX_CHAINS)
     created_at: int
 
 
