@@ -135,7 +135,8 @@ HISTORY_SEED = $(if $(filter file,$(origin SEED)),$$RANDOM,$(SEED))
 differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model of Kafka; with KAFKA=…/libs also with Kafka
 	@seed=$(HISTORY_SEED); echo "SEED=$$seed"; \
 	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' \
-		'$(BIN)/python' -m pytest -q --hypothesis-seed=$$seed tests/protocol/test_differential.py
+		'$(BIN)/python' -m pytest -q --hypothesis-seed=$$seed tests/protocol/test_differential.py \
+		tests/protocol/test_differential_consumers.py
 
 # The jars of the release in the pom.
 LIBS := build/kafka/libs

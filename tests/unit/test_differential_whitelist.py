@@ -51,11 +51,12 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
         {"state": {"transactions": {"x": {"state": "ONGOING"}}}},
         {"state": {"transactions": {"x": {"state": "EMPTY"}}}},
     ),
+    ("CON-13", "model", {"op": "poll"}, {"error": "NO_OFFSET"}, {"error": "OFFSET_OUT_OF_RANGE"}),
     ("PST-03", BROKER, {"op": "raw_append"}, {"error": "OUT_OF_ORDER_SEQUENCE_NUMBER"}, {"error": None}),
     (
         "INIT-07",
         BROKER,
-        {"op": "commit"},
+        {"op": "commit", "producer": "A"},
         {"error": "INVALID_PRODUCER_ID_MAPPING"},
         {"error": "PRODUCER_FENCED"},
     ),
@@ -71,10 +72,45 @@ def test_dif_09_a_difference_is_allowed_by_its_item_alone(
     comparison = Comparison(source)
     others = Comparison(source, [entry for entry in WHITELIST if entry.item != item])
     for one in (comparison, others):
-        assert one.step({"op": "restart"}, {}, {}) == []
+        _rotate(one)
     assert comparison.step(op, expected, actual) == []
     assert comparison.used == {item: 1}
     assert others.step(op, expected, actual)
+
+
+def _rotate(comparison: Comparison) -> None:
+    """A restart, and a transactional id that gets another producer id."""
+    for op, producer_id in (({"op": "init", "producer": "A", "id": "a"}, 0), ({"op": "restart"}, 1)):
+        state = {"state": {"transactions": {"a": {"producer_id": producer_id, "epoch": 0}}}}
+        assert comparison.step(op, {}, state) == []
+
+
+def test_init_07_only_a_former_producer_id_may_be_unknown_in_kafka() -> None:
+    told = {"error": "INVALID_PRODUCER_ID_MAPPING"}, {"error": "PRODUCER_FENCED"}
+    comparison = Comparison(BROKER)
+    comparison.step({"op": "init", "producer": "B", "id": "b"}, {}, {})
+    _rotate(comparison)
+    assert comparison.step({"op": "commit", "producer": "A"}, *told) == []
+    assert comparison.step({"op": "commit", "producer": "B"}, *told)
+    raw = {"op": "raw_end_txn", "id": "a", "epoch": 0, "commit": True}
+    assert comparison.step({**raw, "producer_id": 0}, *told) == []
+    assert comparison.step({**raw, "producer_id": 1}, *told)
+
+
+def test_fen_06_a_store_that_calls_a_replaced_producer_abortable_differs() -> None:
+    """FEN-06: by whom an epoch was raised decides the class, for producers and for requests."""
+    comparison = Comparison(BROKER)
+    fenced, abortable = {"error": "PRODUCER_FENCED"}, {"error": "INVALID_PRODUCER_EPOCH"}
+    for name, epoch in (("A", 0), ("B", 1)):
+        state = {"state": {"transactions": {"a": {"producer_id": 0, "epoch": epoch}}}}
+        comparison.step({"op": "init", "producer": name, "id": "a"}, {}, state)
+    assert comparison.step({"op": "commit", "producer": "B"}, fenced, abortable) == []
+    assert comparison.step({"op": "commit", "producer": "B"}, abortable, fenced)
+    assert comparison.step({"op": "commit", "producer": "A"}, fenced, abortable)
+    assert comparison.step({"op": "commit", "producer": "A"}, abortable, fenced) == []
+    raw = {"op": "raw_end_txn", "id": "a", "producer_id": 0, "commit": True}
+    assert comparison.step({**raw, "epoch": 0}, fenced, abortable)
+    assert comparison.step({**raw, "epoch": 1}, fenced, abortable) == []
 
 
 def test_dif_09_every_entry_of_the_whitelist_is_tested_here() -> None:

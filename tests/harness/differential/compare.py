@@ -54,6 +54,9 @@ class Comparison:
         self.newer_groups: set[str] = set()
         self._ids: dict[str, str] = {}
         self._owners: dict[str, str] = {}
+        #: By transactional id: the identity that its last init granted, and the producer ids that it has had.
+        self._granted: dict[str, tuple[int, int]] = {}
+        self._producer_ids: dict[str, list[int]] = {}
         self.used: dict[str, int] = {}
         self._whitelist = WHITELIST if whitelist is None else whitelist
 
@@ -66,6 +69,7 @@ class Comparison:
             self._ids[producer], self._owners[op["id"]] = op["id"], producer
         if op.get("protocol") == "consumer":
             self.newer_groups.add(op["group"])
+        self._follow(op, actual)
         found = []
         for difference in _differences((), expected, actual):
             allowed = next((entry for entry in self._whitelist if entry.applies(self, op, difference)), None)
@@ -75,9 +79,33 @@ class Comparison:
                 self.used[allowed.item] = self.used.get(allowed.item, 0) + 1
         return found
 
-    def replaced(self, producer: str) -> bool:
-        """Whether another producer has initialised its transactional id since."""
-        return self._owners.get(self._ids.get(producer, ""), producer) != producer
+    def _follow(self, op: Op, actual: Mapping[str, Any]) -> None:
+        for name, txn in actual.get("state", {}).get("transactions", {}).items():
+            if "producer_id" not in txn:
+                continue
+            known = self._producer_ids.setdefault(name, [])
+            known += [txn["producer_id"]] if txn["producer_id"] not in known else []
+            if op["op"] in {"init", "raw_init", "fence"} and op.get("id") == name and not actual.get("error"):
+                self._granted[name] = txn["producer_id"], txn["epoch"]
+
+    def replaced(self, op: Op) -> bool:
+        """Whether a later init has taken over the transactional id of the producer or request."""
+        if op["op"].startswith("raw_"):
+            last = self._granted.get(op.get("id", ""))
+            sent = op["producer_id"], op["epoch"]
+            return last is not None and self._age(op["id"], *sent) < self._age(op["id"], *last)
+        producer = op.get("producer", "")
+        return bool(self._owners.get(self._ids.get(producer, ""), producer) != producer)
+
+    def _age(self, name: str, producer_id: int, epoch: int) -> tuple[int, int]:
+        known = self._producer_ids[name]
+        return (known.index(producer_id) if producer_id in known else len(known)), epoch
+
+    def rotated(self, op: Op) -> bool:
+        """Whether the transactional id of the producer or request has another producer id now."""
+        name = op["id"] if op["op"].startswith("raw_") else self._ids.get(op.get("producer", ""), "")
+        known = self._producer_ids.get(name, [])
+        return len(known) > 1 and op.get("producer_id") != known[-1]
 
 
 def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
@@ -126,13 +154,19 @@ def _late_commit(comparison: Comparison, op: Op, difference: Difference) -> bool
 
 
 def _stale_epoch(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """One class for stale epochs of requests. Only a newer instance fences a client permanently (KIP-588)."""
+    """A store tells a producer the reason: a newer instance fences permanently, an abort does not (KIP-588).
+
+    Kafka's class names the place that finds it. The model has one class for all places, and a store for requests of old
+    identities, of which nothing is known.
+    """
     both = (difference.expected, difference.actual)
     if difference.path != ("error",) or sorted(map(str, both)) != ["INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"]:
         return False
-    fatal = difference.actual == "PRODUCER_FENCED"
-    safe = op["op"].startswith("raw_") or comparison.of_model or not fatal
-    return safe or comparison.replaced(op.get("producer", ""))
+    if comparison.of_model:
+        return True
+    if difference.actual == "INVALID_PRODUCER_EPOCH":
+        return not comparison.replaced(op)
+    return op["op"].startswith("raw_") or comparison.replaced(op)
 
 
 def _shorter_window(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -143,7 +177,7 @@ def _shorter_window(comparison: Comparison, op: Op, difference: Difference) -> b
 
 def _rotated(comparison: Comparison, op: Op, difference: Difference) -> bool:
     both = difference.expected == "INVALID_PRODUCER_ID_MAPPING" and difference.actual == "PRODUCER_FENCED"
-    return comparison.from_broker and difference.path == ("error",) and both
+    return comparison.from_broker and difference.path == ("error",) and both and comparison.rotated(op)
 
 
 def _silent_flush(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -185,11 +219,15 @@ def _begun_by_a_refusal(comparison: Comparison, op: Op, difference: Difference) 
     return comparison.from_broker and op["op"] == "raw_txn_offset_commit" and state and both
 
 
+def _no_position(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    return difference == Difference(("error",), "NO_OFFSET", "OFFSET_OUT_OF_RANGE") and op["op"] in {"poll", "position"}
+
+
 #: The allowed differences.
 WHITELIST: tuple[Allowed, ...] = (
     Allowed(
         "FEN-06",
-        "a stale epoch is one class here, whether a partition or the coordinator sees it",
+        "the class of a stale epoch names its reason, not the place that finds it",
         _stale_epoch,
     ),
     Allowed("API-01", "Java's IllegalStateException is the producer's own state here", _illegal_state),
@@ -213,6 +251,7 @@ WHITELIST: tuple[Allowed, ...] = (
         "offsets that are refused begin no transaction in a chain; in Kafka there is one, which can be aborted",
         _begun_by_a_refusal,
     ),
+    Allowed("CON-13", "without a position and a policy, the offset is out of range, too", _no_position),
     Allowed("PST-03", "a restart forgets no batch of the window; a broker's keeps the last one", _shorter_window),
     Allowed("INIT-07", "a producer whose id was replaced is fenced; in Kafka the old id is unknown", _rotated),
     Allowed(

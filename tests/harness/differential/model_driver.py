@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.harness.differential.consumers import ModelConsumers
 from tests.harness.differential.members import Claim, Members
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.trace import Op
 from tests.harness.model import Broker, Identity, Log, Producer, RefusedError
 from tests.harness.model.broker import Data, Offsets
+from tests.harness.model.consumer import Consumer
 from tests.harness.model.group import Claim as Membership
 
 
-class ModelDriver:
+class ModelDriver(ModelConsumers):
     """A model cluster with its producers."""
 
     supports = frozenset({"delete_records", "compact", "members"})
@@ -20,6 +22,7 @@ class ModelDriver:
     def __init__(self, broker: Broker | None = None, producer: type[Producer] = Producer) -> None:
         self.broker = broker if broker is not None else Broker()
         self.producers: dict[str, Producer] = {}
+        self.consumers: dict[str, Consumer] = {}
         self._producer = producer
         self._ids = ProducerIds()
         self._members = Members()
@@ -46,7 +49,8 @@ class ModelDriver:
         self.producers[op["producer"]].begin()
 
     def op_send(self, op: Op) -> None:
-        self.producers[op["producer"]].send(op["partition"], (op.get("key"), op.get("value")))
+        more = (op["timestamp"], op.get("headers", [])) if "timestamp" in op else ()
+        self.producers[op["producer"]].send(op["partition"], (op.get("key"), op.get("value"), *more))
 
     def op_send_offsets(self, op: Op) -> None:
         self.producers[op["producer"]].send_offsets(self._offsets(op))
@@ -119,6 +123,9 @@ class ModelDriver:
 
     def op_create_topic(self, op: Op) -> None:
         self.broker.create_topic(op["topic"], op.get("partitions", 1))
+
+    def op_delete_topic(self, op: Op) -> None:
+        self.broker.delete_topic(op["topic"])
 
     def op_tick(self, op: Op) -> None:
         self.broker.now += op["ms"]

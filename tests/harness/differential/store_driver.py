@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from tests.harness.differential.consumers import StoreConsumers
 from tests.harness.differential.members import Claim, Members
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.store_support import (
@@ -46,7 +47,7 @@ from txnstore.store import Store, create_on, open_on
 from txnstore.testing.clock import ManualClock
 
 
-class StoreDriver:
+class StoreDriver(StoreConsumers):
     """A store of ``chains`` chains with its producers. ``restart`` opens it again; old producers keep the old one.
 
     ``thorough``: read all records after each operation, and not only at a restart, a compaction and the end.
@@ -57,6 +58,7 @@ class StoreDriver:
     def __init__(self, chains: int = 1, *, thorough: bool = True) -> None:
         self.clock = ManualClock()
         self.producers: dict[str, Producer] = {}
+        self.consumers: dict[str, Consumer] = {}
         self._futures: dict[str, list[tuple[str, RecordFuture]]] = {}
         self._objects = MemoryStore(clock=self.clock)
         self._opened = 0
@@ -101,7 +103,12 @@ class StoreDriver:
     def op_send(self, op: Op) -> None:
         tp = partition_of(op["partition"])
         future = self.producers[op["producer"]].send(
-            tp.topic, as_bytes(op.get("value")), as_bytes(op.get("key")), tp.partition, timestamp=self.clock()
+            tp.topic,
+            as_bytes(op.get("value")),
+            as_bytes(op.get("key")),
+            tp.partition,
+            headers=[(name, as_bytes(value)) for name, value in op.get("headers", [])],
+            timestamp=op.get("timestamp", self.clock()),
         )
         self._futures[op["producer"]].append((op["partition"], future))
 
@@ -229,6 +236,10 @@ class StoreDriver:
 
     def op_create_topic(self, op: Op) -> None:
         self.store.create_topic(op["topic"], op.get("partitions", 1), config={"segment.format": "arrow"})
+
+    def op_delete_topic(self, op: Op) -> None:
+        self.store.delete_topic(op["topic"])
+        self._view.forget()
 
     def op_tick(self, op: Op) -> None:
         self.clock.advance(op["ms"])

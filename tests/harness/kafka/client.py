@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.harness.differential.members import Claim
+from tests.harness.differential.trace import Op
 from tests.harness.kafka.cluster import Cluster, VirtualMachine, again
 from tests.harness.kafka.requests import topic_partition
 
@@ -58,10 +59,16 @@ class ClientProducer:
     def begin(self) -> None:
         self._client.beginTransaction()
 
-    def send(self, partition: str, key: str | None, value: str | None) -> None:
+    def send(self, op: Op) -> None:
         """Put a record into the buffer."""
+        partition = op["partition"]
         topic, number = topic_partition(partition)
-        future = self._client.send(self._machine.kafka.clients.producer.ProducerRecord(topic, number, key, value))
+        header = self._machine.kafka.common.header.internals.RecordHeader
+        headers = [header(name, value.encode() if value is not None else None) for name, value in op.get("headers", [])]
+        record = self._machine.kafka.clients.producer.ProducerRecord(
+            topic, number, op.get("timestamp"), op.get("key"), op.get("value"), headers
+        )
+        future = self._client.send(record)
         if future.isDone():
             future.get()
         self._futures.append((partition, future))

@@ -11,6 +11,7 @@ from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.trace import Op
 from tests.harness.kafka.client import ClientProducer
 from tests.harness.kafka.cluster import again
+from tests.harness.kafka.consumers import ClientConsumer, ClientConsumers
 from tests.harness.kafka.groups import ClassicGroups, ConsumerGroups
 from tests.harness.kafka.requests import BrokerError
 from tests.harness.kafka.running import Naming, RunningBroker, retried
@@ -21,20 +22,25 @@ CLIENT_ERRORS = {
     "CommitFailedException": "COMMIT_FAILED",
     "IllegalStateException": "ILLEGAL_STATE",
     "TransactionalIdNotFoundException": "TRANSACTIONAL_ID_NOT_FOUND",
+    "NoOffsetForPartitionException": "NO_OFFSET",
     "OffsetOutOfRangeException": "OFFSET_OUT_OF_RANGE",
 }
 #: Not observed after these. A broker aborts expired transactions by itself while time passes: observed after the
 #: sweep (DIF-10). Kafka's producer sends positions immediately: observed after the flush.
 UNSEEN = {"tick", "begin", "send", "send_offsets"}
+#: These end transactions; their markers are written after the answer.
+ENDS = {"abort", "close", "commit", "fence", "init", "raw_end_txn", "raw_init"}
 
 
-class BrokerDriver:
+class BrokerDriver(ClientConsumers):
     """One history in a broker: its producers, and its topics, groups and transactional ids."""
 
     supports = frozenset({"delete_records", "compact", "members"})
 
     def __init__(self, running: RunningBroker) -> None:
         self.producers: dict[str, ClientProducer] = {}
+        self.consumers: dict[str, ClientConsumer] = {}
+        self.running = running
         self._last: Op = {}
         self._observed: dict[str, Any] = {}
         self._ids = ProducerIds()
@@ -53,6 +59,8 @@ class BrokerDriver:
         """Drop the producers and delete the topics; the broker stays."""
         for producer in self.producers.values():
             producer.kill()
+        for consumer in self.consumers.values():
+            consumer.close()
         self._view.delete_topics()
 
     def apply(self, op: Op) -> dict[str, Any]:
@@ -60,7 +68,7 @@ class BrokerDriver:
         from py4j.protocol import Py4JJavaError
 
         self._last, real = op, self._names.real(op)
-        self._view.groups.update([real["group"]] if "group" in op else [])
+        self._view.groups.update([real["group"]] if real.get("group") is not None else [])
         try:
             answer = retried(lambda: getattr(self, f"op_{op['op']}")(real))
         except BrokerError as error:
@@ -72,8 +80,18 @@ class BrokerDriver:
     def observe(self) -> dict[str, Any]:
         """The observation that is compared after a step."""
         if self._last["op"] not in UNSEEN:
-            self._observed = self._names.shown(retried(self._view.observe))
+            self._observed = self.look_again()
         return self._observed
+
+    def settle(self) -> None:
+        """Wait until the last operation is complete, without an observation (DIF-08)."""
+        if self._last["op"] in ENDS:
+            retried(self._view.wait_until_quiet)
+
+    def look_again(self) -> dict[str, Any]:
+        """An observation, whatever the last operation was."""
+        found: dict[str, Any] = self._names.shown(retried(self._view.observe))
+        return found
 
     def _name(self, exception: Any) -> str:
         """Kafka's name of an exception: that of the first in the chain of causes that has one."""
@@ -98,7 +116,7 @@ class BrokerDriver:
         self.producers[op["producer"]].begin()
 
     def op_send(self, op: Op) -> None:
-        self.producers[op["producer"]].send(op["partition"], op.get("key"), op.get("value"))
+        self.producers[op["producer"]].send(op)
 
     def op_send_offsets(self, op: Op) -> None:
         self.producers[op["producer"]].send_offsets(op["offsets"], op["group"], self._members.claim(op))
@@ -171,6 +189,9 @@ class BrokerDriver:
 
     def op_create_topic(self, op: Op) -> None:
         self._view.create_topic(op["topic"], op.get("partitions", 1))
+
+    def op_delete_topic(self, op: Op) -> None:
+        self._view.delete_topic(op["topic"])
 
     def op_tick(self, op: Op) -> None:
         time.sleep(op["ms"] / 1000)

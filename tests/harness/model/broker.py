@@ -82,6 +82,16 @@ class Broker:
         for number in range(partitions):
             self.logs[f"{name}-{number}"] = Log()
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and what groups have committed for it."""
+        if f"{name}-0" not in self.logs:
+            raise RefusedError("UNKNOWN_TOPIC_OR_PARTITION")
+        gone = [partition for partition in self.logs if partition.rpartition("-")[0] == name]
+        for partition in gone:
+            del self.logs[partition]
+        for group in self.groups.values():
+            group.log = [item for item in group.log if not isinstance(item, Write) or item.partition not in gone]
+
     # InitProducerId ---------------------------------------------------------------------------------------------------
 
     def init(

@@ -118,10 +118,12 @@ class Group:
 
     def unstable(self, partition: str) -> bool:
         """Whether an open transaction holds an offset of the partition (OFF-09)."""
-        return any(
-            isinstance(write, Write) and write.partition == partition and self.outcome(place) is None
-            for place, write in enumerate(self.log)
-        )
+        return any(write.partition == partition for write in self.pending())
+
+    def pending(self) -> list[Write]:
+        """The writes of open transactions."""
+        writes = ((place, write) for place, write in enumerate(self.log) if isinstance(write, Write))
+        return [write for place, write in writes if self.outcome(place) is None]
 
     def partitions(self) -> list[str]:
         """The partitions that have a committed offset or an undecided one."""

@@ -7,6 +7,7 @@ besides the list; an entry of the index contains the LSO at the time of the abor
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 #: Batches that a producer's window remembers (SEQ-03).
 WINDOW = 5
@@ -14,8 +15,8 @@ WINDOW = 5
 MAX_SEQUENCE = 2**31 - 1
 NO_PRODUCER = -1
 
-#: A key and a value.
-Record = tuple[str | None, str | None]
+#: A key and a value; and, where a history gives them, a timestamp and headers.
+Record = tuple[Any, ...]
 
 
 class RefusedError(Exception):
@@ -147,11 +148,15 @@ class Log:
 
     def visible(self, isolation: str) -> list[tuple[int, str | None, str | None]]:
         """Offset, key and value of the records that a reader gets, from the log start on."""
+        return [(offset, record[0], record[1]) for offset, record in self.records(isolation)]
+
+    def records(self, isolation: str) -> list[tuple[int, Record]]:
+        """Offset and record of what a reader gets, from the log start on."""
         return [
-            (batch.base + place, key, value)
+            (batch.base + place, record)
             for batch in self.batches
             if not (isolation == "read_committed" and batch.transactional and self.outcome(batch) == "ABORT")
-            for place, (key, value) in enumerate(batch.records)
+            for place, record in enumerate(batch.records)
             if self.start <= batch.base + place < self.limit(isolation)
         ]
 
