@@ -144,9 +144,10 @@ class Consumers(Histories):
             name, consumer = found
             tp = self.rng.choice(sorted(consumer.assigned))
             if self.rng.random() < 0.3:
-                self.do("seek_to", consumer=name, partition=tp, end=self.rng.choice(["earliest", "latest"]))
-                # Kafka commits such a position only when it has been looked up.
-                self.do("position", consumer=name, partition=tp)
+                # Kafka commits such a position only when it has been looked up; with all others that are not known yet.
+                if consumer.reset != "none":
+                    self.do("seek_to", consumer=name, partition=tp, end=self.rng.choice(["earliest", "latest"]))
+                    self.do("position", consumer=name, partition=tp)
                 return
             beyond = 0 if consumer.reset == "none" else 3
             self.do("seek", consumer=name, partition=tp, offset=self.rng.randint(0, self.log(tp).end + beyond))
@@ -164,7 +165,7 @@ class Consumers(Histories):
         """Outside of the log, a store applies the policy immediately; Kafka's consumer does so in the next poll."""
         if found := self.any_consumer():
             tp = self.rng.choice(sorted(found[1].assigned))
-            if not found[1].strays(tp):
+            if found[1].reset != "none" and not found[1].strays(tp):
                 self.do("position", consumer=found[0], partition=tp)
 
     def pause(self) -> None:
