@@ -84,11 +84,10 @@ def _one(connection: Connection, chain: int | None) -> int:
 
 
 def _read(connection: Connection, chain: int, number: int) -> Entry:
-    from txnstore.chain import keys
     from txnstore.chain.codec import Entry, decode
     from txnstore.errors import ObjectNotFoundError
 
-    key = keys.entry(chain, number)
+    key = connection.keys.entry(chain, number)
     try:
         return decode(Entry, key, connection.objects.get(key))
     except ObjectNotFoundError:

@@ -154,6 +154,8 @@ def verify(app: App, deep: bool) -> int:
     )
     if not app.out.as_json:
         app.out.rows([asdict(item) for item in report.violations], ["name", "subject", "message"], empty="")
+        for prefix in report.foreign:
+            app.out.line(f"{prefix} belongs to another store, which was here before; `txnstore vacuum` deletes it")
     return 0 if report.ok else 1
 
 

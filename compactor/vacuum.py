@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from txnstore.chain import checkpoint, keys
+from txnstore.chain.keys import Keys
+from txnstore.compactor.foreign import foreign_objects
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
@@ -54,12 +56,14 @@ class VacuumReport:
 def vacuum(
     connection: Connection, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True
 ) -> VacuumReport:
-    """Delete unreferenced segments, old checkpoints and leftover probe objects after a grace period.
+    """Delete unreferenced segments, old checkpoints, leftovers of probes and of other stores after a grace period.
 
     A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's
     clock, and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So
     a reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be
-    used for longer. Entries of a chain, and objects whose keys do not have the form of txnstore's, are never deleted.
+    used for longer. Entries of this store's chains, and objects whose keys do not have the form of txnstore's, are
+    never deleted. The chains of another store that was at this URL before are deleted when the newest of their objects
+    is that old.
 
     Before segments are deleted, an entry in the chain of their partition announces it. An append or a compaction that
     references one of them either precedes this entry, and the segment is kept, or follows it and is refused, however
@@ -79,6 +83,7 @@ def vacuum(
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
         InvalidConfigError: ``older_than`` is not a number of seconds.
+        StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
     """
     grace_ms = _grace_ms(older_than)
     if connection.read_only and not dry_run:
@@ -90,13 +95,17 @@ def vacuum(
     segments = [item for item in connection.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
     checkpoints = _all_old_checkpoints(connection)
     probes = connection.objects.list(f"{PROBE_FOLDER}/")
+    foreign = foreign_objects(connection.objects, connection.keys)
+    # After the lists: then none of these objects belongs to a store that was created in the place of this one.
+    connection.chains.identity.confirm()
     view = connection.view()
     if not dry_run and has_stale_copies(view):
         copy_all(connection.chains)
         view = connection.view(refresh=False)
     garbage = _choose(connection, view, segments, now, grace_ms)
     leftovers = [
-        *_older_as_a_whole(checkpoints, now - grace_ms),
+        *_older_as_a_whole(checkpoints, now - grace_ms, _folder),
+        *_older_as_a_whole(foreign, now - grace_ms, keys.store_of),
         # A running probe whose object is deleted would report a safe storage as unsafe.
         *_older(probes, now - max(grace_ms, _SWEEP_MS)),
     ]
@@ -117,7 +126,7 @@ def vacuum(
     return VacuumReport(
         deleted=tuple(item.key for item in deleted),
         bytes=sum(item.size for item in deleted),
-        kept_young=len(segments) + len(checkpoints) + len(probes) - referenced - len(deleted),
+        kept_young=len(segments) + len(checkpoints) + len(probes) + len(foreign) - referenced - len(deleted),
         referenced=referenced,
         swept=swept,
         dry_run=dry_run,
@@ -165,13 +174,18 @@ def _older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
     return [item for item in items if item.modified_ms <= limit]
 
 
-def _older_as_a_whole(parts: Sequence[ObjectInfo], limit: int) -> list[ObjectInfo]:
-    """The objects of checkpoints all of whose objects are old: a head that was written late keeps its batches."""
-    youngest: dict[str, int] = {}
+def _older_as_a_whole(
+    parts: Sequence[ObjectInfo], limit: int, whole_of: Callable[[str], str | None]
+) -> list[ObjectInfo]:
+    """The objects of wholes all of whose objects are old.
+
+    So a head that was written late keeps the batches of its checkpoint, and an entry all of its store.
+    """
+    youngest: dict[str | None, int] = {}
     for item in parts:
-        folder = _folder(item.key)
-        youngest[folder] = max(item.modified_ms, youngest.get(folder, 0))
-    return [item for item in parts if youngest[_folder(item.key)] <= limit]
+        whole = whole_of(item.key)
+        youngest[whole] = max(item.modified_ms, youngest.get(whole, 0))
+    return [item for item in parts if youngest[whole_of(item.key)] <= limit]
 
 
 def _folder(key: str) -> str:
@@ -181,17 +195,20 @@ def _folder(key: str) -> str:
 def _all_old_checkpoints(connection: Connection) -> list[ObjectInfo]:
     """The old checkpoints of all chains, listed concurrently."""
     found = connection.chains.at_once(
-        {chain.number: partial(_old_checkpoints, connection.objects, chain.number) for chain in connection.chains}
+        {
+            chain.number: partial(_old_checkpoints, connection.objects, connection.keys, chain.number)
+            for chain in connection.chains
+        }
     )
     return [item for number in sorted(found) for item in found[number]]
 
 
-def _old_checkpoints(objects: ObjectStore, chain: int) -> list[ObjectInfo]:
+def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int) -> list[ObjectInfo]:
     """The objects of all checkpoints older than the newest complete ones, except the one that the hint names.
 
     Heads come first, so that a checkpoint does not look complete after its batches have been deleted.
     """
-    found = objects.list(keys.checkpoints(chain))
+    found = objects.list(names.checkpoints(chain))
     complete = sorted(sequence for item in found if (sequence := keys.checkpoint_sequence(item.key)) is not None)
     if len(complete) < KEPT_CHECKPOINTS:
         return []

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode
+from txnstore.chain.keys import Keys
 from txnstore.chain.state_document import HeadDocument
+from txnstore.compactor.foreign import foreign_chains
 from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
 from txnstore.connection import Connection
@@ -32,6 +34,7 @@ class VerifyReport:
         segments: The number of segments checked.
         bytes_read: The bytes of entries and, after a deep verification, segments that were read.
         deep: Whether the content of segments was read.
+        foreign: The prefixes of chains of other stores, which were at this URL before; a vacuum deletes them.
     """
 
     violations: tuple[Violation, ...]
@@ -41,6 +44,7 @@ class VerifyReport:
     segments: int
     bytes_read: int
     deep: bool
+    foreign: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -78,11 +82,11 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
         StoreNotFoundError: No store exists at this URL.
         StorageError: The storage does not answer.
     """
-    count, identity = _verify_identity(connection)
+    names, count, identity = _verify_identity(connection)
+    known = _known_states(connection, names)
     identity += _verify_lists(connection)
-    known = _known_states(connection)
     chains = [
-        ChainVerifier(connection.objects, connection.pool, number, known.get(number), count).run()
+        ChainVerifier(connection.objects, connection.pool, names, number, known.get(number), count).run()
         for number in range(count)
     ]
     states = [chain.state for chain in chains if chain.state is not None]
@@ -102,6 +106,7 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
         segments=segments.segments,
         bytes_read=sum(chain.bytes_read for chain in chains) + segments.bytes_read,
         deep=deep,
+        foreign=foreign_chains(connection.objects, names),
     )
 
 
@@ -131,15 +136,16 @@ def _verify_schemas(topics: Iterable[Topic]) -> list[Violation]:
     return found
 
 
-def _verify_identity(connection: Connection) -> tuple[int, list[Violation]]:
-    """The number of chains, and the damage of ``store.json``; if it is damaged, the existing chains are counted."""
+def _verify_identity(connection: Connection) -> tuple[Keys, int, list[Violation]]:
+    """The keys, the number of chains, and the damage of ``store.json``; then the existing objects tell the others."""
     try:
-        return decode(StoreDocument, keys.STORE, connection.objects.get(keys.STORE)).chains, []
+        document = decode(StoreDocument, keys.STORE, connection.objects.get(keys.STORE))
+        return Keys(document.store_id), document.chains, []
     except ObjectNotFoundError as error:
         msg = f"there is no txnstore at {connection.url}: it has no {keys.STORE}"
         raise StoreNotFoundError(msg) from error
     except (CorruptionError, UnsupportedFormatError) as error:
-        return _existing_chains(connection), [Violation("identity_intact", str(error), keys.STORE)]
+        return *_existing_chains(connection), [Violation("identity_intact", str(error), keys.STORE)]
 
 
 def _verify_lists(connection: Connection) -> list[Violation]:
@@ -153,22 +159,34 @@ def _verify_lists(connection: Connection) -> list[Violation]:
     return [Violation("lists_are_complete", message, keys.STORE)]
 
 
-def _existing_chains(connection: Connection) -> int:
-    """The number of chains without ``store.json``: from any checkpoint, else by the keys of objects."""
-    found = [item.key for item in connection.objects.list(keys.CHAINS)]
+def _existing_chains(connection: Connection) -> tuple[Keys, int]:
+    """The keys and the number of chains without ``store.json``: from any checkpoint, else by the keys of objects.
+
+    Of several stores, it is the one that was written to last.
+    """
+    items = [item for item in connection.objects.list(keys.CHAINS) if keys.store_of(item.key) is not None]
+    newest = max(items, key=lambda item: item.modified_ms, default=None)
+    names = Keys(keys.store_of(newest.key) or "" if newest is not None else "")
+    found = [item.key for item in items if item.key.startswith(names.chains)]
     for key in found:
         if keys.checkpoint_sequence(key) is None:
             continue
         try:
-            return decode(HeadDocument, key, connection.objects.get(key)).chains
+            return names, decode(HeadDocument, key, connection.objects.get(key)).chains
         except (CorruptionError, ObjectNotFoundError, UnsupportedFormatError):
             continue
-    return max((number for key in found if (number := keys.chain_number(key)) is not None), default=0) + 1
+    return names, max((number for key in found if (number := keys.chain_number(key)) is not None), default=0) + 1
 
 
-def _known_states(connection: Connection) -> dict[int, State]:
-    """The states that this process has loaded, which the chains must still contain; empty if loading fails."""
+def _known_states(connection: Connection, names: Keys) -> dict[int, State]:
+    """The states that this process has loaded, which the chains must still contain; empty if loading fails.
+
+    Raises:
+        StoreNotFoundError: They belong to another store than the one with the keys ``names``.
+    """
     try:
-        return {chain.number: chain.state for chain in connection.chains}
+        chains = connection.chains
     except (CorruptionError, UnsupportedFormatError):
         return {}
+    chains.identity.check(names.store_id)
+    return {chain.number: chain.state for chain in chains}

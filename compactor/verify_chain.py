@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, fields, replace
 
-from txnstore.chain import checkpoint, keys
+from txnstore.chain import checkpoint
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import Entry, content_hash, decode
+from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, latest
 from txnstore.core.events import Event
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_step
@@ -55,13 +56,16 @@ class ChainVerifier:
     Args:
         objects: The object store.
         pool: Runs concurrent requests.
+        keys: The keys of the store.
         chain: The number of the chain.
         known: A state known to this process, which the chain must still contain; None without one.
         chains: The number of chains of the store.
     """
 
-    def __init__(self, objects: ObjectStore, pool: Executor, chain: int, known: State | None, chains: int = 1) -> None:
-        self._objects, self._pool, self._chain, self._known = objects, pool, chain, known
+    def __init__(
+        self, objects: ObjectStore, pool: Executor, keys: Keys, chain: int, known: State | None, chains: int = 1
+    ) -> None:
+        self._objects, self._pool, self._keys, self._chain, self._known = objects, pool, keys, chain, known
         self._label = f"chain {chain}, " if chains > 1 else ""
         self._found = ChainFindings()
         self._state: State | None = first_state(chain, chains)
@@ -86,7 +90,9 @@ class ChainVerifier:
             if sequence in checkpoints:
                 self._check_checkpoint(sequence)
         if self._state is None:
-            self._report("state_at_head", keys.entries(self._chain), "the newest state is unknown after the damage")
+            self._report(
+                "state_at_head", self._keys.entries(self._chain), "the newest state is unknown after the damage"
+            )
         else:
             self._check_state(self._state)
         self._found.state = self._state
@@ -102,19 +108,19 @@ class ChainVerifier:
         checkpoint then, so this is not damage.
         """
         # The hint first: it is written after the objects that it names.
-        hint = checkpoint.hinted(self._chain, read_if_there(self._objects, keys.latest(self._chain)))
-        found = {item.key for item in self._objects.list(keys.checkpoints(self._chain))}
-        head = keys.checkpoint_head(self._chain, hint)
-        if head not in found and keys.checkpoint_batches(self._chain, hint) in found:
-            message = f"it is missing, although {keys.latest(self._chain)} names it and its batches exist"
+        hint = checkpoint.hinted(self._chain, read_if_there(self._objects, latest(self._chain)))
+        found = {item.key for item in self._objects.list(self._keys.checkpoints(self._chain))}
+        head = self._keys.checkpoint_head(self._chain, hint)
+        if head not in found and self._keys.checkpoint_batches(self._chain, hint) in found:
+            message = f"it is missing, although {latest(self._chain)} names it and its batches exist"
             self._report("checkpoint_intact", head, message)
-        heads = {sequence for key in found if (sequence := keys.checkpoint_sequence(key)) is not None}
-        whole = {sequence for sequence in heads if keys.checkpoint_batches(self._chain, sequence) in found}
+        heads = {sequence for key in found if (sequence := checkpoint_sequence(key)) is not None}
+        whole = {sequence for sequence in heads if self._keys.checkpoint_batches(self._chain, sequence) in found}
         newest = max(whole, default=0)
         return {sequence for sequence in heads if sequence in whole or sequence > newest}
 
     def _list_entries(self) -> set[int]:
-        found = (keys.entry_sequence(item.key) for item in self._objects.list(keys.entries(self._chain)))
+        found = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))
         return {sequence for sequence in found if sequence is not None}
 
     def _report_missing(self, present: set[int], last: int) -> None:
@@ -125,7 +131,7 @@ class ChainVerifier:
                 first = sequence
             elif not missing and first is not None:
                 until = f" and all up to entry {sequence - 1}" if sequence - 1 > first else ""
-                self._report("entry_present", keys.entry(self._chain, first), f"the entry{until} is missing")
+                self._report("entry_present", self._keys.entry(self._chain, first), f"the entry{until} is missing")
                 first = None
 
     def _read(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
@@ -134,7 +140,7 @@ class ChainVerifier:
         following = iter(range(1, last + 1))
         while True:
             while len(flying) < _WINDOW and (sequence := next(following, None)) is not None:
-                key = keys.entry(self._chain, sequence)
+                key = self._keys.entry(self._chain, sequence)
                 flying.append((sequence, self._pool.submit(self._objects.get, key) if sequence in present else None))
             if not flying:
                 return
@@ -145,7 +151,9 @@ class ChainVerifier:
         try:
             data = future.result()
         except ObjectNotFoundError:
-            self._report("entry_present", keys.entry(self._chain, sequence), "the entry is listed, but does not exist")
+            self._report(
+                "entry_present", self._keys.entry(self._chain, sequence), "the entry is listed, but does not exist"
+            )
             return None
         self._found.entries += 1
         self._found.bytes_read += len(data)
@@ -153,7 +161,7 @@ class ChainVerifier:
 
     def _check_entry(self, sequence: int, data: bytes) -> None:
         """Decode an entry, check that it contains the hash of the one before it, and fold it."""
-        key, digest = keys.entry(self._chain, sequence), content_hash(data)
+        key, digest = self._keys.entry(self._chain, sequence), content_hash(data)
         if self._known is not None and sequence == self._known.sequence and digest != self._known.entry_hash:
             self._report("history_unchanged", key, "its bytes differ from those that this process has read before")
         try:
@@ -166,7 +174,7 @@ class ChainVerifier:
             self._report("entry_intact", key, f"it contains entry {entry.sequence}")
             self._state = None
         elif self._previous is not None and entry.previous != self._previous:
-            before = keys.entry(self._chain, sequence - 1)
+            before = self._keys.entry(self._chain, sequence - 1)
             self._report("hash_chain", before, f"its hash is {self._previous}; {key} expects {entry.previous}")
             self._state = None
         if self._state is not None:
@@ -202,9 +210,12 @@ class ChainVerifier:
 
     def _check_checkpoint(self, sequence: int) -> None:
         """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
-        key = keys.checkpoint_head(self._chain, sequence)
+        key = self._keys.checkpoint_head(self._chain, sequence)
         saved = checkpoint.receive(
-            self._chain, sequence, checkpoint.request(self._objects, self._pool, self._chain, sequence)
+            self._keys,
+            self._chain,
+            sequence,
+            checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence),
         )
         self._found.checkpoints += 1
         if saved is None:

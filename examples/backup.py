@@ -30,9 +30,10 @@ def backup(
     with txnstore.open(source, source_options, read_only=True) as store:
         snapshot = store.snapshot()
         ((heads,),) = store.sql("select heads from txn.snapshot", snapshot=snapshot).fetchall()
+        chains = f"chains/{store.store_id}"
         sizes = dict(store.sql("select key, bytes from txn.segments", snapshot=snapshot).fetchall())
     for chain, head in enumerate(heads):
-        sizes |= _entries(files, root, chain, head)
+        sizes |= _entries(files, root, f"{chains}/{chain:04d}/entries", head)
     sizes["store.json"] = files.size(f"{root}/store.json")
     # A copy that was interrupted can have left a part of an object.
     existing = {path: info["size"] for path, info in copies.find(copy_root, detail=True).items()}
@@ -45,9 +46,9 @@ def backup(
     return len(missing)
 
 
-def _entries(files: fsspec.AbstractFileSystem, root: str, chain: int, head: int) -> dict[str, int]:
+def _entries(files: fsspec.AbstractFileSystem, root: str, folder: str, head: int) -> dict[str, int]:
     """The keys and sizes of a chain's entries up to its head in the snapshot."""
-    found = files.find(f"{root}/chains/{chain:04d}/entries", detail=True)
+    found = files.find(f"{root}/{folder}", detail=True)
     entries = {path[len(root) + 1 :]: info["size"] for path, info in sorted(found.items())}
     return {key: size for key, size in entries.items() if int(key.rpartition("/")[2].removesuffix(".json")) <= head}
 

@@ -17,7 +17,8 @@ from typing import Any, Self, TypeVar
 
 from txnstore.chain import keys
 from txnstore.chain.chains import Chains, read_if_there
-from txnstore.chain.codec import StoreDocument, decode, encode
+from txnstore.chain.codec import StoreDocument, encode
+from txnstore.chain.identity import document_of
 from txnstore.chain.log import Chain
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.recovery import abandoned, unblock
@@ -27,7 +28,7 @@ from txnstore.core.groups.watching import with_expired
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, StoreExistsError, StoreNotFoundError, TxnStoreError
+from txnstore.errors import InvalidConfigError, StoreExistsError, TxnStoreError
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
@@ -43,8 +44,6 @@ _LOG = logging.getLogger(__name__)
 
 #: A reader tries this long after a failure to end a transaction again, in ms.
 _END_AGAIN_MS = 30_000
-#: How every ``store.json`` of ours begins, in any version.
-_OURS = b'{"version":'
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +121,11 @@ class Connection:
         return self._open().chains
 
     @property
+    def keys(self) -> keys.Keys:
+        """The keys of the chains' objects."""
+        return self.chains.keys
+
+    @property
     def chain(self) -> Chain:
         """The chain of the catalog: the only one, unless the store was created with several."""
         return self._open().catalog
@@ -177,20 +181,12 @@ class Connection:
         began = self.runtime.monotonic()
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
         hint = read_if_there(self.objects, keys.latest(0))
-        data = identity.result()
-        if data is None:
-            msg = f"there is no txnstore at {redact(self.url)}: it has no {keys.STORE}"
-            raise StoreNotFoundError(msg)
-        if not data.startswith(_OURS[: len(data)]):
-            what = f"its {keys.STORE} belongs to something else; a store needs a URL of its own"
-            msg = f"there is no txnstore at {redact(self.url)}: {what}"
-            raise StoreNotFoundError(msg)
-        document = decode(StoreDocument, keys.STORE, data)
-        count = document.chains
+        document = document_of(identity.result(), redact(self.url))
+        count, names = document.chains, keys.Keys(document.store_id)
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.
         workers = [self._workers(f"chain {number}", self.runtime.executor) for number in range(count) if count > 1]
         objects, runtime, later = self.objects, self.runtime, self._in_background
-        chains = Chains(objects, count, runtime, self.pool, workers, read_only=self.read_only, background=later)
+        chains = Chains(objects, names, count, runtime, self.pool, workers, read_only=self.read_only, background=later)
         chains.load(hint)
         self._opened = _Opened(
             document, chains, chains[CATALOG], Coordinator(chains, self.runtime, self._in_background)
@@ -308,6 +304,7 @@ class Connection:
 
     def checkpoint(self) -> int:
         """Save the state of every chain now, so that the next open is fast; the number of entries that this covers."""
+        self.chains.identity.begin()()
         return sum(self.chains.at_once({chain.number: chain.checkpoint for chain in self.chains}).values())
 
     # Life -------------------------------------------------------------------------------------------------------------
@@ -361,7 +358,7 @@ def create_connection(
     count = 1 if chains is None else check_integer("chains", chains, 1, MAX_CHAINS)
     runtime = runtime or Runtime()
     probe_once(objects, runtime.new_id)
-    document = StoreDocument(store_id=runtime.new_id(), chains=count, created_at=runtime.clock())
+    document = StoreDocument(store_id=runtime.new_store_id(), chains=count, created_at=runtime.clock())
     claim = Claim(keys.STORE, encode(document))
     created = claim.settle(objects, runtime.backoff) == claim.data
     if not created and not exist_ok:

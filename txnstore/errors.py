@@ -309,8 +309,9 @@ class StoreError(TxnStoreError):
 
 
 class StoreNotFoundError(StoreError):
-    """No store exists at this URL."""
+    """No store exists at this URL, or the store was deleted while it was in use; another one may be in its place."""
 
+    fatal = True
     advice = "Create it with txnstore.create(url) or `txnstore init`."
 
 

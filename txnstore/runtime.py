@@ -113,6 +113,10 @@ class Runtime:
         """A globally unique id."""
         return uuid7(self.clock(), self.rng)
 
+    def new_store_id(self) -> str:
+        """The id of a new store, a part of the keys of its chains."""
+        return self.new_id()
+
     def backoff(self, times: int) -> None:
         """Pause before the next attempt after ``times`` failed ones: full jitter under a doubling bound."""
         self.sleep(self.rng.uniform(0, min(_MAX_BACKOFF, _BACKOFF * 2**times)))

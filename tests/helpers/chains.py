@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
+from tests.helpers.keys import FixedRuntime
 from txnstore.core.catalog.model import CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
@@ -25,7 +26,6 @@ from txnstore.core.transactions.commands import CompleteTxn, Ended, EndTxn, Init
 from txnstore.core.view import View
 from txnstore.producer import Producer
 from txnstore.read.plan import IsolationLevel
-from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
@@ -161,7 +161,7 @@ def process(
 
     ``chains``: create the store first. ``background``: what finishes transactions after their commit has returned.
     """
-    runtime = Runtime(
+    runtime = FixedRuntime(
         clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background, spawn=never
     )
     counted = CountingStore(objects, log=True)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.harness.executors import InlineExecutor, never
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
-from txnstore.chain import keys
+from tests.helpers.keys import FixedRuntime
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
@@ -33,7 +34,7 @@ _SEEDS = itertools.count()
 
 def runtime(clock: ManualClock) -> Runtime:
     """A runtime on a manual clock; commits return with all markers written."""
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor, spawn=never)
+    return FixedRuntime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor, spawn=never)
 
 
 def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: int = 1) -> Store:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from tests.harness.executors import InlineExecutor, never
 from tests.helpers.connections import connection_of
+from tests.helpers.keys import FixedRuntime
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
@@ -38,7 +39,7 @@ def another_process(store: Store, clock: ManualClock) -> Store:
 
 def _runtime(clock: ManualClock) -> Runtime:
     # Ids are unique in the test process, as they are in the world: topics of two stores must not look like one.
-    return Runtime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor, spawn=never)
+    return FixedRuntime(clock, clock.sleep, random.Random(next(_SEEDS)), background=InlineExecutor, spawn=never)
 
 
 def append(store: Store, *values: str, tp: TopicPartition = T0, timestamp: int | None = None) -> None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.shell import new_store
-from txnstore.chain import keys
 from txnstore.errors import (
     TxnStoreError,
 )

@@ -13,8 +13,9 @@ from typing import TypeVar
 import pytest
 
 from tests.harness.executors import InlineExecutor, never
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
-from txnstore.chain import keys
+from tests.helpers.keys import FixedRuntime
 from txnstore.chain.codec import Entry, decode
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import Topic
@@ -44,7 +45,7 @@ def runtime(clock: Callable[[], int] | None = None) -> Runtime:
     In a store of several chains a commit returns when its markers are written, too.
     """
     rng = random.Random(f"shell/{next(_SEEDS)}")
-    return Runtime(clock or ManualClock(), lambda _: None, rng, background=InlineExecutor, spawn=never)
+    return FixedRuntime(clock or ManualClock(), lambda _: None, rng, background=InlineExecutor, spawn=never)
 
 
 def new_store(
@@ -79,7 +80,7 @@ def a_chain(
 ) -> Iterator[Chain]:
     """A loaded chain of a process of its own."""
     with ThreadPoolExecutor(4) as pool:
-        chain = Chain(objects, 0, runtime(clock), pool, checkpoint_every=checkpoint_every)
+        chain = Chain(objects, keys.KEYS, 0, runtime(clock), pool, checkpoint_every=checkpoint_every)
         chain.load(_hint(objects))
         yield chain
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.executors import InlineExecutor, never
 from tests.helpers.job import Ledger, check_result, run_job
+from tests.helpers.keys import FixedRuntime
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.retry import RetryingStore
@@ -15,7 +16,7 @@ from txnstore.testing import Fault, FaultStore, ManualClock, SimulatedCrash, cra
 
 
 def _runtime(clock: ManualClock, seed: int = 0) -> Runtime:
-    return Runtime(clock, lambda _: None, random.Random(seed), InlineExecutor, InlineExecutor, spawn=never)
+    return FixedRuntime(clock, lambda _: None, random.Random(seed), InlineExecutor, InlineExecutor, spawn=never)
 
 
 def _retrying(objects: FaultStore) -> RetryingStore:

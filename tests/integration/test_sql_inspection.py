@@ -180,7 +180,8 @@ def test_entries_are_those_of_the_chain_up_to_the_snapshot(store: Store) -> None
 def test_no_more_than_the_newest_entries_are_read(store: Store) -> None:
     for number in range(6):
         store.create_topic(f"t{number}")
-    past = history.History(connection_of(store).objects, lambda: connection_of(store).pool, [6], entries=4)
+    connection = connection_of(store)
+    past = history.History(connection.objects, connection.keys, lambda: connection.pool, [6], entries=4)
     assert past.table("entries")["sequence"].to_pylist() == [3, 4, 5, 6]
 
 

@@ -9,6 +9,7 @@ from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
+from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_time import TIME
 from txnstore.chain import state_document
@@ -316,4 +317,4 @@ ONE_CHAIN = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *HEADS, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *TIME, *PRODUCER)
+MUTANTS = (*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *TIME, *PRODUCER)

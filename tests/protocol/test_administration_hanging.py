@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
 from tests.helpers.chains import groups_of, seen, sound_store, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.admin.descriptions import HangingTransaction
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
 from txnstore.core.events import Event
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.administration import ALL, DAY_MS, PARTITIONS, T0, decided, name_of, open_everywhere
 from tests.helpers.chains import groups_of, process, sound_store, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.chain import keys
 from txnstore.core.history import TransactionStep
 from txnstore.errors import (
     InvalidConfigError,

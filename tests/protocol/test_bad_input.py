@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 import txnstore
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.refusals import refused, sample_bucket
 from tests.helpers.shell import another_process, runtime, values
-from txnstore.chain import keys
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
     CorruptionError,

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.harness.executors import DeferredExecutor, InlineExecutor
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, names_in_bucket, new_store, runtime, topic
-from txnstore.chain import keys
 from txnstore.chain.log import CHECKPOINT_EVERY, Chain
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.errors import StorageError
@@ -27,7 +27,9 @@ EVERY = 2
 
 def _chain(objects: ObjectStore, background: Executor) -> Chain:
     """A chain whose checkpoints a test executes."""
-    chain = Chain(objects, 0, runtime(), InlineExecutor(), checkpoint_every=EVERY, background=lambda: background)
+    chain = Chain(
+        objects, keys.KEYS, 0, runtime(), InlineExecutor(), checkpoint_every=EVERY, background=lambda: background
+    )
     chain.load(None)
     return chain
 

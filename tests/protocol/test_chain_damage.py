@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.shell import a_chain, entries, names_in_bucket, topic
-from txnstore.chain import keys
 from txnstore.chain.codec import decode, encode
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import a_chain, names_in_bucket, new_store, runtime, topic
-from txnstore.chain import keys
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.errors import CorruptionError
 from txnstore.storage.counting import CountingStore

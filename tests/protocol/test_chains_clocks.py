@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.chains import ids_of, partitions_of, process, seen, shared_topic, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.chain import keys
 from txnstore.chain.log import CHECKPOINT_EVERY
 from txnstore.core.invariants.check import check_view
 from txnstore.core.log.commands import Added, Append

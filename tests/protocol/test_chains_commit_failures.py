@@ -38,7 +38,7 @@ def at_commit(bucket: MemoryStore, clock: ManualClock, key_contains: str, skip: 
 
 def test_failure_before_prepare(bucket: MemoryStore, clock: ManualClock) -> None:
     """REC-01, REC-02 (S003): nothing is decided; the next instance rolls it back before it begins."""
-    store = at_commit(bucket, clock, "chains/0001/")
+    store = at_commit(bucket, clock, "/0001/")
     assert seen(store) == {}
     assert seen(store, isolation="read_uncommitted") == {b"value": PARTITIONS}
     name, _ = name_and_group(store)
@@ -76,7 +76,7 @@ def test_failure_after_complete_before_answer(bucket: MemoryStore, clock: Manual
     epoch = producer.epoch
     # The decision is written, its answer is not read, the storage is unavailable; another process completes it.
     faults.plan = lambda n, operation, key: (
-        Fault.LOST_RESPONSE if "chains/0001/entries" in key and _is_prepare(bucket, key, operation) else None
+        Fault.LOST_RESPONSE if "/0001/entries" in key and _is_prepare(bucket, key, operation) else None
     )
     with pytest.raises(UnknownOutcomeError):
         producer.commit_transaction()

@@ -200,7 +200,7 @@ def test_deletion_fails_if_chain_cannot_close_topic() -> None:
     for number in write.values():
         producer.send("t", b"before", partition=number)
     producer.flush()
-    away = on(Fault.ERROR_BEFORE, "put_if_absent", key_contains="chains/0002/", times=None)
+    away = on(Fault.ERROR_BEFORE, "put_if_absent", key_contains="/0002/", times=None)
     with pytest.raises(UnknownOutcomeError):
         process(FaultStore(bucket, away), clock).delete_topic("t")
     assert seen(store) == {b"before": 3}
@@ -246,7 +246,7 @@ def test_off_18_offsets_of_topic_unknown_to_chain_of_group() -> None:
     clock = ManualClock()
     bucket = MemoryStore(clock=clock)
     process(bucket, clock, chains=2)
-    away = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="chains/0001/", times=None)
+    away = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="/0001/", times=None)
     process(FaultStore(bucket, away), clock).create_topic("t", partitions=4)
     store = process(bucket, clock)
     group, number = groups_of(store, 1), partitions_of(store, 1)[0]
@@ -269,7 +269,7 @@ def test_fen_02_late_batch_is_refused_in_recreated_topic_with_markers() -> None:
     tp, revision = TopicPartition("t", partitions_of(first, 1)[0]), catalog.state.topics["t"].revision
     other.submit(CloseTopic("t", revision))
     catalog.submit(DeleteTopic("t", revision, ((1, other.state.sequence),)))
-    away = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="chains/0001/", times=None)
+    away = on(Fault.UNAVAILABLE_503, "put_if_absent", key_contains="/0001/", times=None)
     process(FaultStore(bucket, away), clock).create_topic("t", partitions=4)
     slow = process(bucket, clock)
     identity = connection_of(slow).submit(InitProducer(ids_of(slow, 0)))

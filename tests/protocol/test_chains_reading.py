@@ -13,9 +13,9 @@ from contextlib import suppress
 import pytest
 
 from tests.harness.executors import DeferredExecutor
+from tests.helpers import keys
 from tests.helpers.chains import groups_of, ids_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
-from txnstore.chain import keys
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -115,7 +115,7 @@ class BusyScene:
 
     def plan(self, n: int, operation: str, key: str) -> Fault | None:
         self.requests += 1
-        chain, entry = int(key.split("/")[1]), int(key.rsplit("/", maxsplit=1)[-1].partition(".")[0])
+        chain, entry = int(key.split("/")[2]), int(key.rsplit("/", maxsplit=1)[-1].partition(".")[0])
         known = connection_of(self.writer).chains[chain].state.sequence
         last_one = self.commits == 0 and chain == CHAINS - 1
         if last_one or (len(self.heads) == CHAINS and entry <= known and self.commits < self.LIMIT):

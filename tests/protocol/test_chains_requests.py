@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from tests.harness.executors import DeferredExecutor
+from tests.helpers import keys
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore
@@ -48,7 +49,7 @@ class Bench:
         for operation, key in connection_of(self.store).objects.log:
             parts = key.split("/")
             written = operation in {"put", "put_if_absent"}
-            found.append(("segment" if parts[0] == "topics" else str(int(parts[1]))) if written else operation)
+            found.append(("segment" if parts[0] == "topics" else str(int(parts[2]))) if written else operation)
         connection_of(self.store).objects.reset()
         return found
 
@@ -131,7 +132,7 @@ def test_idle_refresh_is_one_get_per_chain(bench: Bench) -> None:
 
 def held(store: GatedStore, chains: list[int], work: threading.Thread) -> None:
     """The next entries of these chains are on their way at the same time: none is answered before all have come."""
-    gates = [store.hold("put_if_absent", f"chains/{chain:04d}/entries", times=1) for chain in chains]
+    gates = [store.hold("put_if_absent", keys.entries(chain), times=1) for chain in chains]
     if not work.is_alive():
         work.start()
     for gate in gates:
@@ -175,7 +176,7 @@ def test_partitions_are_added_during_uploads() -> None:
         producer.begin_transaction()
         write_everywhere(producer, b"value", partitions=PARTITIONS)
         segments = gated.hold("put", "topics/")
-        adding = gated.hold("put_if_absent", f"chains/{HOME:04d}/entries", times=1)
+        adding = gated.hold("put_if_absent", keys.entries(HOME), times=1)
         commit = threading.Thread(target=_commit, args=(producer,))
         commit.start()
         segments.wait_for(PARTITIONS)

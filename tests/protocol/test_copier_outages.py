@@ -33,7 +33,7 @@ def rolling(chains: int) -> Callable[[int, str, str], Fault | None]:
 
     def plan(n: int, operation: str, key: str) -> Fault | None:
         turn, place = divmod(n, 100)
-        down = place >= 50 and key.startswith(f"chains/{turn % chains:04d}/")
+        down = place >= 50 and f"/{turn % chains:04d}/" in key
         return OUTAGES[n % len(OUTAGES)] if down else None
 
     return plan

@@ -10,10 +10,10 @@ from typing import Any
 import duckdb
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.refusals import refused, sample_bucket
 from tests.helpers.shell import T0, another_process, runtime, sound
-from txnstore.chain import keys
 from txnstore.errors import (
     CorruptionError,
     UnsupportedFormatError,

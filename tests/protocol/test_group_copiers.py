@@ -14,13 +14,13 @@ import pytest
 
 from tests.harness.executors import never
 from tests.helpers.connections import connection_of
+from tests.helpers.keys import FixedRuntime
 from tests.helpers.reading import texts
 from txnstore.consumer import Consumer
 from txnstore.consumer.membership import AssignorName
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError, UnstableOffsetCommitError
-from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -88,11 +88,13 @@ class Copier:
 
 
 def _open(objects: ObjectStore, clock: ManualClock, seed: str) -> Store:
-    return open_on(objects, runtime=Runtime(clock, clock.sleep, random.Random(seed), spawn=never))
+    return open_on(objects, runtime=FixedRuntime(clock, clock.sleep, random.Random(seed), spawn=never))
 
 
 def _filled(objects: ObjectStore, clock: ManualClock, chains: int) -> Store:
-    store = create_on(objects, chains=chains, runtime=Runtime(clock, clock.sleep, random.Random("filler"), spawn=never))
+    store = create_on(
+        objects, chains=chains, runtime=FixedRuntime(clock, clock.sleep, random.Random("filler"), spawn=never)
+    )
     store.create_topic("in", partitions=PARTITIONS)
     store.create_topic("out", partitions=PARTITIONS)
     with store.producer() as producer:

@@ -15,13 +15,13 @@ import pytest
 
 from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of
+from tests.helpers.keys import FixedRuntime
 from tests.helpers.members import PARTS, SESSION, _fill, _group, _member, _settle
 from tests.helpers.reading import another_process, new_store, texts
 from txnstore import PartitionHolder
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.read.records import Record
-from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create, create_on, open_on
 from txnstore.testing import ManualClock
@@ -93,7 +93,7 @@ def test_member_id_names_host_and_process(store: Store) -> None:
 
 def spawning(clock: ManualClock, tasks: list[Callable[[], object]]) -> Store:
     """A store whose abandoned tasks a test runs."""
-    runtime = Runtime(clock, clock.sleep, random.Random(1), background=InlineExecutor, spawn=tasks.append)
+    runtime = FixedRuntime(clock, clock.sleep, random.Random(1), background=InlineExecutor, spawn=tasks.append)
     store = create_on(MemoryStore(clock=clock), runtime=runtime)
     store.create_topic("t", partitions=4)
     return store
@@ -201,9 +201,9 @@ def test_forked_child_does_not_leave_for_its_parent(tmp_path: Path) -> None:
 
 
 def test_exit_is_not_delayed_by_members_of_other_processes(clock: ManualClock) -> None:
-    store = create_on(MemoryStore(clock=clock), runtime=Runtime(clock, clock.sleep))
+    store = create_on(MemoryStore(clock=clock), runtime=FixedRuntime(clock, clock.sleep))
     store.create_topic("t")
-    other = open_on(connection_of(store).objects.inner, runtime=Runtime(clock, clock.sleep))
+    other = open_on(connection_of(store).objects.inner, runtime=FixedRuntime(clock, clock.sleep))
     consumer = other.consumer(["t"], group="g")
     consumer.poll()
     consumer.close()

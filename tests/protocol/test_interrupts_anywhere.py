@@ -9,7 +9,9 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
-from txnstore.chain.log import Chain, _Waiter
+from tests.helpers.keys import FixedRuntime
+from txnstore.chain.log import Chain
+from txnstore.chain.waiting import Waiter
 from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
 from txnstore.core.transactions.commands import InitProducer
@@ -20,7 +22,6 @@ from txnstore.producer.batches import Batch
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
 from txnstore.producer.upload import Outcomes, Uploader
-from txnstore.runtime import Runtime
 from txnstore.storage.base import Claim
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
@@ -51,7 +52,7 @@ SENDING = SUBMITTING | places(
 
 
 def new_store() -> Store:
-    store = create_on(MemoryStore(), runtime=Runtime(clock=lambda: 1_700_000_000_000, sleep=lambda _: None))
+    store = create_on(MemoryStore(), runtime=FixedRuntime(clock=lambda: 1_700_000_000_000, sleep=lambda _: None))
     store.create_topic("t", partitions=2)
     return store
 
@@ -196,7 +197,7 @@ def test_a_commit_whose_committing_thread_was_interrupted_is_not_acknowledged() 
 
     def attempt(interrupter: Interrupter) -> bool:
         with new_store() as store:
-            follower = _Waiter(InitProducer("follower", 1000))
+            follower = Waiter(InitProducer("follower", 1000))
             connection_of(store).chain._waiting.append(follower)
             interrupted = interrupter.run(lambda: connection_of(store).chain.submit(InitProducer("leader", 1000)))
             try:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.harness.executors import DeferredExecutor
+from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, HOUR_MS, abort, batches, begin, commit, new_store, reopen, rows, values
 from tests.helpers.connections import connection_of
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
 from txnstore.connection import Connection
@@ -269,7 +269,7 @@ def test_violation_names_its_chain(full: Store) -> None:
     _rewrite(full, 2, sequence, entry.model_copy(update={"events": events}))
     report = Store(Connection(connection_of(full).objects.inner, read_only=True)).verify()
     assert any(item.name == "batches_in_order" and item.subject.startswith("chain 2, ") for item in report.violations)
-    assert not any(word in str(item) for item in report.violations for word in ("chain 0", "chain 1", "chains/0001"))
+    assert not any(word in str(item) for item in report.violations for word in ("chain 0", "chain 1", "/0001/"))
 
 
 def test_missing_entry_that_another_chain_depends_on_is_found(full: Store) -> None:

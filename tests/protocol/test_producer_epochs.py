@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
 from tests.helpers.shell import T0, sound, values
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, encode
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.events import ProducerInitialized

@@ -12,6 +12,7 @@ import pytest
 from tests.harness.executors import InlineExecutor
 from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back, reader_of, warned
 from tests.helpers.connections import connection_of
+from tests.helpers.keys import FixedRuntime
 from tests.helpers.reading import (
     T0,
     T1,
@@ -28,7 +29,6 @@ from txnstore.connection import open_to_read
 from txnstore.core.invariants.check import check_view
 from txnstore.errors import InvalidProducerEpochError
 from txnstore.producer import Producer
-from txnstore.runtime import Runtime
 from txnstore.snapshot import Snapshot
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -123,8 +123,8 @@ def test_one_request_for_an_expired_transaction_and_none_without(one: Store, clo
     clock.advance(LATER_MS)
     objects.reset()
     one.snapshot()
-    # The head; two slots after it, which are checked for entries before a write; the abort.
-    assert kinds(one) == ["get", "get", "get", "put_if_absent"]
+    # store.json; the head; two slots after it, which are checked for entries before a write; the abort.
+    assert kinds(one) == ["get", "get", "get", "get", "put_if_absent"]
     objects.reset()
     assert scanned(one) == WAITING
     assert kinds(one) == ["get", "get"], "the head and the segment"
@@ -158,7 +158,7 @@ def test_given_snapshot_stays_as_it_is(one: Store, clock: ManualClock) -> None:
 def test_scan_goes_on_if_the_transaction_cannot_be_ended(clock: ManualClock) -> None:
     """What is below it is read; the warning tells that it could not be aborted."""
     faults = FaultStore(MemoryStore(clock=clock))
-    store = create_on(faults, runtime=Runtime(clock, clock.sleep))
+    store = create_on(faults, runtime=FixedRuntime(clock, clock.sleep))
     store.create_topic("t")
     append(store, "below")
     hold_back(store)
@@ -280,7 +280,7 @@ def test_snapshot_of_an_empty_store_blocks_nothing() -> None:
 def test_reader_checks_the_storage_before_its_first_write_only(clock: ManualClock) -> None:
     """A job that only reads needs no permission to write; what it may not write it does not."""
     inner = MemoryStore(clock=clock)
-    store = create_on(inner, runtime=Runtime(clock, clock.sleep))
+    store = create_on(inner, runtime=FixedRuntime(clock, clock.sleep))
     store.create_topic("t")
     producer = store.producer("dead", transaction_timeout=0.001)
     producer.begin_transaction()
@@ -318,7 +318,9 @@ def test_waiting_reader_seldom_repeats_a_write_that_is_refused(store: Store, clo
         return Fault.ERROR_BEFORE
 
     objects = FaultStore(connection_of(store).objects.inner, refuse)
-    reader = open_on(objects, runtime=Runtime(clock, clock.sleep, executor=InlineExecutor, background=InlineExecutor))
+    reader = open_on(
+        objects, runtime=FixedRuntime(clock, clock.sleep, executor=InlineExecutor, background=InlineExecutor)
+    )
     consumer = reader.consumer(["t"])
     allowed.clear()
     with warnings.catch_warnings():

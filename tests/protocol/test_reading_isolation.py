@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.reading import (
     T0,
@@ -22,7 +23,6 @@ from tests.helpers.reading import (
     texts,
 )
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.chain import keys
 from txnstore.consumer import Consumer
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.harness.executors import DeferredExecutor
+from tests.helpers import keys
 from tests.helpers.chains import groups_of, ids_of, process, seen, sound_store, write_everywhere
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, in_threads
-from txnstore.chain import keys
 from txnstore.core.groups.offsets import committed
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import EndTxn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.chains import ids_of, partitions_of, process, seen, write_everywhere
 from tests.helpers.connections import connection_of
 from txnstore.core.invariants.check import check_view
@@ -33,7 +34,7 @@ class Scene:
 
         def plan(n: int, operation: str, key: str) -> Fault | None:
             nonlocal passed
-            if self.home == 0 or operation != "put_if_absent" or not key.startswith(f"chains/{self.home:04}/entries/"):
+            if self.home == 0 or operation != "put_if_absent" or not key.startswith(keys.entries(self.home)):
                 return None
             passed += 1
             return Fault.ERROR_BEFORE if passed > 1 else None

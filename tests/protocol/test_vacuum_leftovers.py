@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.compaction import (
     DAY_MS,
     HookStore,
@@ -17,7 +18,6 @@ from tests.helpers.compaction import (
 )
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.chain import keys
 from txnstore.store import Store, create
 from txnstore.testing import ManualClock
 

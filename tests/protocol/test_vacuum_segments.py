@@ -235,7 +235,7 @@ def test_deletion_is_announced_in_the_chain_first(clock: ManualClock) -> None:
     connection_of(store).objects.reset()
     store.vacuum(0)
     kinds = [kind for kind, _ in connection_of(store).objects.log if kind in ("list", "put_if_absent", "delete")]
-    assert kinds == ["list", "list", "list", "put_if_absent", "delete"]
+    assert kinds == ["list", "list", "list", "list", "put_if_absent", "delete"]
     assert list(connection_of(store).view().dropped) == [ORPHAN]
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.compaction import T0, batches
 from tests.helpers.connections import connection_of
 from tests.helpers.verification import _found, sample_store
-from txnstore.chain import keys
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.segment.codec import encode as encode_segment

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 
+from tests.helpers.keys import FixedRuntime
 from txnstore.catalog.settings import SETTINGS, TopicConfig
 from txnstore.errors import InvalidConfigError
-from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 from txnstore.testing import ManualClock
@@ -154,7 +154,7 @@ def test_compression_for_the_codec(given: str, codec: str) -> None:
 
 def test_settings_without_effect_are_never_accepted_in_silence(clock: ManualClock) -> None:
     """One warning at the line that asked for them; nothing for a setting that asks for what happens anyway."""
-    store = create_on(MemoryStore(clock=clock), runtime=Runtime(clock, clock.sleep))
+    store = create_on(MemoryStore(clock=clock), runtime=FixedRuntime(clock, clock.sleep))
     with pytest.warns(
         SettingNotAppliedWarning, match="'a': cleanup.policy=compact, retention.ms=5 are stored"
     ) as found:
@@ -170,7 +170,7 @@ def test_settings_without_effect_are_never_accepted_in_silence(clock: ManualCloc
 
 
 def test_alter_topic_without_a_change_writes_nothing(clock: ManualClock) -> None:
-    store = create_on(MemoryStore(clock=clock), runtime=Runtime(clock, clock.sleep))
+    store = create_on(MemoryStore(clock=clock), runtime=FixedRuntime(clock, clock.sleep))
     store.create_topic("a", partitions=2, config={"segment.bytes": "100000"})
     before = store.snapshot().sequence
     same = store.alter_topic("a", partitions=2, config={"segment.bytes": 100_000, "retention.ms": None})

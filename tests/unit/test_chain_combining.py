@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.shell import Gate, GatedStore, a_chain, entries, in_threads, names_in_bucket, runtime, topic
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import CreateTopic
@@ -225,7 +226,7 @@ def test_timestamps_never_decrease(objects: MemoryStore) -> None:
 
 def test_read_only_chain_writes_no_entry(objects: MemoryStore) -> None:
     with ThreadPoolExecutor(1) as pool:
-        chain = Chain(objects, 0, runtime(), pool, read_only=True)
+        chain = Chain(objects, keys.KEYS, 0, runtime(), pool, read_only=True)
         chain.load(None)
         with pytest.raises(TxnStoreError, match="read_only"):
             chain.submit(CreateTopic(topic("a")))

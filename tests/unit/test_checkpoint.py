@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.damage import sealed
 from tests.helpers.shell import T0, a_chain, another_process, backend, names_in_bucket, new_store, runtime, topic
-from txnstore.chain import checkpoint, keys
+from txnstore.chain import checkpoint
 from txnstore.chain.codec import LatestDocument, content_hash, encode
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import CreateTopic
@@ -82,7 +83,7 @@ def test_equal_states_give_equal_checkpoint_bytes(bucket: MemoryStore) -> None:
     saved = []
     for _ in range(2):
         objects = MemoryStore()
-        checkpoint.write(objects, 0, state_of(bucket))
+        checkpoint.write(objects, keys.KEYS, 0, state_of(bucket))
         saved.append([(item.key, objects.get(item.key)) for item in objects.list("")])
     assert saved[0] == saved[1]
 
@@ -294,9 +295,11 @@ def test_checkpoint_round_trips_every_field_of_the_state() -> None:
     store = full_store()
     state = connection_of(store).chain.state
     objects = MemoryStore()
-    checkpoint.write(objects, 0, state)
+    checkpoint.write(objects, keys.KEYS, 0, state)
     with ThreadPoolExecutor(2) as pool:
-        again = checkpoint.receive(0, state.sequence, checkpoint.request(objects, pool, 0, state.sequence))
+        again = checkpoint.receive(
+            keys.KEYS, 0, state.sequence, checkpoint.request(objects, pool, keys.KEYS, 0, state.sequence)
+        )
     assert again == state
     assert again is not None
     assert again.transactions["open"].state is state.transactions["open"].state
@@ -326,5 +329,5 @@ def test_checkpoint_of_an_idle_store_writes_only_the_checkpoint() -> None:
 
 def test_a_chain_needs_no_hint_to_be_loaded(bucket: MemoryStore) -> None:
     with ThreadPoolExecutor(2) as pool:
-        chain = Chain(bucket, 0, runtime(), pool, checkpoint_every=EVERY)
+        chain = Chain(bucket, keys.KEYS, 0, runtime(), pool, checkpoint_every=EVERY)
         assert chain.load(None) == folded(bucket)

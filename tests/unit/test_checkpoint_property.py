@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.executors import InlineExecutor
+from tests.helpers import keys
 from tests.helpers.shell import runtime
-from txnstore.chain import checkpoint, keys
+from txnstore.chain import checkpoint
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
@@ -139,7 +140,7 @@ def test_checkpoint_at_any_entry_equals_folded_state(steps: list[Step], every: i
     with InlineExecutor() as pool:
 
         def opened(hint: bytes | None = None) -> Chain:
-            chain = Chain(objects, 0, runtime(clock), pool, checkpoint_every=every)
+            chain = Chain(objects, keys.KEYS, 0, runtime(clock), pool, checkpoint_every=every)
             chain.load(hint)
             return chain
 
@@ -155,7 +156,9 @@ def test_checkpoint_at_any_entry_equals_folded_state(steps: list[Step], every: i
         saved = sorted(number for number in numbers if number is not None)
         assert saved == [number for number in range(1, writer.state.sequence + 1) if number % every == 0]
         for sequence in saved:
-            state = checkpoint.receive(0, sequence, checkpoint.request(objects, pool, 0, sequence))
+            state = checkpoint.receive(
+                keys.KEYS, 0, sequence, checkpoint.request(objects, pool, keys.KEYS, 0, sequence)
+            )
             assert state is not None
             assert state.sequence == sequence
             assert check(state) == []

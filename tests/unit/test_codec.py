@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import keys
 from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, StoreDocument, content_hash, decode, encode
 from txnstore.core.catalog.model import Topic, TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
@@ -18,7 +19,7 @@ from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded, TxnCompleted
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
-KEY = "chains/0000/entries/00000000000000000007.json"
+KEY = keys.entry(0, 7)
 
 
 def entry(**changes: Any) -> Entry:
@@ -98,7 +99,7 @@ def test_the_hash_of_the_content_is_the_sha256_of_all_bytes() -> None:
 
 
 def test_every_truncation_is_detected() -> None:
-    data = encode(StoreDocument(store_id="id", chains=1, created_at=5))
+    data = encode(StoreDocument(store_id=keys.STORE_ID, chains=1, created_at=5))
     for length in range(len(data)):
         with pytest.raises(CorruptionError, match=r"store\.json.*truncated or altered"):
             decode(StoreDocument, "store.json", data[:length])
@@ -106,7 +107,7 @@ def test_every_truncation_is_detected() -> None:
 
 def test_every_altered_byte_is_detected() -> None:
     """Whatever it hits, an altered entry is never taken for a good one; its name is in the message."""
-    data = encode(StoreDocument(store_id="id", chains=1, created_at=5))
+    data = encode(StoreDocument(store_id=keys.STORE_ID, chains=1, created_at=5))
     for at in range(len(data)):
         for bit in (0x01, 0x80):
             altered = bytearray(data)
@@ -197,4 +198,4 @@ def test_a_value_of_a_wrong_type_is_not_written(offset: Any) -> None:
 
 def test_text_with_surrogates_is_not_written() -> None:
     with pytest.raises(InvalidConfigError, match="wrong type"):
-        encode(StoreDocument(store_id="\ud800", chains=1, created_at=5))
+        encode(StoreDocument.model_construct(store_id="\ud800", chains=1, created_at=5))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.helpers import keys
 from tests.helpers.core import RC, T0, World
 from txnstore.chain import checkpoint
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
@@ -195,7 +196,7 @@ def test_state_is_restored_from_checkpoint(world: World, log: tuple[Batch, ...])
     world.plain(1, TopicPartition("deleted", 0))
     world.do(DeleteTopic("deleted"))
     objects = MemoryStore()
-    checkpoint.write(objects, 0, world.state)
+    checkpoint.write(objects, keys.KEYS, 0, world.state)
     with ThreadPoolExecutor(1) as pool:
-        requested = checkpoint.request(objects, pool, 0, world.state.sequence)
-        assert checkpoint.receive(0, world.state.sequence, requested) == world.state
+        requested = checkpoint.request(objects, pool, keys.KEYS, 0, world.state.sequence)
+        assert checkpoint.receive(keys.KEYS, 0, world.state.sequence, requested) == world.state

@@ -58,7 +58,7 @@ def test_no_event_is_described_that_does_not_exist() -> None:
     [
         ("store.json", set(StoreDocument.model_fields)),
         ("An entry", set(Entry.model_fields)),
-        ("latest.json", set(LatestDocument.model_fields)),
+        ("A hint", set(LatestDocument.model_fields)),
         ("A checkpoint", set(HeadDocument.model_fields) - {"version"}),
         ("A checkpoint", {field.name for field in fields(PartitionDocument)}),
         ("A checkpoint", {field.name for field in fields(TransactionDocument)}),

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.executors import InlineExecutor
+from tests.helpers import keys
 from tests.helpers.connections import connection_of, stored_topic
+from tests.helpers.keys import FixedRuntime
 from txnstore.catalog.writing import topic_writer
-from txnstore.chain import keys
 from txnstore.core.log.model import NewBatch
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.core.transactions.model import TxnState
 from txnstore.errors import ProducerFencedError, StorageError, UnknownTopicOrPartitionError
 from txnstore.producer.upload import upload
-from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.spark import jobs
 from txnstore.storage.memory import MemoryStore
@@ -35,7 +35,7 @@ def faults() -> FaultStore:
 @pytest.fixture
 def store(faults: FaultStore, clock: ManualClock, chains: int) -> Iterator[Store]:
     with create_on(
-        faults, chains, runtime=Runtime(clock, clock.sleep, random.Random(1), background=InlineExecutor)
+        faults, chains, runtime=FixedRuntime(clock, clock.sleep, random.Random(1), background=InlineExecutor)
     ) as created:
         created.create_topic("t", partitions=2)
         yield created

@@ -11,12 +11,12 @@ import pytest
 
 import txnstore
 from tests.helpers.connections import connection_of
+from tests.helpers.keys import FixedRuntime
 from txnstore import BlockedReadWarning
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txnstore.runtime import Runtime
 from txnstore.spark.options import read_options
 from txnstore.spark.planning import group, plan, projection_schema, view_to_read
 from txnstore.storage.memory import MemoryStore
@@ -144,7 +144,7 @@ def test_the_driver_warns_once_of_records_that_a_read_leaves_out(store: Store) -
 
 def test_the_driver_ends_an_expired_transaction_that_holds_records_back(clock: ManualClock) -> None:
     """TMO-01: unless it reads uncommitted records, for which nothing waits."""
-    created = create_on(MemoryStore(clock=clock), runtime=Runtime(clock, clock.sleep))
+    created = create_on(MemoryStore(clock=clock), runtime=FixedRuntime(clock, clock.sleep))
     created.create_topic("t")
     _hold_back(created, 60.0)
     clock.advance(60_001)

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.keys import FixedRuntime
 from txnstore.catalog.writing import topic_writer
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
-from txnstore.runtime import Runtime
 from txnstore.segment.codec import decode
 from txnstore.spark.routing import SegmentRouter
 from txnstore.storage.memory import MemoryStore
@@ -31,7 +31,7 @@ class Bench:
         self.objects = MemoryStore()
         clock = ManualClock()
         topics = {topic.name: topic_writer(topic) for topic in (EVENTS, SMALL)}
-        runtime = Runtime(clock, clock.sleep, random.Random(7))
+        runtime = FixedRuntime(clock, clock.sleep, random.Random(7))
         self.router = SegmentRouter(self.objects, runtime, topics, only, first, **sizes)
 
     def write(self, *batches: dict[str, Any]) -> tuple[NewBatch, ...]:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
-from tests.helpers.shell import T0, another_process, backend, in_threads, new_store, runtime, sound, values
-from txnstore.chain import keys
+from tests.helpers.shell import T0, another_process, backend, in_threads, new_store, sound, values
 from txnstore.connection import Connection
 from txnstore.errors import (
     InvalidConfigError,
@@ -24,11 +24,18 @@ from txnstore.errors import (
     StoreNotFoundError,
     UnknownOutcomeError,
 )
+from txnstore.runtime import Runtime
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
-from txnstore.testing import Fault, FaultStore, on
+from txnstore.testing import Fault, FaultStore, ManualClock, on
+
+
+def runtime() -> Runtime:
+    """A runtime that never pauses; each store that it creates has an id of its own."""
+    return Runtime(ManualClock(), lambda _: None)
+
 
 # Create ---------------------------------------------------------------------------------------------------------------
 

@@ -213,13 +213,13 @@ def transaction_history(
     check_integer("limit", limit, 1)
     if since is not None:
         check_integer("since", since)
-    view, objects = connection.view(), connection.objects
+    view, objects, keys = connection.view(), connection.objects, connection.keys
     ranges = newest([state.sequence for state in view.states], limit)
     wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
     chains: dict[int, list[Happened]] = {}
     complete = all(numbers.start <= 1 for numbers in ranges)
     for place, found in zip(
-        wanted, connection.pool.map(lambda place: read_entry(objects, *place), wanted), strict=True
+        wanted, connection.pool.map(lambda place: read_entry(objects, keys, *place), wanted), strict=True
     ):
         if found is None or (since is not None and found[0].timestamp < since):
             complete = False

@@ -13,8 +13,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
+from txnstore.chain.keys import Keys
 from txnstore.core.groups.commands import Watched
 from txnstore.core.routing import chain_of_group
 from txnstore.core.state import State
@@ -70,11 +70,13 @@ class Ages:
 
     Args:
         objects: The object store; its clock tells the age of entries that are older than this process.
+        keys: The keys of the store.
         runtime: The monotonic clock, and the wall clock, which only decides when the storage is asked.
     """
 
-    def __init__(self, objects: ObjectStore, runtime: Runtime) -> None:
+    def __init__(self, objects: ObjectStore, keys: Keys, runtime: Runtime) -> None:
         self._objects = objects
+        self._keys = keys
         self._runtime = runtime
         self._lock = threading.Lock()
         self._marks: dict[int, _Marks] = {}
@@ -152,13 +154,13 @@ class Ages:
             return -1
         if low == state.sequence:
             return state.timestamp
-        key = keys.entry(state.chain, high)
+        key = self._keys.entry(state.chain, high)
         return decode(Entry, key, self._objects.get(key)).timestamp - 1
 
     def _modified_ms(self, chain: int, sequence: int) -> int:
         found = self._modified.get((chain, sequence))
         if found is None:
-            found = self._objects.stat(keys.entry(chain, sequence)).modified_ms
+            found = self._objects.stat(self._keys.entry(chain, sequence)).modified_ms
             if len(self._modified) >= _TIMES:
                 self._modified.clear()
             self._modified[chain, sequence] = found

@@ -8,8 +8,9 @@ from functools import partial
 from operator import is_
 from typing import TypeVar
 
-from txnstore.chain import keys
 from txnstore.chain.ages import Ages
+from txnstore.chain.identity import Identity
+from txnstore.chain.keys import Keys, latest
 from txnstore.chain.log import Chain
 from txnstore.core.groups.commands import Watched
 from txnstore.core.state import State
@@ -26,6 +27,7 @@ class Chains:
 
     Args:
         objects: The object store.
+        keys: The keys of the store.
         count: The number of chains.
         runtime: Clock, randomness and pauses.
         requests: Runs single storage requests.
@@ -38,6 +40,7 @@ class Chains:
     def __init__(
         self,
         objects: ObjectStore,
+        keys: Keys,
         count: int,
         runtime: Runtime,
         requests: Executor,
@@ -47,23 +50,27 @@ class Chains:
         background: Callable[[], Executor] | None = None,
     ) -> None:
         self._objects = objects
+        self.keys = keys
+        self.identity = Identity(objects, keys, runtime, requests)
         self._requests = requests
         self._workers = workers or [requests] * count
         self._chains: list[Chain] = []
         for number in range(count):
             chain = Chain(
                 objects,
+                keys,
                 number,
                 runtime,
                 requests,
                 read_only=read_only,
                 chains=count,
+                identity=self.identity,
                 siblings=self._chains,
                 background=background,
             )
             self._chains.append(chain)
         self._runtime = runtime
-        self.ages = Ages(objects, runtime)
+        self.ages = Ages(objects, keys, runtime)
         self._view: View | None = None
 
     def __len__(self) -> int:
@@ -85,7 +92,7 @@ class Chains:
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
         def load() -> State:
-            hint = first_hint if chain.number == 0 else read_if_there(self._objects, keys.latest(chain.number))
+            hint = first_hint if chain.number == 0 else read_if_there(self._objects, latest(chain.number))
             return chain.load(hint)
 
         return load
@@ -102,11 +109,14 @@ class Chains:
 
         Raises:
             CorruptionError: A chain depends on an entry of another chain that does not exist.
+            StoreNotFoundError: The store was deleted, and maybe created again.
         """
         numbers = range(len(self._chains)) if refresh is None else refresh
         if numbers:
             begun = self._runtime.monotonic()
+            confirm = self.identity.begin()
             heads = self.at_once({number: self._chains[number].refresh for number in numbers})
+            confirm()
             self.ages.note(heads.values(), begun)
         states = [chain.state for chain in self._chains]
         known = self._view
@@ -117,7 +127,7 @@ class Chains:
             for number, needed in behind.items():
                 states[number] = found[number]
                 if found[number].sequence < needed:
-                    msg = f"{keys.entry(number, needed)} is missing, but an entry of another chain depends on it"
+                    msg = f"{self.keys.entry(number, needed)} is missing, but an entry of another chain depends on it"
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view

@@ -1,7 +1,7 @@
 """Checkpoints: saved states of a chain, so that opening a store does not read its whole history.
 
 A checkpoint consists of two objects: ``batches.parquet`` (the list of batches, which grows) and ``head.json`` (the rest
-of the state), which is written last and contains the hash of the former. ``latest.json`` is a hint to the newest one.
+of the state), which is written last and contains the hash of the former. A hint names the newest one.
 See docs/format.md.
 """
 
@@ -15,8 +15,8 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from txnstore.chain import keys
 from txnstore.chain.codec import LatestDocument, content_hash, decode, encode
+from txnstore.chain.keys import Keys, checkpoint_sequence, latest
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
 from txnstore.core.log.model import Batch, BatchList, Segment
 from txnstore.core.model import TopicPartition
@@ -54,13 +54,13 @@ def _schema() -> pa.Schema:
     return pa.schema([(name, kinds.get(name, pa.int64())) for name in _COLUMNS])
 
 
-def write(objects: ObjectStore, chain: int, state: State) -> None:
+def write(objects: ObjectStore, keys: Keys, chain: int, state: State) -> None:
     """Save the state: batches, head, hint, in this order. Deterministic: equal states give equal bytes."""
     batches = _encode_batches(state)
     head = to_document(state, content_hash(batches))
     objects.put(keys.checkpoint_batches(chain, state.sequence), batches)
     objects.put(keys.checkpoint_head(chain, state.sequence), encode(head))
-    objects.put(keys.latest(chain), encode(LatestDocument(sequence=state.sequence)))
+    objects.put(latest(chain), encode(LatestDocument(sequence=state.sequence)))
 
 
 def hinted(chain: int, hint: bytes | None) -> int:
@@ -68,7 +68,7 @@ def hinted(chain: int, hint: bytes | None) -> int:
     if hint is None:
         return 0
     try:
-        return decode(LatestDocument, keys.latest(chain), hint).sequence
+        return decode(LatestDocument, latest(chain), hint).sequence
     except CorruptionError as error:
         _LOG.warning("checkpoint hint ignored", extra={"error": str(error)})
         return 0
@@ -78,7 +78,7 @@ def hinted(chain: int, hint: bytes | None) -> int:
 Requested = tuple[Future[bytes], Future[bytes]]
 
 
-def request(objects: ObjectStore, pool: Executor, chain: int, sequence: int) -> Requested | None:
+def request(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, sequence: int) -> Requested | None:
     """Request both objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint)."""
     if sequence < 1:
         return None
@@ -86,7 +86,7 @@ def request(objects: ObjectStore, pool: Executor, chain: int, sequence: int) -> 
     return head, pool.submit(objects.get, keys.checkpoint_batches(chain, sequence))
 
 
-def receive(chain: int, sequence: int, requested: Requested | None) -> State | None:
+def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) -> State | None:
     """The state saved at ``sequence``, or None if the checkpoint is missing or damaged; logs a warning for None."""
     if requested is None:
         return None
@@ -116,11 +116,11 @@ def _state_of(document: HeadDocument, batches: bytes, key: str) -> State:
         raise CorruptionError(f"{key} does not hold a state: {error!r}") from error
 
 
-def newest(objects: ObjectStore, pool: Executor, chain: int) -> State | None:
+def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int) -> State | None:
     """The newest readable checkpoint, found by listing; for a chain whose hint is missing or damaged."""
-    found = (keys.checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain)))
+    found = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain)))
     for sequence in sorted((number for number in found if number is not None), reverse=True):
-        state = receive(chain, sequence, request(objects, pool, chain, sequence))
+        state = receive(keys, chain, sequence, request(objects, pool, keys, chain, sequence))
         if state is not None:
             return state
     return None

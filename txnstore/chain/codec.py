@@ -37,13 +37,14 @@ class Stored(BaseModel):
 class StoreDocument(Stored):
     """``store.json``: the identity of a store."""
 
-    store_id: str
+    #: A UUID, which is a part of keys.
+    store_id: str = Field(pattern="^[0-9a-f-]{36}$")
     chains: int = Field(ge=1, le=MAX_CHAINS)
     created_at: int
 
 
 class LatestDocument(Stored):
-    """``latest.json``: a hint to the newest checkpoint. May be stale or missing."""
+    """A hint to the newest checkpoint of a chain. May be stale or missing."""
 
     sequence: int
 

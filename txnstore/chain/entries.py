@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
+from txnstore.chain.keys import Keys
 from txnstore.errors import ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 
@@ -28,7 +28,7 @@ def newest(heads: Sequence[int], count: int) -> list[range]:
     return [range(head - length + 1, head + 1) for head, length in zip(heads, lengths, strict=True)]
 
 
-def read_entry(objects: ObjectStore, chain: int, sequence: int) -> tuple[Entry, int] | None:
+def read_entry(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> tuple[Entry, int] | None:
     """An entry and its size in bytes; None if it does not exist."""
     key = keys.entry(chain, sequence)
     try:

@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 STORE = "store.json"
 TOPICS = "topics/"
 CHAINS = "chains/"
+HINTS = "chains/latest/"
 _DIGITS = 20
 
 
-def entries(chain: int) -> str:
-    """The prefix of a chain's entries."""
-    return f"chains/{chain:04d}/entries/"
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of the entries and checkpoints of one store.
+
+    Its id is part of them, so that no object of a store that was deleted is taken for one of the store that was created
+    in its place.
+    """
+
+    store_id: str
+
+    @property
+    def chains(self) -> str:
+        """The prefix of the entries and checkpoints of all chains."""
+        return f"{CHAINS}{self.store_id}/"
+
+    def entries(self, chain: int) -> str:
+        """The prefix of a chain's entries."""
+        return f"{self.chains}{chain:04d}/entries/"
+
+    def entry(self, chain: int, sequence: int) -> str:
+        """The key of entry ``sequence`` of a chain."""
+        return f"{self.entries(chain)}{sequence:0{_DIGITS}d}.json"
+
+    def checkpoints(self, chain: int) -> str:
+        """The prefix of a chain's checkpoints."""
+        return f"{self.chains}{chain:04d}/checkpoints/"
+
+    def checkpoint_head(self, chain: int, sequence: int) -> str:
+        """The head of the checkpoint of the state after entry ``sequence``; written last, it completes it."""
+        return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
+
+    def checkpoint_batches(self, chain: int, sequence: int) -> str:
+        """The batches of the checkpoint of the state after entry ``sequence``."""
+        return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/batches.parquet"
 
 
-def entry(chain: int, sequence: int) -> str:
-    """The key of entry ``sequence`` of a chain."""
-    return f"{entries(chain)}{sequence:0{_DIGITS}d}.json"
-
-
-def checkpoints(chain: int) -> str:
-    """The prefix of a chain's checkpoints."""
-    return f"chains/{chain:04d}/checkpoints/"
-
-
-def checkpoint_head(chain: int, sequence: int) -> str:
-    """The head of the checkpoint of the state after entry ``sequence``; written last, it completes the checkpoint."""
-    return f"{checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
-
-
-def checkpoint_batches(chain: int, sequence: int) -> str:
-    """The batches of the checkpoint of the state after entry ``sequence``."""
-    return f"{checkpoints(chain)}{sequence:0{_DIGITS}d}/batches.parquet"
+def latest(chain: int) -> str:
+    """The hint to a chain's newest checkpoint; without the store's id, so that it is read together with that."""
+    return f"{HINTS}{chain:04d}.json"
 
 
 def checkpoint_sequence(key: str) -> int | None:
     """The sequence number of a checkpoint, or None if ``key`` is not the head of one."""
     parts = key.split("/")
-    if len(parts) == 5 and parts[2] == "checkpoints" and parts[4] == "head.json" and parts[3].isdigit():
-        return int(parts[3])
+    if len(parts) == 6 and parts[3] == "checkpoints" and parts[5] == "head.json" and parts[4].isdigit():
+        return int(parts[4])
     return None
 
 
 def checkpoint_of(key: str) -> int | None:
     """The sequence number of the checkpoint that ``key`` is a part of, or None."""
     parts = key.split("/")
-    if len(parts) == 5 and parts[2] == "checkpoints" and parts[3].isdigit():
-        return int(parts[3])
+    if len(parts) == 6 and parts[3] == "checkpoints" and parts[4].isdigit():
+        return int(parts[4])
     return None
 
 
@@ -59,14 +78,16 @@ def entry_sequence(key: str) -> int | None:
 
 
 def chain_number(key: str) -> int | None:
-    """The number of the chain that ``key`` belongs to, or None."""
+    """The number of the chain that the entry or checkpoint ``key`` belongs to, or None."""
     parts = key.split("/")
-    return int(parts[1]) if len(parts) > 2 and parts[0] + "/" == CHAINS and parts[1].isdigit() else None
+    return int(parts[2]) if store_of(key) is not None and len(parts) > 3 and parts[2].isdigit() else None
 
 
-def latest(chain: int) -> str:
-    """The hint to a chain's newest checkpoint."""
-    return f"chains/{chain:04d}/latest.json"
+def store_of(key: str) -> str | None:
+    """The id of the store that ``key`` is an entry or a part of a checkpoint of, or None."""
+    if not key.startswith(CHAINS) or key.startswith(HINTS):
+        return None
+    return key.split("/")[1]
 
 
 def segment(topic: str, partition: int, name: str, fmt: str) -> str:

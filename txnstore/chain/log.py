@@ -16,14 +16,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Any
 
-from txnstore.chain import checkpoint, keys
+from txnstore.chain import checkpoint
 from txnstore.chain.codec import Entry, content_hash, encode
+from txnstore.chain.identity import Identity
+from txnstore.chain.keys import STORE, Keys
 from txnstore.chain.metrics import ChainMetrics
 from txnstore.chain.saver import Saver
 from txnstore.chain.tail import FIRST_WINDOW, Tail, fold, missing_entry
+from txnstore.chain.waiting import Attempt, Waiter
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
@@ -48,40 +50,11 @@ CHECKPOINT_EVERY = 64
 _TRUST_MS = 5_000
 
 
-@dataclass(slots=True)
-class _Waiter:
-    """A caller that waits for the commit of its command, and the answer to it."""
-
-    command: Command
-    result: Any = None
-    error: BaseException | None = None
-    done: bool = False
-
-    def answer(self) -> Any:
-        """Return the result, or raise the error that refused the command."""
-        if not self.done:
-            # The thread that took the command from the queue was interrupted before it set an answer.
-            msg = "the thread that was committing this command was interrupted; repeat the call to find the outcome"
-            raise UnknownOutcomeError(msg)
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """An entry that claims a slot, with the state after it."""
-
-    entry: Entry
-    claim: Claim
-    state: State
-    commands: tuple[Command, ...]
-
-
 class Chain:
     """A chain of a store with the state known to this process. Thread-safe.
 
     ``state``: the last state that this process knows; never goes back, and only the chain itself replaces it.
+    ``identity``: tells whether the store still exists; None: it is not asked.
     ``siblings``: all chains of the store, this one included; by default it is the only one.
     ``background``: returns the executor that writes checkpoints; None: the committing thread writes them.
 
@@ -92,6 +65,7 @@ class Chain:
     def __init__(
         self,
         objects: ObjectStore,
+        keys: Keys,
         number: int,
         runtime: Runtime,
         pool: Executor,
@@ -99,6 +73,7 @@ class Chain:
         read_only: bool = False,
         checkpoint_every: int = CHECKPOINT_EVERY,
         chains: int = 1,
+        identity: Identity | None = None,
         siblings: Sequence[Chain] | None = None,
         background: Callable[[], Executor] | None = None,
     ) -> None:
@@ -106,18 +81,20 @@ class Chain:
         self._chains = chains
         self.metrics = ChainMetrics()
         self._objects = objects
+        self._keys = keys
+        self._identity = identity
         self._runtime = runtime
         self._siblings = siblings if siblings is not None else (self,)
         self._pool = pool
         self._read_only = read_only
         self._writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
-        self._saver = Saver(objects, number, self.metrics, background)
+        self._saver = Saver(objects, keys, number, self.metrics, background)
         self.state = first_state(number, chains)
-        self._tail = Tail(objects, number, pool)
+        self._tail = Tail(objects, keys, number, pool)
         self._looked_at: int | None = None
-        self._undecided: _Attempt | None = None
-        self._waiting: deque[_Waiter] = deque()
+        self._undecided: Attempt | None = None
+        self._waiting: deque[Waiter] = deque()
         # Re-entrant: a signal handler that reads must not block its own thread. A nested commit is refused instead.
         self._publishing = threading.RLock()
         self._reading = threading.RLock()
@@ -132,33 +109,33 @@ class Chain:
         A missing, stale or damaged hint or checkpoint costs additional requests, never correctness.
 
         Args:
-            hint: The content of ``latest.json``; None if it does not exist.
+            hint: The hint of this chain; None if it does not exist.
 
         Raises:
             CorruptionError: An entry is missing or altered, or the checkpoint belongs to another chain.
         """
         with self._reading:
             sequence = checkpoint.hinted(self.number, hint)
-            requested = checkpoint.request(self._objects, self._pool, self.number, sequence)
+            requested = checkpoint.request(self._objects, self._pool, self._keys, self.number, sequence)
             # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
             lost = None if sequence else self._pool.submit(self._tail.get, self._checkpoint_every)
             window: list[bytes | None] | None = self._tail.window(sequence + 1, FIRST_WINDOW)
-            found = checkpoint.receive(self.number, sequence, requested)
+            found = checkpoint.receive(self._keys, self.number, sequence, requested)
             if found is None and (lost is None or lost.result() is not None):
-                found = checkpoint.newest(self._objects, self._pool, self.number)
+                found = checkpoint.newest(self._objects, self._pool, self._keys, self.number)
                 window = None
             if found is not None and (found.chain, found.chains) != (self.number, self._chains):
                 msg = (
-                    f"{keys.checkpoint_head(self.number, found.sequence)} belongs to chain {found.chain} of "
+                    f"{self._keys.checkpoint_head(self.number, found.sequence)} belongs to chain {found.chain} of "
                     f"{found.chains}; expected chain {self.number} of {self._chains}: "
-                    f"{keys.STORE} belongs to another store"
+                    f"{STORE} belongs to another store"
                 )
                 raise CorruptionError(msg)
             self._publish(found or first_state(self.number, self._chains))
             self._catch_up(FIRST_WINDOW, window, sure=True)
             if lost is not None and lost.result() is not None and self.state.sequence < self._checkpoint_every:
                 later = f"entry {self._checkpoint_every} exists"
-                raise missing_entry(self.number, self.state.sequence + 1, later)
+                raise missing_entry(self._keys, self.number, self.state.sequence + 1, later)
             return self.state
 
     def refresh(self, until: int | None = None) -> State:
@@ -227,7 +204,7 @@ class Chain:
                 "while this thread commits to it; call it after the commit has returned"
             )
             raise StoreError(msg)
-        waiter = _Waiter(command)
+        waiter = Waiter(command)
         self._waiting.append(waiter)
         me = threading.get_ident()
         with self._head:
@@ -240,7 +217,7 @@ class Chain:
 
     def _commit_round(self) -> State | None:
         """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due."""
-        waiters: list[_Waiter] = []
+        waiters: list[Waiter] = []
         try:
             while self._waiting:
                 waiters.append(self._waiting.popleft())
@@ -255,7 +232,7 @@ class Chain:
         finally:
             self._committing = None
 
-    def _error_of(self, waiter: _Waiter, error: BaseException) -> Exception:
+    def _error_of(self, waiter: Waiter, error: BaseException) -> Exception:
         """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
 
         A command that equals an offered one counts as offered: it is most likely the same call again.
@@ -277,11 +254,14 @@ class Chain:
             msg = f"the store {self._objects.url} was opened with read_only=True; nothing can be {what}"
             raise ReadOnlyError(msg)
 
-    def _commit(self, waiters: list[_Waiter]) -> State | None:
+    def _commit(self, waiters: list[Waiter]) -> State | None:
         began = self._runtime.monotonic()
         self._settle()
+        confirm = self._identity.begin() if self._identity is not None else None
         if self._is_stale(self._runtime.clock()):
             self._catch_up(1)  # The next entry must not be written where one is missing.
+        if confirm is not None:
+            confirm()  # Nothing must be acknowledged into a store that was deleted.
         losses = 0
         while True:
             attempt = self._decide(waiters)
@@ -312,7 +292,7 @@ class Chain:
         if _LOG.isEnabledFor(level):
             _LOG.log(level, message, extra={"chain": self.number, "sequence": sequence, **values})
 
-    def _decide(self, waiters: list[_Waiter], *, one_by_one: bool = False) -> _Attempt:
+    def _decide(self, waiters: list[Waiter], *, one_by_one: bool = False) -> Attempt:
         """Decide the commands in order at the head; a refused command does not affect the others.
 
         ``one_by_one``: encode the events of each command alone, so that a command whose events cannot be encoded does
@@ -342,7 +322,7 @@ class Chain:
         # All that follows from the entry is computed before it is written: then nothing can fail that is durable.
         state = replace(state, entry_hash=content_hash(data))
         commands = tuple(waiter.command for waiter in waiters)
-        return _Attempt(entry, Claim(keys.entry(self.number, entry.sequence), data), state, commands)
+        return Attempt(entry, Claim(self._keys.entry(self.number, entry.sequence), data), state, commands)
 
     def _entry(self, before: State, state: State, events: list[Event]) -> Entry:
         return Entry.model_construct(  # It is validated when it is encoded.
@@ -362,7 +342,7 @@ class Chain:
         if attempt is not None:
             self._offer(attempt)
 
-    def _offer(self, attempt: _Attempt) -> bool:
+    def _offer(self, attempt: Attempt) -> bool:
         """Claim the slot of the entry; True if this entry has it, False if another process's entry was folded."""
         self._undecided = attempt
         unknown_before, now = attempt.claim.unknown_outcomes, self._runtime.clock()
@@ -380,7 +360,7 @@ class Chain:
         if found != attempt.claim.data:
             state = self.state
             if state.sequence < attempt.entry.sequence:
-                self._publish(fold(self.number, state, found))
+                self._publish(fold(self._keys, self.number, state, found))
             return False
         self._publish(attempt.state)
         self._looked_at = now

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
 from txnstore.chain import checkpoint
+from txnstore.chain.keys import Keys
 from txnstore.chain.metrics import ChainMetrics
 from txnstore.core.state import State
 from txnstore.storage.base import ObjectStore
@@ -20,6 +21,7 @@ class Saver:
 
     Args:
         objects: The object store.
+        keys: The keys of the store.
         number: The number of the chain.
         metrics: Counts the checkpoints.
         background: Returns the executor that writes them; None: the thread that calls :meth:`save_later`.
@@ -28,11 +30,13 @@ class Saver:
     def __init__(
         self,
         objects: ObjectStore,
+        keys: Keys,
         number: int,
         metrics: ChainMetrics,
         background: Callable[[], Executor] | None = None,
     ) -> None:
         self._objects = objects
+        self._keys = keys
         self._metrics = metrics
         self._number = number
         self._background = background
@@ -43,7 +47,7 @@ class Saver:
 
     def save(self, state: State) -> None:
         """Write a checkpoint now."""
-        checkpoint.write(self._objects, self._number, state)
+        checkpoint.write(self._objects, self._keys, self._number, state)
         self._metrics.checkpoints += 1
 
     def save_later(self, state: State) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, content_hash, decode
+from txnstore.chain.keys import Keys
 from txnstore.core.evolve import evolve
 from txnstore.core.state import State, begin_entry, replace
 from txnstore.errors import CorruptionError, ObjectNotFoundError
@@ -27,19 +27,21 @@ class Tail:
 
     Args:
         objects: The object store.
+        keys: The keys of the store.
         number: The number of the chain.
         pool: Runs concurrent requests.
     """
 
-    def __init__(self, objects: ObjectStore, number: int, pool: Executor) -> None:
+    def __init__(self, objects: ObjectStore, keys: Keys, number: int, pool: Executor) -> None:
         self._objects = objects
+        self._keys = keys
         self._number = number
         self._pool = pool
 
     def get(self, sequence: int) -> bytes | None:
         """The bytes of an entry; None if it does not exist."""
         try:
-            return self._objects.get(keys.entry(self._number, sequence))
+            return self._objects.get(self._keys.entry(self._number, sequence))
         except ObjectNotFoundError:
             return None
 
@@ -87,7 +89,7 @@ class Tail:
                     data = self._missing(state.sequence + 1, window[place:], sure=sure)
                     if data is None:
                         return state
-                state = fold(self._number, state, data)
+                state = fold(self._keys, self._number, state, data)
                 known(state)
             window, size = None, size * 2
 
@@ -101,16 +103,16 @@ class Tail:
         # Most likely both were written while these requests were on their way; then it exists by now.
         data = self.get(sequence)
         if data is None:
-            raise missing_entry(self._number, sequence, "later entries exist")
+            raise missing_entry(self._keys, self._number, sequence, "later entries exist")
         return data
 
 
-def missing_entry(number: int, sequence: int, evidence: str) -> CorruptionError:
+def missing_entry(keys: Keys, number: int, sequence: int, evidence: str) -> CorruptionError:
     """The error for an entry that is missing, although ``evidence`` shows that it was written."""
     return CorruptionError(f"{keys.entry(number, sequence)} is missing, but {evidence}")
 
 
-def fold(number: int, state: State, data: bytes) -> State:
+def fold(keys: Keys, number: int, state: State, data: bytes) -> State:
     """The state after the entry that follows ``state`` in chain ``number``.
 
     Raises:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from txnstore.chain.codec import Entry
 from txnstore.chain.entries import newest, read_entry
+from txnstore.chain.keys import Keys
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.segment.schema import TIMESTAMP
 from txnstore.sql.inspection import Row, from_rows
@@ -69,6 +70,7 @@ class History:
 
     Args:
         objects: The object store.
+        keys: The keys of the store.
         pool: Returns the executor of the requests.
         heads: The sequence number of the newest entry to read, by chain.
         entries: The maximum number of entries.
@@ -77,11 +79,13 @@ class History:
     def __init__(
         self,
         objects: ObjectStore,
+        keys: Keys,
         pool: Callable[[], Executor],
         heads: Sequence[int],
         entries: int = ENTRIES,
     ) -> None:
         self._objects = objects
+        self._keys = keys
         self._pool = pool
         self._wanted = [(chain, number) for chain, numbers in enumerate(newest(heads, entries)) for number in numbers]
         self._lock = ForkLock()
@@ -101,7 +105,7 @@ class History:
 
     def _entry(self, place: tuple[int, int]) -> _Found | None:
         """Read an entry; None if it does not exist any more."""
-        found = read_entry(self._objects, *place)
+        found = read_entry(self._objects, self._keys, *place)
         return _Found(place[0], *found) if found is not None else None
 
     def _entry_rows(self) -> Iterator[Row]:

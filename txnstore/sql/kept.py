@@ -264,7 +264,7 @@ class _Database:
         if self._inspected is not view:
             self._states += 1
             self._inspected = view
-            files = inspection_files(connection.objects, _pool(connection), view)
+            files = inspection_files(connection.objects, connection.keys, _pool(connection), view)
             self.files.add({f"state/{self._states}/{name}.parquet": file for name, file in files.items()})
         cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_shown(self._states, view, isolation)}")
 

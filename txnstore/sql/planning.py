@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from txnstore.chain.keys import Keys
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation, TopicPartition
@@ -71,15 +72,18 @@ def inspection_schemas() -> dict[str, pa.Schema]:
     return inspection.SCHEMAS | history.SCHEMAS
 
 
-def inspection_files(objects: ObjectStore, pool: Callable[[], Executor], view: View) -> dict[str, VirtualFile]:
+def inspection_files(
+    objects: ObjectStore, keys: Keys, pool: Callable[[], Executor], view: View
+) -> dict[str, VirtualFile]:
     """Return the tables of the schema ``txn`` for a view, by name; each is computed when it is first read.
 
     Args:
         objects: The object store.
+        keys: The keys of the store.
         pool: Returns the executor of requests for entries.
         view: The view to show.
     """
-    past = History(objects, pool, [chain.sequence for chain in view.states])
+    past = History(objects, keys, pool, [chain.sequence for chain in view.states])
     files: dict[str, VirtualFile] = {name: _state_table(name, view) for name in inspection.SCHEMAS}
     return files | {name: _past_table(name, past) for name in history.SCHEMAS}
 

@@ -14,7 +14,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from txnstore.chain import keys
+from tests.helpers import keys
+from tests.helpers.keys import FixedRuntime
 from txnstore.errors import CorruptionError, StoreNotFoundError, TxnStoreError
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
@@ -78,7 +79,7 @@ class Original:
 
 
 def _runtime() -> Runtime:
-    return Runtime(clock=lambda: 1_700_000_000_000, sleep=lambda _: None, rng=random.Random(0))
+    return FixedRuntime(clock=lambda: 1_700_000_000_000, sleep=lambda _: None, rng=random.Random(0))
 
 
 @cache

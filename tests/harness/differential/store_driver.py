@@ -21,9 +21,10 @@ from tests.harness.differential.store_support import (
 from tests.harness.differential.store_view import StoreView
 from tests.harness.differential.trace import Op
 from tests.harness.executors import InlineExecutor, never
+from tests.helpers import keys
 from tests.helpers.connections import stored_topic
+from tests.helpers.keys import FixedRuntime
 from txnstore.catalog.writing import topic_writer
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, encode
 from txnstore.consumer import Consumer
 from txnstore.core.groups.commands import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
@@ -72,7 +73,9 @@ class StoreDriver(StoreConsumers):
         """No threads and no pauses: nothing is in progress after an operation (DIF-08)."""
         self._opened += 1
         rng = random.Random(f"differential/{self._opened}")
-        return Runtime(self.clock, lambda _: None, rng, executor=InlineExecutor, background=InlineExecutor, spawn=never)
+        return FixedRuntime(
+            self.clock, lambda _: None, rng, executor=InlineExecutor, background=InlineExecutor, spawn=never
+        )
 
     def apply(self, op: Op) -> dict[str, Any]:
         """The answer to an operation: ``{"answer": ...}`` or ``{"error": Kafka's name}``."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.store_support import as_text
-from txnstore.chain import keys
+from tests.helpers import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.events import MarkerWritten

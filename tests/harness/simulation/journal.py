@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tests.harness.history import Decision
 from tests.harness.simulation.storage import Bucket
 from tests.harness.simulation.world import PASSING
-from txnstore.chain import keys
+from tests.helpers import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.log.events import BatchAppended, MarkerWritten

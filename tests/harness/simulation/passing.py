@@ -12,8 +12,8 @@ from tests.harness.simulation.producers import PlainProducer, TransactionalProdu
 from tests.harness.simulation.storage import Mishap
 from tests.harness.simulation.transacting import REFUSALS
 from tests.harness.simulation.world import PASSING, SOURCE, Away, Process, World
+from tests.helpers import keys
 from tests.helpers.connections import connection_of
-from txnstore.chain import keys
 from txnstore.core.routing import CATALOG
 from txnstore.errors import (
     OutOfOrderSequenceError,

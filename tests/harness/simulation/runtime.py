@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.harness.executors import never
 from tests.harness.simulation.scheduler import Scheduler, Task
+from tests.helpers.keys import FixedRuntime
 from txnstore.runtime import Runtime
 
 #: The virtual clock begins here, in milliseconds since the epoch.
@@ -137,7 +138,7 @@ def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[
         made.append(TaskExecutor(scheduler, rng, (5,)) if made else InlineExecutor(rng))
         return made[-1]
 
-    return Runtime(
+    return FixedRuntime(
         clock=clock,
         sleep=lambda seconds: scheduler.sleep(max(1, round(seconds * 1000))),
         rng=rng,

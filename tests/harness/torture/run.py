@@ -24,7 +24,6 @@ from tests.harness.history import (
 )
 from tests.harness.torture.nemesis import Nemesis
 from tests.harness.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Task, observe, polled
-from txnstore.chain import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
 from txnstore.core.transactions.model import TxnState
@@ -148,7 +147,7 @@ def decisions(store: txnstore.Store) -> Iterator[Decision]:
     """The decisions of the chains about the transactions, entry by entry."""
     for chain in store._connection.chains:
         for sequence in range(1, chain.state.sequence + 1):
-            key = keys.entry(chain.number, sequence)
+            key = store._connection.keys.entry(chain.number, sequence)
             for place, event in enumerate(decode(Entry, key, store._connection.objects.get(key)).events):
                 position = sequence * 100_000 + place
                 if isinstance(event, ProducerInitialized) and event.transactional_id is not None:

@@ -1,0 +1,58 @@
+"""The keys of stores in tests: those of a :class:`FixedRuntime` have one id."""
+
+from __future__ import annotations
+
+from txnstore.chain.keys import (
+    CHAINS,
+    HINTS,
+    STORE,
+    TOPICS,
+    Keys,
+    chain_number,
+    checkpoint_of,
+    checkpoint_sequence,
+    entry_sequence,
+    is_segment,
+    latest,
+    segment,
+    store_of,
+)
+from txnstore.runtime import Runtime
+
+#: The id of the stores that tests create.
+STORE_ID = "0000aaaa-0000-7000-8000-00000000cafe"
+KEYS = Keys(STORE_ID)
+
+entries, entry = KEYS.entries, KEYS.entry
+checkpoints, checkpoint_head, checkpoint_batches = KEYS.checkpoints, KEYS.checkpoint_head, KEYS.checkpoint_batches
+
+__all__ = [
+    "CHAINS",
+    "HINTS",
+    "KEYS",
+    "STORE",
+    "STORE_ID",
+    "TOPICS",
+    "FixedRuntime",
+    "chain_number",
+    "checkpoint_batches",
+    "checkpoint_head",
+    "checkpoint_of",
+    "checkpoint_sequence",
+    "checkpoints",
+    "entries",
+    "entry",
+    "entry_sequence",
+    "is_segment",
+    "latest",
+    "segment",
+    "store_of",
+]
+
+
+class FixedRuntime(Runtime):
+    """A runtime that gives each new store the same id, so that a test knows the keys of its chains."""
+
+    def new_store_id(self) -> str:
+        self.new_id()  # The same random numbers follow.
+        return STORE_ID

@@ -1,0 +1,101 @@
+"""Whether the store that a process has open still exists: a store can be deleted, and created again at its URL.
+
+The chains of the new store have other keys, so nothing of one store gets into the other. But the process that has the
+old store open finds the next names of its chains free, as at a head that nobody has moved. So it reads ``store.json``
+again every few seconds, before it commits or looks at a head. See docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from txnstore.chain import keys
+from txnstore.chain.codec import StoreDocument, decode
+from txnstore.errors import ObjectNotFoundError, StoreNotFoundError
+from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectStore
+
+#: After so many milliseconds, the next commit or look at a head reads ``store.json`` again.
+CONFIRM_MS = 5_000
+
+
+#: How every ``store.json`` of ours begins, in any version.
+_OURS = b'{"version":'
+
+
+def _nothing() -> None:
+    """What there is to wait for if nothing was begun."""
+
+
+def document_of(data: bytes | None, url: str) -> StoreDocument:
+    """The document in ``store.json``; ``data`` is None if it does not exist.
+
+    Raises:
+        StoreNotFoundError: There is no ``store.json``, or it is not a store's.
+        CorruptionError: It is damaged.
+        UnsupportedFormatError: A newer txnstore wrote it.
+    """
+    if data is None:
+        msg = f"there is no txnstore at {url}: it has no {keys.STORE}"
+        raise StoreNotFoundError(msg)
+    if not data.startswith(_OURS[: len(data)]):
+        what = f"its {keys.STORE} belongs to something else; a store needs a URL of its own"
+        msg = f"there is no txnstore at {url}: {what}"
+        raise StoreNotFoundError(msg)
+    return decode(StoreDocument, keys.STORE, data)
+
+
+class Identity:
+    """The identity of an open store. Thread-safe.
+
+    Args:
+        objects: The object store.
+        keys: The keys of the store, with its id.
+        runtime: The monotonic clock.
+        pool: Runs the request next to others.
+    """
+
+    def __init__(self, objects: ObjectStore, keys: keys.Keys, runtime: Runtime, pool: Executor) -> None:
+        self._objects = objects
+        self._keys = keys
+        self._runtime = runtime
+        self._pool = pool
+        self._confirmed_at = runtime.monotonic()
+
+    def _is_due(self) -> bool:
+        """Whether ``store.json`` was last read longer ago than :data:`CONFIRM_MS`."""
+        return abs(self._runtime.monotonic() - self._confirmed_at) > CONFIRM_MS
+
+    def begin(self) -> Callable[[], object]:
+        """Begin :meth:`confirm` next to other requests if it is due; the function returned waits, and raises."""
+        return self._pool.submit(self.confirm).result if self._is_due() else _nothing
+
+    def confirm(self) -> None:
+        """Read ``store.json`` and compare the id in it.
+
+        Raises:
+            StoreNotFoundError: The store was deleted; another one may be in its place.
+            CorruptionError: ``store.json`` is damaged.
+        """
+        now = self._runtime.monotonic()
+        try:
+            document = decode(StoreDocument, keys.STORE, self._objects.get(keys.STORE))
+        except ObjectNotFoundError as error:
+            msg = f"the store {self._keys.store_id} at {self._objects.url} was deleted while it was in use"
+            raise StoreNotFoundError(msg) from error
+        self.check(document.store_id)
+        self._confirmed_at = max(now, self._confirmed_at)
+
+    def check(self, store_id: str) -> None:
+        """Compare the id that ``store.json`` has now.
+
+        Raises:
+            StoreNotFoundError: It is another one: the store was deleted, and another one was created in its place.
+        """
+        if store_id != self._keys.store_id:
+            msg = (
+                f"the store {self._keys.store_id} at {self._objects.url} was deleted while it was in use, and the "
+                f"store {store_id} was created in its place; close this one and open the URL again"
+            )
+            raise StoreNotFoundError(msg)

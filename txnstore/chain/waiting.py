@@ -1,0 +1,42 @@
+"""The callers that wait for an entry of a chain, and the entry that carries their commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from txnstore.chain.codec import Entry
+from txnstore.core.commands import Command
+from txnstore.core.state import State
+from txnstore.errors import UnknownOutcomeError
+from txnstore.storage.base import Claim
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A caller that waits for the commit of its command, and the answer to it."""
+
+    command: Command
+    result: Any = None
+    error: BaseException | None = None
+    done: bool = False
+
+    def answer(self) -> Any:
+        """Return the result, or raise the error that refused the command."""
+        if not self.done:
+            # The thread that took the command from the queue was interrupted before it set an answer.
+            msg = "the thread that was committing this command was interrupted; repeat the call to find the outcome"
+            raise UnknownOutcomeError(msg)
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An entry that claims a slot, with the state after it."""
+
+    entry: Entry
+    claim: Claim
+    state: State
+    commands: tuple[Command, ...]
