@@ -12,6 +12,7 @@ import _thread
 import atexit
 import concurrent.futures.thread  # noqa: F401 - PyArrow imports it on first use, which fails while the interpreter exits.
 import importlib
+import logging
 import os
 import sys
 import threading
@@ -27,6 +28,8 @@ from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from txnstore.errors import ReentrantCallError
+
+_LOG = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -346,7 +349,10 @@ def _work(tasks: SimpleQueue[Task[Any] | None], idle: list[None]) -> None:
         if task is None:
             tasks.put(None)  # For the next thread.
             return
-        task.run()
+        try:
+            task.run()
+        except Exception:  # noqa: BLE001 - not of the call, which result() raises; and no signal reaches this thread
+            _LOG.exception("a callback of a task failed")
         del task
 
 

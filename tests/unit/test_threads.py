@@ -13,6 +13,7 @@ import weakref
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 
 import pytest
@@ -321,3 +322,16 @@ def test_signal_handler_that_uses_a_store_gets_an_error_and_does_not_hang() -> N
     assert found == [ReentrantCallError, None]
     objects.put("c", b"3")
     assert objects.snapshot().put == 2
+
+
+def test_callback_that_fails_ends_no_thread_of_the_pool() -> None:
+    """As for any future, the error of a callback is logged; the callbacks after it, and later tasks, run."""
+    called: list[int] = []
+    with Workers(1) as pool:
+        begun: SimpleQueue[None] = SimpleQueue()
+        task = pool.submit(begun.get)
+        task.add_done_callback(lambda _: called.append(1 // 0))
+        task.add_done_callback(lambda _: called.append(1))
+        begun.put(None)
+        assert pool.submit(lambda: 5).result(timeout=60) == 5
+    assert called == [1]
