@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,18 @@ def test_any_folder_name_is_read_in_place_and_emitted(tmp_path: Path, name: str)
         with duckdb.connect() as other:
             other.execute(emit_views(connection_of(store)))
             assert other.sql(COUNT).fetchall()[0][0] == 8
+
+
+def test_damaged_copy_of_a_file_with_its_times_is_found(store: Store) -> None:
+    """Such as one that ``cp -p`` has restored from a damaged backup, after the file was read."""
+    assert store.sql(COUNT).fetchall()[0][0] == 16
+    damaged = segments(store)[0]
+    data, times = bytearray(damaged.read_bytes()), damaged.stat()
+    data[10] ^= 1
+    damaged.write_bytes(data)
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(CorruptionError, match=damaged.name):
+        read_table(connection_of(store), COUNT)
 
 
 def test_interrupt_of_a_check_is_an_interrupt(store: Store) -> None:

@@ -14,8 +14,8 @@ from txnstore.storage.retry import RetryingStore
 #: The maximum number of files that are remembered as verified.
 _MAX_VERIFIED = 1_000_000
 
-#: The files whose bytes this process has verified, with their hash, inode, size and modification time at that moment.
-_verified: dict[str, tuple[str, int, int, int]] = {}
+#: The files whose bytes this process has verified, with their hash and their state at that moment.
+_verified: dict[str, tuple[str, int, int, int, int]] = {}
 
 
 def local_root(objects: ObjectStore) -> str | None:
@@ -56,5 +56,6 @@ def is_intact(path: str, sha256: str, size: int) -> bool:
     return True
 
 
-def _state(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns
+def _state(status: os.stat_result) -> tuple[int, int, int, int]:
+    """What changes with the bytes of a file; a program can set all of it but the last, the time of the change."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
