@@ -41,6 +41,7 @@ _CREDENTIALS = {
     "InvalidAccessKeyId": "the access key is unknown there",
     "SignatureDoesNotMatch": "the secret key is wrong",
     "InvalidToken": "the session token is not valid",
+    "InvalidTokenId": "the session token is not valid",  # MinIO
     "ExpiredToken": "the session token has expired",
     "TokenRefreshRequired": "the session token has expired",
     "InvalidSecurity": "the credentials are not valid",
