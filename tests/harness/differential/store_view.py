@@ -131,6 +131,7 @@ def _groups(view: View) -> dict[str, Any]:
         tps = sorted(pending | set(group.offsets))
         values = {tp: committed(view, name, tp, require_stable=False) for tp in tps}
         rows = {str(tp): [value.offset if value is not None else None, tp in pending] for tp, value in values.items()}
+        rows = {tp: row for tp, row in rows.items() if row != [None, False]}
         if rows:
             found[name] = rows
     return found
