@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from txnstore.core.catalog import model
+from txnstore.threads import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,7 @@ class Topic:
 
     @property
     def schema(self) -> pa.Schema | None:
+        load("txnstore.segment.schema_text")
         from txnstore.segment.schema_text import schema_from_text
 
         return None if self._stored.schema is None else schema_from_text(self._stored.schema)

@@ -17,6 +17,7 @@ from txnstore.coordinator.expiration import ExpiryReport, expire
 from txnstore.coordinator.recovery import RecoveryReport, recover
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import Transaction
+from txnstore.threads import load
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -124,6 +125,7 @@ class Operations:
 
     def groups(self) -> list[GroupDescription]:
         """All consumer groups by name: members, committed offsets, lag."""
+        load("txnstore.admin.groups")
         from txnstore.admin.groups import list_groups
 
         return list_groups(self._connection)
@@ -134,6 +136,7 @@ class Operations:
         Raises:
             GroupNotFoundError: There is no such group.
         """
+        load("txnstore.admin.groups")
         from txnstore.admin.groups import describe_group
 
         return describe_group(self._connection, name)
@@ -152,6 +155,7 @@ class Operations:
         Returns:
             The offsets that are committed then.
         """
+        load("txnstore.admin.groups")
         from txnstore.admin.groups import reset_offsets
 
         return reset_offsets(self._connection, group, to, topics, dry_run=dry_run)
@@ -163,6 +167,7 @@ class Operations:
             GroupNotFoundError: There is no such group.
             GroupNotEmptyError: The group has live members.
         """
+        load("txnstore.admin.groups")
         from txnstore.admin.groups import delete_group
 
         delete_group(self._connection, name)
@@ -183,6 +188,7 @@ class Operations:
 
         The arguments are those of :func:`txnstore.compactor.compact`.
         """
+        load("txnstore.compactor")
         from txnstore.compactor import compact
 
         return compact(
@@ -203,6 +209,7 @@ class Operations:
             dry_run: Change nothing.
             expire: Also do what :meth:`expire` does.
         """
+        load("txnstore.compactor")
         from txnstore.compactor import vacuum
 
         return vacuum(self._connection, older_than, dry_run=dry_run, expire=expire)
@@ -237,6 +244,7 @@ class Operations:
 
     def verify(self, *, deep: bool = False) -> VerifyReport:
         """Check every invariant; ``deep``: read and check all data, too. See :func:`txnstore.compactor.verify`."""
+        load("txnstore.compactor")
         from txnstore.compactor import verify
 
         return verify(self._connection, deep=deep)
@@ -254,6 +262,7 @@ class Operations:
             process: The counters and durations of this process, since it opened the store. No request.
             status: The state of the store, whichever processes use it. Two GETs for each chain.
         """
+        load("txnstore.monitoring.prometheus")
         from txnstore.monitoring.prometheus import prometheus
 
         return prometheus(self._connection, process=process, status=status)
@@ -272,6 +281,7 @@ class Operations:
         Raises:
             InvalidConfigError: ``opentelemetry-api`` is not installed.
         """
+        load("txnstore.monitoring.opentelemetry")
         from txnstore.monitoring.opentelemetry import instrument
 
         instrument(self._connection, meter_provider, status=status)

@@ -19,6 +19,7 @@ from txnstore.read.plan import IsolationLevel, find_partitions
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.snapshot import Snapshot
+from txnstore.threads import load
 from txnstore.validation import check_choice, check_integer
 
 if TYPE_CHECKING:
@@ -218,6 +219,8 @@ def _prune(slices: list[Slice], expression: Any, projection: Projection) -> list
 
     Arrow simplifies the filter with these ranges as guarantees; no file is opened.
     """
+    load("pyarrow.dataset")
+    load("pyarrow.fs")
     import pyarrow.dataset as ds
     from pyarrow import fs
 
@@ -247,6 +250,7 @@ def _prune(slices: list[Slice], expression: Any, projection: Projection) -> list
 def _engine(name: str) -> Any:
     import importlib
 
+    load(name)
     try:
         return importlib.import_module(name)
     except ImportError as error:

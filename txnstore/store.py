@@ -19,6 +19,7 @@ from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.redact import redact
 from txnstore.storage.registry import open_store
+from txnstore.threads import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,6 +136,7 @@ class Store(Operations):
         """
         if not status:
             return self._connection.metrics()
+        load("txnstore.admin.status")
         from txnstore.admin.status import store_metrics
 
         return store_metrics(self._connection, status=True)
@@ -242,6 +244,7 @@ class Store(Operations):
             delivery_timeout: Seconds for which an upload that fails is repeated (``delivery.timeout.ms``).
             keep_prepared: Take over a prepared transaction of an earlier instance instead of aborting it (KIP-939).
         """
+        load("txnstore.producer")
         from txnstore.producer import Producer
 
         return Producer(
@@ -277,6 +280,7 @@ class Store(Operations):
 
         The arguments are those of :class:`~txnstore.consumer.Consumer`; durations in seconds.
         """
+        load("txnstore.consumer")
         from txnstore.consumer import Consumer
 
         return Consumer(
@@ -309,6 +313,7 @@ class Store(Operations):
         snapshot: Snapshot | None = None,
     ) -> Scan:
         """All records of a topic, or a part of them, as Arrow. The arguments are those of :class:`txnstore.Scan`."""
+        load("txnstore.scan")
         from txnstore.scan import Scan
 
         return Scan(self._connection, topic, isolation, partitions, start, end, columns, filter, snapshot)
@@ -338,6 +343,7 @@ class Store(Operations):
         The arguments are those of :func:`txnstore.sql.query`: ``params`` are the values of its parameters, ``sandbox``
         lets it read nothing but the store, ``checksums`` compares those of files in a local folder.
         """
+        load("txnstore.sql")
         from txnstore.sql import query as run
 
         options: dict[str, Any] = {"params": params, "sandbox": sandbox, "checksums": checksums}
@@ -355,12 +361,14 @@ class Store(Operations):
 
         The arguments are those of :func:`txnstore.sql.connect`.
         """
+        load("txnstore.sql")
         from txnstore.sql import connect
 
         return connect(self._connection, isolation, snapshot, sandbox=sandbox, checksums=checksums)
 
     def refresh(self, connection: DuckDBPyConnection) -> Snapshot:
         """Move all views of a connection of :meth:`duckdb` to a new snapshot, which is returned."""
+        load("txnstore.sql")
         from txnstore.sql import refresh
 
         return refresh(self._connection, connection)

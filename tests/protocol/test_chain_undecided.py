@@ -180,7 +180,7 @@ def test_nested_call_during_a_commit_is_refused() -> None:
 
         def nested(key: str, data: bytes) -> bool:
             bucket.put_if_absent = real  # type: ignore[method-assign]
-            with pytest.raises(StoreError, match="called by a signal handler, or by a nested call") as raised:
+            with pytest.raises(StoreError, match="a signal handler used the store") as raised:
                 chain.submit(CreateTopic(topic("nested")))
             found.append(raised.value)
             assert chain.refresh().sequence == 0

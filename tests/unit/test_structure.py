@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -162,3 +163,50 @@ def test_no_python_file_is_long() -> None:
     lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
     assert len(lines) > 400
     assert {str(file.relative_to(ROOT)): count for file, count in lines.items() if count > MAX_LINES} == {}
+
+
+#: Imports that need no load: of modules that are imported by then, or in a thread that is never interrupted.
+UNLOADED = {
+    "txnstore/__init__.py": {"txnstore"},
+    "txnstore/chain/checkpoint.py": {"pyarrow"},  # pyarrow.parquet imports it
+    "txnstore/scan.py": {"importlib"},
+    "txnstore/sql/__init__.py": {"pyarrow", "txnstore.sql.interrupts"},
+    "txnstore/sql/access.py": {"duckdb"},
+    "txnstore/sql/interrupts.py": {"duckdb"},
+    "txnstore/sql/kept.py": {"duckdb"},
+    "txnstore/sql/session.py": {"duckdb"},
+    "txnstore/storage/s3.py": {"s3fs"},
+    "txnstore/storage/s3_session.py": {"aiobotocore.httpsession"},
+    "txnstore/validation.py": {"difflib"},
+}
+
+
+def _late_imports(path: Path) -> set[str]:
+    """The modules that functions of a file import."""
+    found = set()
+    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                    found.add(node.module)
+    return found
+
+
+def test_late_imports_run_in_another_thread() -> None:
+    """An interrupt in an import leaves Python's import lock acquired: functions call ``threads.load`` before it."""
+    bare = {}
+    for path in sorted(CODE.glob("**/*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.split("/")[1] in ("cli", "spark", "testing"):
+            continue
+        loaded = "".join(re.findall(r"load\(.*\)|for name in \(.*\):", path.read_text(encoding="utf-8")))
+        missing = {
+            module
+            for module in _late_imports(path) - UNLOADED.get(name, set())
+            if f'"{module}"' not in loaded and f'"{module}.' not in loaded
+        }
+        if missing:
+            bare[name] = missing
+    assert bare == {}

@@ -35,12 +35,12 @@ from txnstore.errors import (
     InvalidConfigError,
     ReadOnlyError,
     StorageError,
-    StoreError,
     TxnStoreError,
     UnknownOutcomeError,
 )
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import Claim, ObjectStore
+from txnstore.threads import ForkLock
 
 _LOG = logging.getLogger(__name__)
 
@@ -98,8 +98,7 @@ class Chain:
         # Re-entrant: a signal handler that reads must not block its own thread. A nested commit is refused instead.
         self._publishing = threading.RLock()
         self._reading = threading.RLock()
-        self._head = threading.Lock()
-        self._committing: int | None = None
+        self._head = ForkLock()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -195,22 +194,15 @@ class Chain:
         Raises:
             UnknownOutcomeError: The command may have been committed; the next call resolves this first.
             ReadOnlyError: The store was opened read-only.
+            ReentrantCallError: A signal handler called it while this thread commits to the chain.
             TxnStoreError: The command was refused and had no effect.
         """
         self._check_writable("committed")
-        if self._committing == threading.get_ident() and self._head.locked():
-            msg = (
-                f"chain {self.number} of {self._objects.url} was called by a signal handler, or by a nested call, "
-                "while this thread commits to it; call it after the commit has returned"
-            )
-            raise StoreError(msg)
+        turn = self._head.own  # Before the command is queued, which no nested call may commit.
         waiter = Waiter(command)
         self._waiting.append(waiter)
-        me = threading.get_ident()
-        with self._head:
-            self._committing = me  # The first step with the lock: no signal handler runs in between.
+        with turn:
             checkpoint_due = None if waiter.done else self._commit_round()
-            self._committing = None
         if checkpoint_due is not None:
             self._saver.save_later(checkpoint_due)
         return waiter.answer()
@@ -226,11 +218,9 @@ class Chain:
             for waiter in waiters:
                 if not waiter.done:
                     waiter.error, waiter.done = self._error_of(waiter, error), True
-            if not isinstance(error, TxnStoreError):
-                raise  # An interrupt, which may be any exception that a signal handler raises.
+            if not isinstance(error, Exception):
+                raise
             return None
-        finally:
-            self._committing = None
 
     def _error_of(self, waiter: Waiter, error: BaseException) -> Exception:
         """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.

@@ -13,6 +13,7 @@ from txnstore.errors import InvalidConfigError
 from txnstore.metrics import BOUNDS_MS, StoreMetrics
 from txnstore.monitoring.catalogue import DURATIONS, PROCESS, STATUS, Durations, Metric
 from txnstore.storage.redact import redact
+from txnstore.threads import load
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
@@ -23,6 +24,7 @@ _FRESH_MS = 1_000
 
 def instrument(connection: Connection, meter_provider: MeterProvider | None = None, *, status: bool = True) -> None:
     """Report the metrics of a store; the arguments are those of :meth:`txnstore.Store.instrument`."""
+    load("opentelemetry.metrics")
     try:
         from opentelemetry.metrics import get_meter_provider
     except ImportError as error:

@@ -280,6 +280,7 @@ class Producer:
             TxnStoreError: Abort the transaction, or close the producer if the error is fatal.
         """
         self._sender.end(Outcome.COMMIT)
+        self._manager.heard()
 
     def abort_transaction(self) -> None:
         """Abort the transaction: ``read_committed`` readers never see its records; unsent ones are dropped (API-06).
@@ -292,6 +293,7 @@ class Producer:
         extra = self._fields()
         self._sender.end(Outcome.ABORT)
         _LOG.info("transaction aborted", extra=extra)
+        self._manager.heard()
 
     def prepare_transaction(self) -> PreparedTxn:
         """Register all records and offsets, then leave the decision to an external coordinator (KIP-939, TPC-03).

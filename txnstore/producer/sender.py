@@ -199,7 +199,7 @@ class Sender:
     # Transactions -----------------------------------------------------------------------------------------------------
 
     def end(self, outcome: Outcome) -> None:
-        """Commit or abort the transaction."""
+        """Commit or abort the transaction. Until the manager has heard the end, the call can be repeated."""
         self._manager.check_process()  # Before the lock: a forked child may have inherited it locked.
         try:
             with self._turn.own:
@@ -209,7 +209,6 @@ class Sender:
                     self.outcomes.heard()
         finally:
             self.outcomes.tell()
-        self._manager.heard()
 
     def _end(self, outcome: Outcome) -> None:
         manager = self._manager

@@ -45,7 +45,8 @@ __all__ = ["connect", "emit_views", "query", "read_table", "refresh"]
 @contextmanager
 def interrupts_raised() -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` after Ctrl-C in the block, whatever DuckDB raises for it."""
-    load("duckdb")
+    for name in ("duckdb", "txnstore.sql.kept", "txnstore.sql.session"):
+        load(name)
     import duckdb
 
     try:
@@ -250,6 +251,7 @@ def emit_views(connection: Connection, isolation: str = "read_committed", snapsh
     Raises:
         InvalidConfigError: An argument is invalid, or no other process can read the store.
     """
+    load("txnstore.sql.emit")
     from txnstore.sql.emit import emit
 
     level = check_choice("isolation", isolation, Isolation)
@@ -278,6 +280,7 @@ def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:
     """The blocked partitions of the topics that a query names; None: of all topics."""
     if query is None:
         return blocked_partitions(view)
+    load("txnstore.sql.views")
     from txnstore.sql.views import view_names
 
     names, views = names_in(query), view_names(view)

@@ -16,6 +16,7 @@ from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.storage.redact import redact
 from txnstore.storage.retry import RetryingStore
+from txnstore.threads import load
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 #: A URL with a missing slash, which would be the name of a folder; ``c:/`` is none.
@@ -65,6 +66,7 @@ def _backend(url: str, options: dict[str, Any]) -> ObjectStore:
         _refuse_options(url, options)
         return MemoryStore.named(rest.strip("/"))
     if scheme in ("s3", "s3a"):
+        load("txnstore.storage.s3")
         from txnstore.storage.s3 import S3Store
 
         return S3Store(*_bucket_and_prefix(url, rest), storage_options=options)
