@@ -335,7 +335,7 @@ class Connection:
         return f"<Connection to {redact(self.url)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.objects, self.read_only)
+        return _unpickle, (self.objects, self.read_only, self._checked)
 
 
 def _inner_retries(objects: object) -> int:
@@ -347,8 +347,8 @@ def _inner_retries(objects: object) -> int:
     return found
 
 
-def _unpickle(objects: ObjectStore, read_only: bool) -> Connection:
-    return Connection(objects, read_only=read_only)
+def _unpickle(objects: ObjectStore, read_only: bool, checked: bool) -> Connection:
+    return Connection(objects, read_only=read_only, checked=checked)
 
 
 def create_connection(

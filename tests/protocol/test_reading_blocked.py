@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from txnstore.core.invariants.check import check_view
 from txnstore.errors import InvalidProducerEpochError
 from txnstore.producer import Producer
 from txnstore.snapshot import Snapshot
+from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
@@ -333,3 +336,10 @@ def test_waiting_reader_seldom_repeats_a_write_that_is_refused(store: Store, clo
     allowed.append(True)
     clock.advance(30_000)
     assert len(consumer.poll(timeout=0.0)) == len(WAITING)
+
+
+def test_pickled_reader_checks_the_storage_before_its_first_write_too(tmp_path: Path) -> None:
+    objects = LocalStore(tmp_path / "store")
+    create_on(objects).close()
+    with open_to_read(objects) as reader, pickle.loads(pickle.dumps(reader)) as copy:  # noqa: S301 - our own
+        assert (reader._checked, copy._checked) == (False, False)
