@@ -6,7 +6,10 @@ from tests.mutants.mutant import Mutant
 from txnstore.chain.log import Chain
 from txnstore.chain.saver import Saver
 from txnstore.chain.tail import Tail
+from txnstore.consumer import Consumer
+from txnstore.producer.sender import Sender
 from txnstore.storage.base import Claim
+from txnstore.storage.local import LocalStore
 from txnstore.storage.local_root import RootFolder
 
 HEADS = (
@@ -65,5 +68,26 @@ HEADS = (
         "if os.path.samestat(os.fstat(known), Path(self.path).stat()):",
         "if Path(self.path).stat():",
         test="protocol/test_vanished_stores.py::test_commit_into_a_store_that_was_created_again_fails",
+    ),
+    Mutant(
+        "an exception of a signal handler refuses a command",
+        Sender._submit,
+        "except TxnStoreError as error:",
+        "except Exception as error:",
+        test="protocol/test_alarms.py::test_alarm_anywhere_in_a_commit_is_no_refusal",
+    ),
+    Mutant(
+        "an exception of a signal handler is an error of a link",
+        LocalStore.put_if_absent,
+        "if error.errno is None:",
+        "if False:",
+        test="protocol/test_alarms.py::test_alarm_after_a_file_was_linked_is_not_the_error_of_the_link",
+    ),
+    Mutant(
+        "a commit does not restore the positions of an interrupted poll",
+        Consumer._open,
+        "self._poller.restore()",
+        "pass",
+        test="protocol/test_consumer_interrupts.py::test_second_interrupt_while_positions_are_restored_skips_no_record",
     ),
 )
