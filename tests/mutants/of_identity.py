@@ -30,8 +30,8 @@ IDENTITY = (
     Mutant(
         "a reader does not look whether the store exists",
         Chains.view,
-        "            confirm()",
-        "            pass",
+        "        confirm()",
+        "        pass",
         test=f"{_TESTS}test_process_notices_that_its_store_was_replaced",
     ),
     Mutant(
