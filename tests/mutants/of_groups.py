@@ -110,8 +110,8 @@ GROUPS = (
     ),
     Mutant(
         "an interrupted poll keeps rows that it has taken from a queue",
-        Poller.all_or_nothing,
-        "if flow.position != position or not isinstance(error, TxnStoreError):",
+        Poller.restore,
+        "if flow.position != position or whole:",
         "if flow.position != position:",
         test="protocol/test_consumer_interrupts.py::test_poll_interrupted_anywhere_skips_no_record",
     ),
