@@ -7,7 +7,12 @@ import pytest
 from tests.harness.corruption import Case, cases, run_case
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", cases(72, 0), ids=lambda case: f"{case.seed}-{case.effect}-{case.kind}")
+SHORT = 12  # The rest takes minutes.
+CASES = [
+    pytest.param(case, marks=pytest.mark.slow) if number >= SHORT else case for number, case in enumerate(cases(72, 0))
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.seed}-{case.effect}-{case.kind}")
 def test_damage_is_an_error_that_names_the_object_or_changes_no_answer(case: Case) -> None:
     assert list(map(str, run_case(case))) == []
