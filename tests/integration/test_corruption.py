@@ -6,7 +6,6 @@ import pytest
 
 from tests.harness.corruption import Case, cases, run_case
 
-
 SHORT = 12  # The rest takes minutes.
 CASES = [
     pytest.param(case, marks=pytest.mark.slow) if number >= SHORT else case for number, case in enumerate(cases(72, 0))

@@ -56,7 +56,9 @@ def kind_of(key: str) -> str:
         return "segment"
     if keys.entry_sequence(key) is not None:
         return "entry"
-    return key.rpartition("/")[2].partition(".")[0]  # head, batches, latest
+    if key.startswith(keys.HINTS):
+        return "latest"
+    return key.rpartition("/")[2].partition(".")[0]  # head, batches
 
 
 KINDS = ("store", "latest", "head", "batches", "entry", "segment")
