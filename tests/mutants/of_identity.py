@@ -23,8 +23,8 @@ IDENTITY = (
     Mutant(
         "a commit that succeeds shows that the store exists",
         Chain._commit,
-        "            confirm()",
-        "            pass",
+        "        confirm()  # Nothing must be acknowledged",
+        "        pass  #",
         test=f"{_TESTS}test_process_that_never_pauses_notices_as_soon",
     ),
     Mutant(
