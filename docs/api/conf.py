@@ -43,6 +43,7 @@ nitpick_ignore_regex = [
     (r"py:(class|exc)", r"(builtins|collections|concurrent|datetime|os|pathlib|random|threading|types|typing)\..*"),
     (r"py:(class|exc)", r"bool|bytes|dict|float|frozenset|int|list|object|set|str|tuple|type|None|BaseException"),
     (r"py:(class|exc)", r"Exception|TimeoutError|ValueError|TypeError|NamedTuple|Enum|StrEnum|Path|PathLike|datetime"),
+    (r"py:class", r"MeterProvider"),  # OpenTelemetry, which is optional.
     # Annotations that autodoc shows as text are cut at their commas and brackets.
     (r"py:class", r"(dict|Map)\[.*"),
     (r"py:class", r"Any|Callable|Collection|Executor|Future|Generator|Generic|Iterable|Iterator|Literal|Mapping"),

@@ -71,7 +71,7 @@ class Member:
     def expired(self, now: int) -> bool:
         """Whether its lease has expired at the time ``now`` (ms), if the clock of its writer is right.
 
-        :class:`txnstore.chain.ages.Ages` decides whether others may remove it.
+        ``chain.ages.Ages`` decides whether others may remove it.
         """
         return self.seen_at + self.session_timeout_ms < now
 

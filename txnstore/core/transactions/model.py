@@ -111,7 +111,7 @@ class Transaction:
     def expired(self, now: int) -> bool:
         """Whether it is open past its timeout, if the clocks of its writer and of ``now`` (ms) are right.
 
-        For what is shown only. :class:`txnstore.chain.ages.Ages` decides whether it may be aborted (TMO-01).
+        For what is shown only. ``chain.ages.Ages`` decides whether it may be aborted (TMO-01).
         """
         started = self.timed_from
         return started is not None and started + self.timeout_ms < now
