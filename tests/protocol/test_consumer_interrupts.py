@@ -23,7 +23,7 @@ from txnstore.testing import ManualClock
 
 READING = places(
     Consumer.poll, Consumer._poll, Poller.poll, Poller.all_or_nothing, Poller._take, drain, ask_ahead, Taken.records,
-    Flow.plan, Flow.take, Flow._next_rows, Flow._end_slice, Flow._pass_gap, Positions.update, Positions.locate,
+    Flow.plan, Flow.take, Flow._next_rows, Flow._end_slice, Flow._pass_gap, Positions.update, Positions._locate,
 )  # fmt: skip
 SHARING = places(
     ConsumerGroup.follow, GroupMembership.follow, GroupMembership._join, GroupMembership._submit,

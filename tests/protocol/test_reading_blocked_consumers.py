@@ -100,8 +100,8 @@ def test_poll_makes_one_request_more_for_an_expired_transaction(one: Store, cloc
     clock.advance(LATER_MS)
     objects.reset()
     assert texts(consumer.poll()) == WAITING
-    # The head; two slots after it, which are checked for entries before a write; the abort; the segment.
-    assert kinds(reader) == ["get", "get", "get", "put_if_absent", "get"]
+    # The store's identity and the head after a pause; two slots, checked before a write; the abort; the segment.
+    assert kinds(reader) == ["get", "get", "get", "get", "put_if_absent", "get"]
 
 
 # Administration -------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.transactions.model import Transaction
 from txnstore.core.view import View
+from txnstore.snapshot import Snapshot
 from txnstore.storage.base import ObjectStore
 from txnstore.store import Store
 
@@ -59,8 +60,12 @@ class StoreView:
         found = {}
         for topic in view.sorted_topics():
             logs = dict(view.partitions_of(topic.name))
-            self._read_records(store, topic.name, "committed", {tp: log.last_stable_offset for tp, log in logs.items()})
-            self._read_records(store, topic.name, "uncommitted", {tp: log.high_watermark for tp, log in logs.items()})
+            self._read_records(
+                store, view, topic.name, "committed", {tp: log.last_stable_offset for tp, log in logs.items()}
+            )
+            self._read_records(
+                store, view, topic.name, "uncommitted", {tp: log.high_watermark for tp, log in logs.items()}
+            )
             for tp, log in logs.items():
                 found[str(tp)] = {
                     "log_start": log.log_start,
@@ -77,13 +82,15 @@ class StoreView:
                 }
         return dict(sorted(found.items()))
 
-    def _read_records(self, store: Store, topic: str, isolation: str, limits: dict[TopicPartition, int]) -> None:
-        """Continue where the last observation stopped, in one scan of the topic."""
+    def _read_records(
+        self, store: Store, view: View, topic: str, isolation: str, limits: dict[TopicPartition, int]
+    ) -> None:
+        """Continue where the last observation stopped, in one scan of the topic, which ends no transaction."""
         known = {tp: self._records.get((tp, isolation), (0, [])) for tp in limits}
         if all((tp, isolation) in self._records and known[tp][0] == limit for tp, limit in limits.items()):
             return
         start = {tp.partition: read for tp, (read, _) in known.items()}
-        table = store.scan(topic, Isolation(f"read_{isolation}"), start=start).to_table()
+        table = store.scan(topic, Isolation(f"read_{isolation}"), start=start, snapshot=Snapshot(view)).to_table()
         rows = {tp: list(found) for tp, (_, found) in known.items()}
         columns = (table[name].to_pylist() for name in ("_partition", "_offset", "key", "value"))
         for partition, offset, key, value in zip(*columns, strict=True):
