@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
+import weakref
 
 import pytest
 
@@ -157,3 +159,17 @@ def test_a_sender_that_nobody_refers_to_ends_the_thread() -> None:
     linger = Linger(flush, TINY)
     del flush
     assert linger.loop.wait(300)
+
+
+def test_a_stop_before_the_thread_begins_forgets_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its orders would keep the sender, and with it the store, until the interpreter ends."""
+    monkeypatch.setattr("txnstore.producer.linger.start", lambda *_: None)
+
+    sender = Flush()
+    linger = Linger(sender, 10.0)
+    linger.wake()
+    linger.stop()
+    left = weakref.ref(sender)
+    del sender
+    gc.collect()
+    assert left() is None

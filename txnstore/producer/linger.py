@@ -86,7 +86,9 @@ class Linger:
         """End the thread; the caller flushes the remaining records."""
         self._stopped = True
         self._orders.put((None, None))
-        if not self.loop.cancel() and not self.loop.runs_here:
+        if self.loop.cancel():
+            _drop(self._orders)  # The thread has not begun, and its orders refer to the sender.
+        elif not self.loop.runs_here:
             self.loop.wait()
 
     # In the thread ----------------------------------------------------------------------------------------------------
@@ -133,7 +135,12 @@ class Linger:
 def _run(orders: SimpleQueue[_Order], linger: Linger) -> None:
     while _serve(orders, linger):
         pass
-    with suppress(Empty):  # The call that ended the thread settles the batches, which wakes all that wait for them.
+    _drop(orders)
+
+
+def _drop(orders: SimpleQueue[_Order]) -> None:
+    """Forget all orders: the call that ended the thread settles the batches, which wakes all that wait for them."""
+    with suppress(Empty):
         while True:
             orders.get_nowait()
 
