@@ -256,6 +256,7 @@ ONE_CHAIN = (
         Claim.settle,
         "except UnknownOutcomeError as error:",
         "except UnknownOutcomeError as error:\n            raise StorageError('failed') from error",
+        test="protocol/test_chain_slots.py",
     ),
     Mutant(
         "an entry of unknown outcome is not settled before the next one",
@@ -294,6 +295,7 @@ ONE_CHAIN = (
         Transaction.expired,
         "started + self.timeout_ms < now",
         "False",
+        test="protocol/test_administration_hanging.py",
     ),
     Mutant(
         "a compaction merges batches above the LSO",
