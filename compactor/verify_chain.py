@@ -111,7 +111,7 @@ class ChainVerifier:
         hint = checkpoint.hinted(self._chain, read_if_there(self._objects, latest(self._chain)))
         found = {item.key for item in self._objects.list(self._keys.checkpoints(self._chain))}
         head = self._keys.checkpoint_head(self._chain, hint)
-        if head not in found and self._keys.checkpoint_batches(self._chain, hint) in found:
+        if hint > 0 and head not in found and self._keys.checkpoint_batches(self._chain, hint) in found:
             message = f"it is missing, although {latest(self._chain)} names it and its batches exist"
             self._report("checkpoint_intact", head, message)
         heads = {sequence for key in found if (sequence := checkpoint_sequence(key)) is not None}

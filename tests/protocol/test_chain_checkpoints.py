@@ -128,3 +128,11 @@ def test_metrics_of_a_store_count_failed_checkpoints() -> None:
     while chain.state.sequence < CHECKPOINT_EVERY:
         _commit(chain, f"t{chain.state.sequence}")
     assert (store.metrics().checkpoints, store.metrics().checkpoint_failures) == (0, 1)
+
+
+def test_checkpoint_of_an_empty_chain_writes_nothing(clock: ManualClock) -> None:
+    """There is nothing to save, and a writer that dies in between would leave half a checkpoint."""
+    objects = MemoryStore(clock=clock)
+    chain = _chain(objects, InlineExecutor())
+    assert chain.checkpoint() == 0
+    assert list(objects.list("")) == []

@@ -286,6 +286,13 @@ def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Stor
     assert store.verify().ok
 
 
+def test_batches_of_a_checkpoint_that_no_hint_names_are_no_damage(clock: ManualClock) -> None:
+    """OBJ-13: a writer that died left the batches of an empty chain's checkpoint, and there is no hint."""
+    store = new_store(clock)
+    connection_of(store).objects.put(keys.checkpoint_batches(0, 0), b"batches")
+    assert store.verify().ok
+
+
 def test_unreadable_schema_is_named(store: Store) -> None:
     """OBJ-13: an entry with valid checksums can hold a schema that no reader reads."""
     topic = Topic("odd", "id", 1, schema="bm90IGFuIGFycm93IHNjaGVtYQ==")

@@ -364,8 +364,9 @@ class Chain:
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> int:
-        """Write a checkpoint of the state at the head; returns its sequence number."""
+        """Write a checkpoint of the state at the head; returns its sequence number. An empty chain (0) needs none."""
         self._check_writable("written")
         state = self.refresh()
-        self._saver.save(state)
+        if state.sequence > 0:
+            self._saver.save(state)
         return state.sequence
