@@ -70,7 +70,7 @@ def group(world: World, name: str = "g") -> Group:
 
 
 def settle(*peers: Peer) -> list[list[int]]:
-    """All members beat until nobody has anything to give back; the numbers of the partitions of each."""
+    """All members beat until none has a partition to give back; the numbers of the partitions of each."""
     for _ in range(2):
         for peer in peers:
             peer.beat()

@@ -41,7 +41,7 @@ class Bench:
 
     @contextmanager
     def silent(self, *, applied: bool) -> Iterator[None]:
-        """Nobody can tell what becomes of an entry: it is written, or the write waits for ``faults.release()``."""
+        """The outcome of an entry is unknown: it is written, or the write waits for ``faults.release()``."""
         write = on(Fault.LOST_RESPONSE if applied else Fault.LATE, "put_if_absent", key_contains="entries", times=None)
         read = on(Fault.ERROR_BEFORE, "get", key_contains="entries", times=None)
         with self.plan(write, read):

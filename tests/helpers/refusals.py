@@ -40,7 +40,7 @@ def contents(bucket: MemoryStore, prefix: str = "") -> dict[str, bytes]:
 
 @contextmanager
 def refused(bucket: MemoryStore, error: type[TxnStoreError], *says: str, uploads: bool = False) -> Iterator[None]:
-    """The block raises exactly this class, says all of this, and changes nothing (but for ``uploads`` nobody names)."""
+    """The block raises exactly this class with all these words, and changes nothing (except unnamed ``uploads``)."""
     before = contents(bucket)
     with pytest.raises(error) as raised:
         yield

@@ -164,7 +164,7 @@ class Gate:
 
 
 class GatedStore:
-    """An object store around another one that holds the requests a test names, so that nobody has to sleep."""
+    """An object store around another one that holds the requests a test names, so that no test has to sleep."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner

@@ -165,7 +165,7 @@ def test_there_is_no_store(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_store_cannot_be_created_there(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thing to do, and it fits: the storage says what, and nobody adds what is true of servers."""
+    """One thing to do, and it fits: the storage says what, and no advice about servers is added."""
     file = tmp_path / "file"
     file.write_text("x")
     for url in (file, file / "store"):

@@ -180,7 +180,7 @@ def test_a_task_that_fails_first_leaves_nothing_twice(spark: SparkSession, store
 
 
 def test_a_job_that_fails_leaves_nothing_visible(spark: SparkSession, store: Store) -> None:
-    """Another task had uploaded its segments by then: they are objects that nobody names, and abort deletes nothing."""
+    """Segments that another task had uploaded by then are objects that no entry names, and abort deletes nothing."""
     append(records(spark, 10), store.url, "events")
     url, before = store.url, len(connection_of(store).objects.list("topics/"))
     sequence = connection_of(store).view().sequence
@@ -280,7 +280,7 @@ def test_a_store_that_is_not_there_is_named(spark: SparkSession, local_store_url
 
 
 def test_a_transaction_of_spark_and_one_of_a_producer_share_a_topic(spark: SparkSession, store: Store) -> None:
-    """An open transaction of somebody else holds the LSO, not the commit (LSO-01)."""
+    """An open transaction of another producer holds the LSO, not the commit (LSO-01)."""
     producer = store.producer("other")
     producer.begin_transaction()
     producer.send("events", b"100", partition=0)

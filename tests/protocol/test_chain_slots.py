@@ -28,7 +28,7 @@ SLOT_2 = "00002.json"
 
 
 class Bucket(MemoryStore):
-    """A bucket that once says that a name is taken which is not, as after a 409 of somebody who then failed."""
+    """A bucket that once says wrongly that a name is taken, as after a 409 for another writer, which then failed."""
 
     taken_for_once = False
 
@@ -163,7 +163,7 @@ def test_s08_transient_error_is_not_a_lost_race(world: World, fault: Fault) -> N
 
 
 def test_s09_exists_but_the_read_finds_nothing_yet(world: World) -> None:
-    """[a] -> [a, ours]: "exists" and then 404 is transient, as with a 409 of somebody who then fails."""
+    """[a] -> [a, ours]: "exists" and then 404 is transient, as with a 409 for another writer, which then fails."""
     world.inner.taken_for_once = True
     world.commit("ours")
     assert world.bucket == ["a", "ours"]

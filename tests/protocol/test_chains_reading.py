@@ -91,7 +91,7 @@ def test_open_is_consistent_with_commit_between_any_two_requests() -> None:
 
 
 class BusyScene:
-    """A store where somebody commits in all chains whenever a reader that was at every head gets one entry more."""
+    """A store where another writer commits in all chains whenever a reader that was at every head gets an entry."""
 
     LIMIT = 20
 

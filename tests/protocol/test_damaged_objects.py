@@ -124,7 +124,7 @@ READERS: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("damage", ["truncated", "altered", "emptied", "missing"])
 @pytest.mark.parametrize("reader", READERS)
 def test_a_damaged_segment(bucket: MemoryStore, store: Store, reader: str, damage: str) -> None:
-    """The object is named by whoever reads it; a compaction never merges it."""
+    """Every reader names the object; a compaction never merges it."""
     with store.producer("writer") as producer, producer.transaction() as txn:
         txn.send("t", b"second", partition=0)  # A compaction needs two.
     key = next(iter(connection_of(store).view().partitions[T0].batches)).segment.key

@@ -35,7 +35,7 @@ from txnstore.testing import Fault, on
 
 
 def test_an_upload_that_fails_for_a_while_is_tried_again() -> None:
-    """Until ``delivery_timeout`` (Kafka: 120 s): nobody loses a record because the storage was away for a moment."""
+    """Until ``delivery_timeout`` (Kafka: 120 s): no record is lost because the storage failed for a moment."""
     bench = Bench()
     with bench.store.producer(linger=None) as producer:
         future = producer.send("t", b"a", partition=0)
@@ -57,7 +57,7 @@ def test_an_upload_is_given_up_after_the_delivery_timeout() -> None:
 
 
 def failed_in_the_background(bench: Bench) -> tuple[Producer, RecordFuture]:
-    """The storage refuses the segment that the linger thread uploads; nobody reads the future."""
+    """The storage refuses the segment that the linger thread uploads; the test does not read the future."""
     producer = bench.store.producer(linger=0.001)
     done = threading.Event()
     with bench.away("topics/"):

@@ -201,7 +201,7 @@ def test_snapshot_tells_what_waits_behind_whom(store: Store, clock: ManualClock)
 
 
 def test_prepared_transaction_has_no_end_of_its_own(store: Store, clock: ManualClock) -> None:
-    """TPC-02: it is left alone, and the reader is told who decides it."""
+    """TPC-02: readers do not end it, and name who decides it."""
     begin(store, "prepared", "undecided").prepare_transaction()
     append(store, "waits")
     clock.advance(100 * LATER_MS)

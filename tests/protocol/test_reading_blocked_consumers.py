@@ -81,7 +81,7 @@ def test_uncommitted_reader_waits_for_nothing(store: Store, clock: ManualClock) 
 
 
 def test_ends_are_those_without_expired_transactions(one: Store, clock: ManualClock) -> None:
-    """Whoever reads up to ``end_offsets`` reads what waited."""
+    """A consumer that reads up to ``end_offsets`` reads the records that waited."""
     hold_back(one)
     consumer = another_process(one, clock).consumer(["t"])
     assert len(warned(consumer.end_offsets)) == 1

@@ -1,4 +1,4 @@
-"""The scheduler and its locks: one task at a time, in the order of a virtual clock, and nobody hangs for ever."""
+"""The scheduler and its locks: one task at a time, in the order of a virtual clock, and none waits without end."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ TP = TopicPartition("t", 1)
 
 
 class Flusher:
-    """A producer that does ``demand`` when somebody waits: at once, or when a wait with a time limit asks for it."""
+    """A producer that does ``demand`` when a caller waits: immediately, or when a wait with a limit asks."""
 
     def __init__(self, demand: Callable[[], Exception | None] | None = None) -> None:
         self._demand = demand

@@ -117,7 +117,7 @@ def test_a_stop_ends_the_thread_and_flushes_nothing() -> None:
 
 
 def test_a_flush_that_failed_is_tried_again_without_a_wake(caplog: pytest.LogCaptureFixture) -> None:
-    """The storage was away for a moment: nobody has to send another record for the first ones to arrive."""
+    """The storage was away for a moment: the first records arrive without another ``send``."""
     flush = Flush(failures=2)
     linger = Linger(flush, TINY, again=TINY)
     with caplog.at_level(logging.WARNING):

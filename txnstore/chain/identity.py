@@ -1,7 +1,7 @@
 """Whether the store that a process has open still exists: a store can be deleted, and created again at its URL.
 
 The chains of the new store have other keys, so nothing of one store gets into the other. But the process that has the
-old store open finds the next names of its chains free, as at a head that nobody has moved. So it reads ``store.json``
+old store open finds the next names of its chains free, as at a head without new entries. So it reads ``store.json``
 again every few seconds, before it commits or looks at a head. See docs/guarantees.md.
 """
 

@@ -205,12 +205,12 @@ class Uploader:
             retried = connection.measurements.count_retry
             deliver(connection.objects, runtime, encoded, self._delivery_timeout, lambda: upload.abandoned, retried)
             upload.new_batch = upload.new_batch or encoded.new_batch
-        except Exception as error:  # noqa: BLE001 - whoever waits for the upload gets it
+        except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
             upload.error = error
         self._accumulator.released(upload)
 
     def wait_for(self, upload: Upload) -> None:
-        """Wait until an upload has ended; do it here if nobody has begun it."""
+        """Wait until an upload has ended; do it here if no thread has begun it."""
         if upload.task is None and not upload.ended:
             with suppress(ValueError):
                 self._accumulator.unstarted.remove(upload)

@@ -53,7 +53,7 @@ class ContentCache:
                 task = self._loading.get(path)
                 if task is None or task.done():
                     task = self._loading[path] = Task(lambda: Content(load()))
-            # Whoever comes first runs it. If an interrupt ended the load of another thread, it is done again.
+            # The first caller runs it. If an interrupt ended the load of another thread, it is done again.
             mine = task.run()
             error = task.exception()
             if mine or error is None or isinstance(error, Exception):
