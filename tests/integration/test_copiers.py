@@ -1,9 +1,9 @@
 """Processes that copy from topic to topic are ended again and again; every record arrives once, in its order (TST-20).
 
 In the manner of Kafka's system test: copiers with random aborts, ended cleanly (SIGTERM) or not (SIGKILL), whose
-In the manner of Kafka's system test: copiers with random aborts, ended cleanly (SIGTERM) or not (SIGKILL), whose
 groups know them by name or by membership, while another consumer reads. ``TXNSTORE_COPIES=100000`` copies as many
 records as that test does.
+"""
 
 from __future__ import annotations
 
