@@ -9,6 +9,7 @@ import pytest
 
 from tests.harness.simulation import settings_of, simulate
 from tests.harness.simulation.ranges import Result, one
+from txnstore.consumer import leases
 
 FEW, MANY, AT_ONCE = 24, 1000, 100
 
@@ -50,6 +51,13 @@ def test_a_seed_is_the_same_run_in_another_process(seed: int) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         elsewhere = pool.submit(_digest, seed).result()
     assert _digest(seed) == elsewhere
+
+
+def test_no_process_of_a_run_acts_after_it() -> None:
+    """The exit of the interpreter leaves the groups of all consumers, which here exist only in a run."""
+    before = set(leases._OPEN)
+    simulate(settings_of(307))
+    assert set(leases._OPEN) == before
 
 
 def _digest(seed: int) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
+from tests.harness.simulation.endings import no_leases_left
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
@@ -64,7 +65,7 @@ class Run:
 def simulate(settings: Settings) -> Run:
     """Run it. The same settings give the same run, in every process."""
     world = World(settings)
-    with simulated_locks(world.scheduler):
+    with simulated_locks(world.scheduler), no_leases_left():
         for name in settings.actors:
             kind = _KINDS[name.partition(":")[0]]
             actor = kind(world, name)
@@ -77,6 +78,7 @@ def simulate(settings: Settings) -> Run:
             world.anomalies.append(f"broken: {type(error).__name__}: {error} ({where.name}, line {where.lineno})")
         else:
             world.anomalies += _look(world)
+        world.end()
     return Run(settings, tuple(world.trace), tuple(world.history.operations), tuple(world.anomalies))
 
 

@@ -65,6 +65,7 @@ class World:
         self._values = 0
         self._lives = self.rng("lives")
         self._incarnations: dict[str, int] = {}
+        self._storages: list[SimulatedStorage] = []
         with self.honest(create=True) as store:
             passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
             for topic in (SOURCE, SIDE, TARGET, *passing):
@@ -110,6 +111,7 @@ class World:
         name = self._incarnation(actor)
         rng = self.rng(name)
         storage = SimulatedStorage(self.bucket, self.scheduler, name, rng, partial(self._mishap, rng), self.trace)
+        self._storages.append(storage)
         settings = self.settings
         clock = WrongClock(self.scheduler, rng, skew_ms=settings.skew_ms, jumps=settings.jumps, far=settings.far)
         runtime = simulated_runtime(self.scheduler, rng, clock)
@@ -122,6 +124,11 @@ class World:
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
         return Process(self._incarnation(actor), process.store, process.storage)
+
+    def end(self) -> None:
+        """Kill all processes: a request that any of them makes after the run raises."""
+        for storage in self._storages:
+            storage.crash()
 
     def _incarnation(self, name: str) -> str:
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
