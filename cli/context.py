@@ -16,6 +16,7 @@ from txnstore.cli.values import parse_json
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
+    from txnstore.operations import Operations
     from txnstore.storage.counting import CountingStore
     from txnstore.store import Store
 
@@ -72,6 +73,14 @@ class App:
         with self.progress("opening the store"):
             connection.load()
         return connection
+
+    @contextmanager
+    def operations(self) -> Iterator[Operations]:
+        """The operations of the store, to look at it: read-only, and without an import of Arrow."""
+        from txnstore.operations import Operations
+
+        with self.connect() as connection:
+            yield Operations(connection)
 
     def reader(self) -> Store:
         """Open the store to read: it is written to only to end an expired transaction that holds records back."""

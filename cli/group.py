@@ -31,7 +31,7 @@ def group() -> None:
 @pass_app
 def list_groups(app: App) -> None:
     """List all groups with the number of their members and their lag."""
-    with app.open(read_only=True) as store:
+    with app.operations() as store:
         found = store.groups()
     rows = [
         {**_summary(item), "members": len(item.members), "partitions": len(item.positions), "lag": item.lag}
@@ -47,9 +47,7 @@ def list_groups(app: App) -> None:
 @pass_app
 def show(app: App, name: str) -> None:
     """Show the members and the committed offsets of the group NAME."""
-    from txnstore.consumer.membership import describe_holder
-
-    with app.open(read_only=True) as store:
+    with app.operations() as store:
         found = store.group(name)
     members, offsets = _members(found), _offsets(found)
     app.out.blocked(position.blocked for position in found.positions if position.blocked is not None)
@@ -60,6 +58,8 @@ def show(app: App, name: str) -> None:
     app.out.rows(members, ["member_id", "instance_id", "assigned", "waits_for", "expires_at"])
     for member in found.members:
         for holder in member.holders:
+            from txnstore.consumer.membership import describe_holder
+
             app.out.note(f"Member {member.member_id} waits for {describe_holder(holder)}")
     app.out.rows(offsets, _OFFSET_COLUMNS)
 

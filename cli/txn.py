@@ -48,7 +48,7 @@ def list_transactions(
 ) -> None:
     """List the transactional ids with the state of their last transaction."""
     filtered = any(value is not None for value in (state, older_than, producer_id, pattern))
-    with app.open(read_only=True) as store:
+    with app.operations() as store:
         found = store.transactions(state=state, older_than=older_than, producer_id=producer_id, pattern=pattern)
     app.out.rows(
         map(_described, found),
@@ -63,7 +63,7 @@ def list_transactions(
 @pass_app
 def show(app: App, transactional_id: str) -> None:
     """Show the transaction of TRANSACTIONAL_ID and its open data in each partition."""
-    with app.open(read_only=True) as store:
+    with app.operations() as store:
         found = store.transaction(transactional_id)
     opened = [_without_tp(asdict(item), item.tp) for item in found.open]
     shown = {
@@ -96,7 +96,7 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
     """
     from txnstore.runtime import wall_clock_ms
 
-    with app.open(read_only=True) as store:
+    with app.operations() as store:
         start = None if since is None else wall_clock_ms() - check_milliseconds("--since", since)
         with app.progress("reading entries"):
             found = store.transaction_history(transactional_id, limit, start)
@@ -171,7 +171,7 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
     A transaction is hanging if its coordinator does not know it, if it is long past its timeout, or if it is past its
     timeout and readers wait for it. `recover` aborts those past their timeout; `txn abort` ends the others.
     """
-    with app.open(read_only=True) as store:
+    with app.operations() as store:
         found = store.find_hanging(topic, late)
     rows = [{**_without_tp(asdict(item), item.tp), "last_timestamp": instant(item.last_timestamp)} for item in found]
     app.out.rows(rows, _HANGING_COLUMNS, empty="No hanging transactions")
@@ -184,7 +184,7 @@ def find_hanging(app: App, topic: str | None, late: float) -> None:
 @pass_app
 def producers(app: App, topic: str, partition: int) -> None:
     """Show the active producers of PARTITION of TOPIC, with the first offset of their open transaction."""
-    with app.open(read_only=True) as store:
+    with app.operations() as store:
         found = store.producers(topic, partition)
     rows = [{**asdict(item), "last_timestamp": instant(item.last_timestamp)} for item in found]
     app.out.rows(rows, _PRODUCER_COLUMNS, empty="No producers in this partition")

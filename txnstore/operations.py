@@ -28,9 +28,14 @@ if TYPE_CHECKING:
 
 
 class Operations:
-    """The part of :class:`txnstore.Store` that operators use. Each change is a command, decided at the head."""
+    """The part of :class:`txnstore.Store` that operators use. Each change is a command, decided at the head.
 
-    _connection: Connection
+    It needs no Arrow, which takes longer to import than these calls take on a small store; so the command line uses it
+    on its own.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     # Transactions -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from txnstore.catalog import topics as catalog
 from txnstore.catalog.description import Topic
-from txnstore.connection import Connection, create_connection, open_connection
+from txnstore.connection import create_connection, open_connection
 from txnstore.metrics import StoreMetrics
 from txnstore.operations import Operations
 from txnstore.read.plan import IsolationLevel, PartitionOffsets, partition_offsets
@@ -100,9 +100,6 @@ class Store(Operations):
     Made by :func:`txnstore.create` and :func:`txnstore.open`. :meth:`close` releases its threads and connections and
     nothing else: a store that is used again connects again, and its producers and consumers continue.
     """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     @property
     def url(self) -> str:

@@ -42,9 +42,21 @@ def test_help_and_usage_errors_import_no_engine(arguments: list[str]) -> None:
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("arguments", [["topic", "list"], ["info"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "list"],
+        ["info"],
+        ["txn", "list"],
+        ["txn", "show", "job"],
+        ["group", "list"],
+        ["group", "show", "readers"],
+    ],
+)
 def test_metadata_of_a_small_store_is_shown_without_an_engine(url: str, arguments: list[str]) -> None:
     """Arrow is needed for checkpoints and records; importing it takes longer than all that these commands do."""
+    with txnstore.open(url) as store, store.producer("job") as producer, producer.transaction() as txn:
+        txn.send_offsets({txnstore.TopicPartition("orders", 0): 7}, "readers")
     code = (
         "import sys; from txnstore.cli.app import run; assert run(sys.argv[1:]) == 0;"
         f"print([name for name in {ENGINES!r} if name in sys.modules and name != 'pydantic'], file=sys.stderr)"

@@ -16,8 +16,8 @@ from txnstore.core.log.visibility import check_offset
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
 from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
-from txnstore.read.plan import offset_for_time
 from txnstore.runtime import first_millisecond
+from txnstore.threads import load
 from txnstore.validation import as_integer, check_id, check_names, nearest
 
 #: The target of a reset: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each
@@ -192,6 +192,9 @@ def _target(connection: Connection, view: View, tp: TopicPartition, to: str | in
     if moment is None:
         msg = f"to must be 'earliest', 'latest', a time in ms or with a zone, or offsets by partition, not {to!r}"
         raise InvalidConfigError(msg)
+    load("txnstore.read.plan")
+    from txnstore.read.plan import offset_for_time
+
     found = offset_for_time(connection.objects, view, tp, Isolation.READ_COMMITTED, moment)
     return found.offset if found is not None else latest
 
