@@ -28,6 +28,9 @@ class Flush:
     def has_more(self) -> bool:
         return True
 
+    def close(self) -> None:
+        raise AssertionError
+
     def flush_for(self, batch: Batch | None) -> Exception | None:
         self.threads.append(threading.current_thread().name)
         self.called.release()

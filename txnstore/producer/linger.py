@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import threading
 import weakref
 from contextlib import suppress
@@ -18,10 +20,13 @@ _LOG = logging.getLogger(__name__)
 
 #: Seconds until a failed flush is repeated.
 _AGAIN = 1.0
+#: Seconds that the exit of the interpreter waits for the records of producers that were not closed.
+_PATIENCE = 10.0
+_LOST = "a producer was not closed, and records of it were not written"
 
 
 class Flushing(Protocol):
-    """What the thread calls of the sender."""
+    """What the thread, and the exit of the interpreter, call of the sender."""
 
     def flush_for(self, batch: Batch | None) -> Exception | None:
         """Flush; returns the error that prevented it, or None."""
@@ -30,6 +35,10 @@ class Flushing(Protocol):
     @property
     def has_more(self) -> bool:
         """Whether another flush may write records that the last one did not."""
+        ...
+
+    def close(self) -> None:
+        """Flush, then refuse further calls; raises failures that no call has raised yet."""
         ...
 
 
@@ -55,12 +64,14 @@ class Linger:
         self._seconds = seconds
         self._again = again
         self._stopped = False
+        self._pid = os.getpid()
         self.loop = Task(partial(_run, self._orders, self))
         self._started = False
         #: Whether a flush is ordered. Set before the order is queued, reset before the flush begins.
         self.woken = seconds is None
         finalizer = weakref.finalize(sender, self._orders.put, (None, None))
         finalizer.atexit = False
+        _OPEN.add(self)
         if seconds is not None:
             self._start()
 
@@ -90,6 +101,20 @@ class Linger:
             _drop(self._orders)  # The thread has not begun, and its orders refer to the sender.
         elif not self.loop.runs_here:
             self.loop.wait()
+
+    def finish(self) -> None:
+        """Close the sender if its records linger. Logs a loss of records."""
+        sender = self._sender()
+        if sender is None or self._stopped or self._pid != os.getpid():
+            return
+        error: Exception | None = None
+        if self._seconds is not None:
+            try:
+                sender.close()
+            except Exception as found:  # noqa: BLE001 - no caller can handle it
+                error = found
+        if error is not None or sender.has_more:
+            _LOG.warning(_LOST, extra={"error": str(error)})
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
@@ -152,6 +177,34 @@ def _serve(orders: SimpleQueue[_Order], linger: Linger) -> bool:
         return False
     waiters = [waiter] if waiter is not None else []
     return linger.due(waiters) and linger.flush(sender, waiters)
+
+
+_OPEN: weakref.WeakSet[Linger] = weakref.WeakSet()
+
+
+def _finish_all() -> None:
+    """Close the producers whose records linger, within a bounded time: the storage may not answer.
+
+    A thread that the exit of the interpreter stops in the middle of a flush would lose the records, and would keep the
+    store alive, with the database of its ``sql``, whose objects DuckDB then reports as leaked.
+    """
+    if not _OPEN:
+        return
+    task = Task(partial(_finish_each, list(_OPEN)))
+    try:
+        start(task.run, "txnstore-close")
+    except RuntimeError:  # Newer versions of Python start no threads at this point.
+        task.run()
+    if not task.wait(_PATIENCE):
+        _LOG.warning(_LOST, extra={"error": "the storage did not answer"})
+
+
+def _finish_each(lingers: list[Linger]) -> None:
+    for linger in lingers:
+        linger.finish()
+
+
+atexit.register(_finish_all)
 
 
 def linger_seconds(linger: float | str | None, transactional_id: str | None) -> float | None:

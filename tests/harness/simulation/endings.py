@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from txnstore.consumer import leases
+from txnstore.producer import linger
 
 
 @contextmanager
-def no_leases_left() -> Iterator[None]:
-    """Forget the leases of the consumers that the block creates: the exit of the interpreter leaves no group of them.
+def no_clients_left() -> Iterator[None]:
+    """Forget the consumers and producers that the block creates: the exit of the interpreter does nothing for them.
 
     During the run, no finalizer of a consumer makes a request either: ``spawn`` of a simulated runtime starts nothing.
     """
-    before = set(leases._OPEN)
+    before_leases, before_lingers = set(leases._OPEN), set(linger._OPEN)
     try:
         yield
     finally:
-        for lease in set(leases._OPEN) - before:
-            leases._OPEN.discard(lease)
+        leases._OPEN.difference_update(set(leases._OPEN) - before_leases)
+        linger._OPEN.difference_update(set(linger._OPEN) - before_lingers)

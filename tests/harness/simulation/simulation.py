@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
-from tests.harness.simulation.endings import no_leases_left
+from tests.harness.simulation.endings import no_clients_left
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
@@ -65,7 +65,7 @@ class Run:
 def simulate(settings: Settings) -> Run:
     """Run it. The same settings give the same run, in every process."""
     world = World(settings)
-    with simulated_locks(world.scheduler), no_leases_left():
+    with simulated_locks(world.scheduler), no_clients_left():
         for name in settings.actors:
             kind = _KINDS[name.partition(":")[0]]
             actor = kind(world, name)

@@ -1,0 +1,57 @@
+"""Producers that are not closed when the interpreter exits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from txnstore.store import create
+from txnstore.store import open as open_store
+
+LOST = "a producer was not closed, and records of it were not written\n"
+SCRIPT = """
+import sys, txnstore
+store = txnstore.open(sys.argv[1])
+store.sql("SELECT count(*) FROM t").fetchall()
+producer = store.producer({arguments})
+{begin}
+for number in range(5):
+    producer.send("t", b"%d" % number)
+{end}
+"""
+
+
+def _run(folder: Path, arguments: str = "", begin: str = "", end: str = "") -> str:
+    """What the script prints to standard error."""
+    with create(folder / "store") as store:
+        store.create_topic("t")
+    script = SCRIPT.format(arguments=arguments, begin=begin, end=end)
+    command = [sys.executable, "-c", script, str(folder / "store")]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300).stderr
+
+
+def _stored(folder: Path) -> list[bytes]:
+    with open_store(folder / "store") as store:
+        return sorted(store.scan("t").to_table()["value"].to_pylist())
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "store.close()"])
+@pytest.mark.parametrize("linger", ["0.1", "3600"])
+def test_lingering_records_are_written_when_the_interpreter_exits(tmp_path: Path, linger: str, end: str) -> None:
+    """A thread that is stopped in a flush would also keep the database of ``sql``, which DuckDB reports as leaked."""
+    assert _run(tmp_path, f"linger={linger}", end=end) == ""
+    assert _stored(tmp_path) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.parametrize(("arguments", "begin"), [("linger=None", ""), ("'id'", "producer.begin_transaction()")])
+def test_records_that_are_lost_at_exit_are_reported(tmp_path: Path, arguments: str, begin: str) -> None:
+    """Without a linger time nothing promised to write them."""
+    assert _run(tmp_path, arguments, begin) == LOST
+    assert _stored(tmp_path) == []
+
+
+def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -> None:
+    assert LOST in _run(tmp_path, "linger=0.1", end="import shutil; shutil.rmtree(sys.argv[1])")
