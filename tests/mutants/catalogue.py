@@ -12,6 +12,7 @@ from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_time import TIME
+from tests.mutants.of_worlds import WORLDS
 from txnstore.chain import state_document
 from txnstore.chain.log import Chain
 from txnstore.core import maintenance
@@ -319,4 +320,7 @@ ONE_CHAIN = (
     ),
 )
 
-MUTANTS = (*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS, *EXPIRY, *TIME, *PRODUCER)
+MUTANTS = (
+    *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
+    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS),
+)

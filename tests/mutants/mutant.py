@@ -7,9 +7,9 @@ import inspect
 import io
 import json
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -45,6 +45,7 @@ class Mutant:
         chains: The number of chains of the simulation that must kill the mutant.
         mishaps: The mishaps of that simulation; None for all. A subset detects rare faults earlier.
         test: The test that must kill the mutant instead of the simulation, relative to ``tests``.
+        settings: Further settings of that simulation.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Mutant:
     chains: int = 1
     mishaps: tuple[Mishap, ...] | None = None
     test: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def alive(self) -> Iterator[None]:
@@ -99,7 +101,9 @@ class Mutant:
 
     def _settings(self, seed: int) -> Settings:
         settings = settings_of(seed, self.chains)
-        return settings if self.mishaps is None else replace(settings, mishaps=self.mishaps, rate=0.1)
+        if self.mishaps is not None:
+            settings = replace(settings, mishaps=self.mishaps, rate=0.1)
+        return replace(settings, **self.settings)
 
 
 def passes(tests: Iterable[str]) -> bool:

@@ -34,6 +34,8 @@ def test_a_thousand_seeds_show_no_anomaly(first: int) -> None:
     assert sum(result.operations.get("txn info", 0) for result in results) > AT_ONCE / 20
     for mishap in ("error", "lost", "late", "twice", "409", "412", "503", "slow", "outage", "pause", "crash"):
         assert sum(result.mishaps.get(mishap, 0) for result in results) > AT_ONCE / 5, mishap
+    for mishap in ("hidden", "interrupted"):
+        assert sum(result.mishaps.get(mishap, 0) for result in results) > AT_ONCE / 20, mishap
 
 
 @pytest.mark.parametrize("seed", [3, 12])

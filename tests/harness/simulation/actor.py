@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from tests.harness.simulation.creates import Interrupted
 from tests.harness.simulation.world import Process, World
 from txnstore.errors import CorruptionError, StorageError, TxnStoreError
 from txnstore.testing.faults import SimulatedCrash
@@ -36,14 +37,25 @@ class Actor(ABC):
         """One process after the other, until all operations are done."""
         while self.left > 0:
             self.client = ""
+            process: Process | None = None
             try:
-                process = self.world.process(self.name)
+                process = self.open_process()
                 self.client = process.name
                 self.live(process)
-            except SimulatedCrash:
+                if self.rng.random() < 0.5:
+                    process.storage.crash()  # It ends without waiting for its work in the background.
+            except (SimulatedCrash, Interrupted, CorruptionError) as error:
+                if isinstance(error, CorruptionError) and not self.world.explains(error):
+                    raise
+                if process is not None:
+                    process.storage.crash()
                 self._died()
             except StorageError:
                 self.pause(1_000)  # The store could not be opened.
+
+    def open_process(self) -> Process:
+        """A new process. Raises what opening its store raises."""
+        return self.world.process(self.name)
 
     def renamed(self, process: Process) -> Process:
         """The same process under another name in the history, for a new client in it."""
@@ -76,9 +88,16 @@ class Actor(ABC):
         for _ in range(PATIENCE - 1):
             try:
                 return call()
-            except StorageError:
+            except (StorageError, Interrupted):
                 self.pause(500)
         return call()
+
+    def check_fresh(self, process: Process, heads: Mapping[int, int]) -> None:
+        """Report a chain that its process has read to the end without the entries that existed before that."""
+        for chain in process.store._connection.chains:
+            if chain.state.sequence < heads.get(chain.number, 0):
+                known = f"{process.name} takes entry {chain.state.sequence} of chain {chain.number} for the head"
+                self.world.anomalies.append(f"stale-view: {known}, after {heads[chain.number]}")
 
     def unexpected(self, process: Process, what: str, error: BaseException) -> None:
         """Report an error that no client should see."""
@@ -87,6 +106,9 @@ class Actor(ABC):
     def check_expected(
         self, process: Process, what: str, error: TxnStoreError, expected: Sequence[type[TxnStoreError]]
     ) -> None:
-        """Report an error that this call should not raise here."""
+        """Report an error that this call should not raise here. An entry that is missing ends the process."""
+        if self.world.explains(error):
+            process.storage.crash()
+            raise SimulatedCrash(f"{process.name} ends: {error}") from error
         if not isinstance(error, (StorageError, *expected)) or isinstance(error, CorruptionError):
             self.unexpected(process, what, error)

@@ -15,9 +15,10 @@ from tests.harness.simulation.world import PASSING
 from tests.helpers import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.catalog.model import TopicCreated
+from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
 from txnstore.core.log.events import BatchAppended, MarkerWritten
 from txnstore.core.model import Outcome
-from txnstore.core.routing import chain_of_producer
+from txnstore.core.routing import CATALOG, chain_of_producer
 from txnstore.core.transactions.events import PartitionsAdded, ProducerInitialized, TxnPrepared
 from txnstore.segment import codec
 
@@ -45,6 +46,9 @@ class Journal:
     #: The ids of the passing topic that a transaction names for partitions in other chains.
     named: dict[TxnId, set[str]] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
+    #: The ids of the passing topic, in the order of its lives, and the offsets in it, in the order of each chain.
+    lives: list[str] = field(default_factory=list)
+    offsets: list[tuple[str, GroupOffset]] = field(default_factory=list)
     anomalies: list[str] = field(default_factory=list)
 
     def committed(self, record: Written) -> bool:
@@ -73,6 +77,10 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
             match event:
                 case TopicCreated(topic=topic) if topic.name == PASSING:
                     current[topic.name] = topic.topic_id
+                    if chain == CATALOG:
+                        journal.lives.append(topic.topic_id)
+                case OffsetsCommitted(group=group):
+                    journal.offsets += [(group, item) for item in event.offsets if item.topic == PASSING]
                 case BatchAppended():
                     _appended(journal, bucket, ends, decided, event, _key(event, current))
                 case MarkerWritten():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tests.harness.simulation.actor import PATIENCE, Actor
+from tests.harness.simulation.creates import Interrupted
 from tests.harness.simulation.runtime import TaskExecutor
 from tests.harness.simulation.transacting import Known, TransactionalActor
 from tests.harness.simulation.world import SIDE, SOURCE, Process
 from txnstore.errors import (
+    CorruptionError,
     ProducerFencedError,
     StorageError,
     TxnStoreError,
@@ -117,9 +119,9 @@ class PlainProducer(Actor):
         for _ in range(PATIENCE):
             try:
                 producer.flush()
-            except StorageError as failure:
+            except (StorageError, Interrupted) as failure:
                 error = failure
-                unknown = unknown or isinstance(failure, UnknownOutcomeError)
+                unknown = unknown or isinstance(failure, (UnknownOutcomeError, Interrupted))
             except TxnStoreError as failure:
                 self.check_expected(process, "send", failure, self.refusals)
                 error = failure
@@ -132,7 +134,7 @@ class PlainProducer(Actor):
             history.ok(process.name, [("send", key, pair) for pair in zip(offsets, values, strict=True)])
             return True
         lost = unknown and isinstance(error, UnknownTopicOrPartitionError)  # The topic was deleted since, with its log.
-        if lost or isinstance(error, UnknownOutcomeError) or not futures[0].done():
+        if lost or isinstance(error, (UnknownOutcomeError, Interrupted)) or not futures[0].done():
             history.info(process.name, error)
             return False
         history.fail(process.name, error)
@@ -158,6 +160,6 @@ class Threads(Actor):
 def _live(actor: Actor, process: Process) -> None:
     try:
         actor.live(actor.renamed(process))
-    except SimulatedCrash:
+    except (SimulatedCrash, CorruptionError):
         actor.world.history.crashed(actor.client)
         raise

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tests.harness.simulation.settings import settings_of
 from tests.harness.simulation.simulation import simulate
+from tests.harness.simulation.storage import HIDDEN, INTERRUPTED
 from txnstore import BlockedReadWarning
 
 
@@ -44,5 +45,6 @@ def one(seed: int, chains: int | None) -> Result:
     with quiet():
         run = simulate(settings_of(seed, chains))
     mishaps = Counter(step.mishap for step in run.trace if step.mishap)
+    mishaps.update(step.answer for step in run.trace if step.answer in (HIDDEN, INTERRUPTED))
     operations = Counter(f"{o.f} {o.type}" for o in run.history if o.type != "invoke")
     return Result(seed, run.anomalies, len(run.trace), dict(mishaps), dict(operations))

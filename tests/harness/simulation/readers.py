@@ -57,11 +57,15 @@ class Reader(Actor):
     def _ends(self, process: Process) -> None:
         history = self.world.history
         history.invoke(process.name, "ends")
+        heads = dict(self.world.bucket.heads)
         try:
-            partitions = process.store._connection.view().partitions
-        except StorageError as error:
+            view = process.store._connection.view()
+        except TxnStoreError as error:
+            self.check_expected(process, "ends", error, ())
             history.fail(process.name, error)
             return
+        self.check_fresh(process, heads)
+        partitions = view.partitions
         ends = {
             str(tp): (log.log_start, log.last_stable_offset, log.high_watermark)
             for tp, log in partitions.items()
@@ -185,6 +189,7 @@ class Scanner(Actor):
     def _snapshot(self, process: Process) -> None:
         history, store = self.world.history, process.store
         history.invoke(process.name, "snapshot")
+        heads = dict(self.world.bucket.heads)
         try:
             found = look(store)
         except (StorageError, CorruptionError) as error:
@@ -193,6 +198,7 @@ class Scanner(Actor):
                 self.unexpected(process, "scan", error)
             history.fail(process.name, error)
             return
+        self.check_fresh(process, heads)
         history.ok(process.name, found)
 
 

@@ -125,7 +125,9 @@ class TaskExecutor(Executor):
         return future
 
 
-def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[[], int]) -> Runtime:
+def simulated_runtime(
+    scheduler: Scheduler, rng: random.Random, clock: Callable[[], int], kind: type[Runtime] = FixedRuntime
+) -> Runtime:
     """A runtime of a process, with its own randomness.
 
     Single requests run in the caller. Work on several chains runs in parallel, and background work runs with a random
@@ -138,7 +140,7 @@ def simulated_runtime(scheduler: Scheduler, rng: random.Random, clock: Callable[
         made.append(TaskExecutor(scheduler, rng, (5,)) if made else InlineExecutor(rng))
         return made[-1]
 
-    return FixedRuntime(
+    return kind(
         clock=clock,
         sleep=lambda seconds: scheduler.sleep(max(1, round(seconds * 1000))),
         rng=rng,

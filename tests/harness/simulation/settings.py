@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from tests.harness.simulation.storage import Mishap
+from txnstore.chain.log import CHECKPOINT_EVERY
 
 #: All actors, ``kind:name/instance``. Two producers of one id fence each other, as do the two copies.
 #: The members of a group share only that group. The threads are two producers of one process.
@@ -40,6 +41,10 @@ PASSERS = (
     "late:y/3",
     "late:l/1",
 )
+#: They commit offsets of the topic that is deleted and created again, in a part of the runs of those above.
+FOLLOWERS = ("follow:f/1", "follow:f/2")
+#: They use a second store, which is deleted and created again at its URL.
+TENANTS = ("replace:d/1", "tenant:e/1", "tenant:e/2")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -53,7 +58,9 @@ class Settings:
 
     ``pace_ms``: how long an actor waits between two operations at most; a small one makes them meet more often.
     ``skew_ms``: how far clocks may be off at most; ``jumps``: the share of looks at a clock at which it jumps. ``far``:
-    the share of processes whose clock is a year ahead, some days ahead, or some hours behind.
+    the share of processes whose clock is a year ahead, some days ahead, or some hours behind. ``hidden``: the share of
+    GETs that do not find an entry that exists, where the chain must notice it. ``interrupts``: the share of creates
+    that Ctrl-C interrupts. ``checkpoint_every``: the number of entries after which a process writes a checkpoint.
     """
 
     seed: int
@@ -67,6 +74,9 @@ class Settings:
     skew_ms: int = 5_000
     jumps: float = 0.01
     far: float = 0.0
+    hidden: float = 0.0
+    interrupts: float = 0.0
+    checkpoint_every: int = CHECKPOINT_EVERY
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -89,8 +99,12 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
     drawn_apart = random.Random(f"passers/{seed}")
     if drawn_apart.random() < 0.5:
         actors += [actor for actor in PASSERS if actor.startswith("topics:") or drawn_apart.random() < 0.8]
+        if random.Random(f"followers/{seed}").random() < 0.4:
+            actors += FOLLOWERS
+    if random.Random(f"tenants/{seed}").random() < 0.15:
+        actors += TENANTS
     mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
-    return Settings(
+    settings = Settings(
         seed=seed,
         chains=drawn if chains is None else chains,
         actors=tuple(actors),
@@ -102,4 +116,9 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         skew_ms=rng.choice((0, 5_000, 100_000)),
         jumps=rng.choice((0.0, 0.0, 0.02)),
         far=random.Random(f"far/{seed}").choice((0.0, 0.0, 0.3)),
+        interrupts=random.Random(f"interrupts/{seed}").choice((0.0, 0.0, 0.05)),
+        checkpoint_every=random.Random(f"checkpoints/{seed}").choice((CHECKPOINT_EVERY, CHECKPOINT_EVERY, 8)),
     )
+    # A clock that is set back by the length of a pause hides the pause.
+    hidden = random.Random(f"hidden/{seed}").choice((0.0, 0.0, 0.1)) if not settings.jumps else 0.0
+    return replace(settings, hidden=hidden)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.simulation import Run, simulate
+from txnstore.chain.log import CHECKPOINT_EVERY
 
 _SEEDS = 8
 
@@ -41,6 +42,12 @@ def _smaller(settings: Settings) -> Iterator[Settings]:
             yield replace(settings, actors=tuple(other for other in settings.actors if other != actor))
     if settings.jumps or settings.skew_ms:
         yield replace(settings, jumps=0.0, skew_ms=0)
+    if settings.hidden:
+        yield replace(settings, hidden=0.0)
+    if settings.interrupts:
+        yield replace(settings, interrupts=0.0)
+    if settings.checkpoint_every != CHECKPOINT_EVERY:
+        yield replace(settings, checkpoint_every=CHECKPOINT_EVERY)
     for mishap in settings.mishaps:
         yield replace(settings, mishaps=tuple(other for other in settings.mishaps if other is not mishap))
     if settings.operations > 1:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.endings import no_clients_left
+from tests.harness.simulation.following import Follower, followed
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
@@ -18,6 +19,7 @@ from tests.harness.simulation.passing import Absence, PassingProducer, Stray, To
 from tests.harness.simulation.producers import PlainProducer, Threads, TransactionalProducer
 from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
 from tests.harness.simulation.recorder import Operation
+from tests.harness.simulation.replaced import Replacer, Tenant, occupied
 from tests.harness.simulation.settings import Settings
 from tests.harness.simulation.storage import Step, hash_of
 from tests.harness.simulation.world import Away, World
@@ -42,6 +44,9 @@ _KINDS: dict[str, type[Actor]] = {
     "stray": Stray,
     "away": Absence,
     "late": Straggler,
+    "follow": Follower,
+    "replace": Replacer,
+    "tenant": Tenant,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -93,6 +98,7 @@ def _look(world: World) -> Iterator[str]:
         store = world.honest()
         journal = read_journal(world.bucket, world.settings.chains)
         yield from journal.anomalies
+        yield from world.bucket.anomalies
         history = world.history.operations
         yield from checks.outcomes(history, journal)
         yield from checks.fences(history, journal)
@@ -103,6 +109,8 @@ def _look(world: World) -> Iterator[str]:
         final = look(store, ["read_committed"])
         yield from checks.settled(store, journal, final)
         yield from checks.copies(world, store, journal)
+        yield from followed(world, store, journal)
+        yield from occupied(world)
         yield from found_by_checker(history, world.copied, journal, final)
         yield from checks.verified(store)
     except TxnStoreError as error:

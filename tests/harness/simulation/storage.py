@@ -11,14 +11,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.harness.simulation.checkpoints import Written
+from tests.harness.simulation.creates import Creates, Interrupted
 from tests.harness.simulation.scheduler import Scheduler
 from tests.helpers import keys
 from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing.faults import SimulatedCrash
+
+if TYPE_CHECKING:
+    from tests.harness.simulation.holes import Holes
 
 T = TypeVar("T")
 
@@ -53,6 +58,9 @@ class Mishap(StrEnum):
     """The process dies, before or after the effect."""
 
 
+#: The answers in a trace for an entry that was not found although it exists, and to a caller that Ctrl-C interrupts.
+HIDDEN, INTERRUPTED = "hidden", "interrupted"
+
 _FAILED_WRITES = frozenset({Mishap.ERROR, Mishap.CONFLICT, Mishap.BUSY, Mishap.OUTAGE})
 _FAILED_READS = _FAILED_WRITES | {Mishap.LOST, Mishap.LATE, Mishap.TWICE}
 
@@ -79,10 +87,23 @@ class Bucket(MemoryStore):
     def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(clock=clock)
         self.archive: dict[str, bytes] = {}
+        #: The newest entry of each chain.
+        self.heads: dict[int, int] = {}
+        self.anomalies: list[str] = []
+        self._checkpoints = Written()
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        created = super().put_if_absent(key, data)
+        sequence = keys.entry_sequence(key) if created else None
+        if sequence is not None:
+            self.heads[keys.chain_number(key) or 0] = sequence
+        return created
 
     def put(self, key: str, data: bytes) -> None:
         if keys.is_segment(key):
             self.archive.setdefault(key, data)
+        else:
+            self.anomalies += self._checkpoints.add(key, data)
         super().put(key, data)
 
 
@@ -97,9 +118,13 @@ class SimulatedStorage:
         rng: random.Random,
         mishap: Callable[[str, str], Mishap | None],
         trace: list[Step],
+        creates: Creates,
     ) -> None:
         self.bucket = bucket
         self.dead = False
+        self.creates = creates
+        #: Set by the world, in a part of the runs.
+        self.holes: Holes | None = None
         self._outage_until = 0
         self._outage_prefix = ""
         self._scheduler = scheduler
@@ -113,7 +138,16 @@ class SimulatedStorage:
         return self.bucket.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        return self._read("get", key, lambda: self.bucket.get(key, start, end))
+        holes = self.holes
+        if holes is None:
+            return self._read("get", key, lambda: self.bucket.get(key, start, end))
+        holes.asked(key)
+        return self._read("get", key, lambda: self._get(holes, key, start, end))
+
+    def _get(self, holes: Holes, key: str, start: int | None, end: int | None) -> bytes:
+        if holes.hides(key):
+            raise _HiddenError(f"simulated absence of {key}")
+        return self.bucket.get(key, start, end)
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         return self._read("list", prefix, lambda: self.bucket.list(prefix, start_after, limit))
@@ -128,7 +162,14 @@ class SimulatedStorage:
         self._write("put", key, lambda: self.bucket.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        return self._write("put_if_absent", key, lambda: self.bucket.put_if_absent(key, data))
+        if self.holes is not None:
+            self.holes.offered(key)
+        return self.creates.create(
+            self._process,
+            key,
+            data,
+            lambda: self._write("put_if_absent", key, lambda: self.bucket.put_if_absent(key, data)),
+        )
 
     def delete(self, keys: Sequence[str]) -> None:
         self._write("delete", " ".join(keys), lambda: self.bucket.delete(keys))
@@ -148,8 +189,8 @@ class SimulatedStorage:
             raise StorageError(f"simulated {mishap.value} of {operation} {key}")
         try:
             answer = call()
-        except ObjectNotFoundError:
-            self._end(step, mishap, "nothing")
+        except ObjectNotFoundError as error:
+            self._end(step, mishap, HIDDEN if isinstance(error, _HiddenError) else "nothing")
             raise
         self._end(step, mishap, _told(answer))
         return answer
@@ -160,8 +201,12 @@ class SimulatedStorage:
         if mishap in _FAILED_WRITES:
             self._end(step, mishap, "failed")
             # A create cannot distinguish a lost request from a lost answer; other requests are just repeated.
-            kind = UnknownOutcomeError if operation == "put_if_absent" else StorageError
+            certain = operation != "put_if_absent" or (self.creates.share and mishap is Mishap.BUSY)
+            kind = StorageError if certain else UnknownOutcomeError
             raise kind(f"simulated {mishap.value} of {operation} {key}")
+        if operation == "put_if_absent" and self.creates.interrupt(call):
+            self._end(step, mishap, INTERRUPTED)
+            raise Interrupted(f"simulated interrupt of {operation} {key}")
         if mishap is Mishap.LATE:
             self._scheduler.later(self._rng.choice((50, 5_000, 200_000)), lambda: _arrive(call))
             self._end(step, mishap, "unknown")
@@ -221,6 +266,10 @@ class SimulatedStorage:
     def _check_alive(self) -> None:
         if self.dead:
             raise SimulatedCrash(f"{self._process} died")
+
+
+class _HiddenError(ObjectNotFoundError):
+    """The entry exists."""
 
 
 def _arrive(call: Callable[[], Any]) -> None:

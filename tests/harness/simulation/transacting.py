@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from tests.harness.simulation.actor import PATIENCE, Actor
+from tests.harness.simulation.creates import Interrupted
 from tests.harness.simulation.recorder import Txn
 from tests.harness.simulation.world import Process
 from txnstore.errors import (
@@ -63,7 +64,7 @@ class TransactionalActor(Actor):
             history.invoke(process.name, "init", {"transactional_id": transactional_id})
             try:
                 producer = self.open(process, transactional_id)
-            except UnknownOutcomeError as error:
+            except (UnknownOutcomeError, Interrupted) as error:
                 history.info(process.name, error)
             except (StorageError, ConcurrentTransactionsError) as error:
                 history.fail(process.name, error)
@@ -80,17 +81,17 @@ class TransactionalActor(Actor):
         try:
             producer.begin_transaction()
             body()
-        except _Changed as error:
+        except (_Changed, Interrupted) as error:
             return self._abort(process, producer, error)
         except TxnStoreError as error:
             return self._refused(process, producer, "send", error)
         unknown = False
         self.world.history.committing(process.name)
-        reason: TxnStoreError | None = None
+        reason: BaseException | None = None
         for _ in range(PATIENCE):
             try:
                 producer.commit_transaction()
-            except UnknownOutcomeError as error:
+            except (UnknownOutcomeError, Interrupted) as error:
                 unknown, reason = True, error
             except StorageError as error:
                 reason = error  # Nothing happened, so it may be repeated, or aborted.
@@ -132,7 +133,7 @@ class TransactionalActor(Actor):
         for _ in range(PATIENCE):
             try:
                 producer.abort_transaction()
-            except StorageError:
+            except (StorageError, Interrupted):
                 self.pause(2_000)
                 continue
             except TxnStoreError as error:

@@ -6,12 +6,19 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
+from tests.harness.simulation.creates import Creates
+from tests.harness.simulation.holes import Holes
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.runtime import EPOCH_MS, WrongClock, simulated_runtime
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.settings import Settings
+from tests.harness.simulation.site import Site
 from tests.harness.simulation.storage import Bucket, Mishap, SimulatedStorage, Step
+from tests.helpers.keys import FixedRuntime
 from txnstore.connection import Connection
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError
+from txnstore.runtime import Runtime
 from txnstore.storage.retry import RetryingStore
 from txnstore.store import Store, create_on
 
@@ -60,6 +67,11 @@ class World:
         #: The anomalies that the actors reported.
         self.anomalies: list[str] = []
         self.copied: dict[int, Copied] = {}
+        #: The group, partition and topic id of acknowledged offsets of the topic that is recreated.
+        self.followed: set[tuple[str, TopicPartition, str]] = set()
+        #: The entries that a process did not find for a while.
+        self.hidden: set[str] = set()
+        self.site = Site(Bucket(lambda: EPOCH_MS + self.scheduler.now))
         #: The outage for all processes.
         self.away = Away()
         self._values = 0
@@ -95,31 +107,40 @@ class World:
         self._values += 1
         return self._values
 
-    def honest(self, *, create: bool = False) -> Store:
+    def honest(self, bucket: Bucket | None = None, *, create: bool = False) -> Store:
         """A store of a process whose requests never fail and whose clock is right."""
         name = self._incarnation("honest")
         rng = self.rng(name)
         runtime = simulated_runtime(self.scheduler, rng, lambda: EPOCH_MS + self.scheduler.now)
         if create:
             return create_on(self.bucket, self.settings.chains, runtime=runtime)
-        store = Store(Connection(self.bucket, runtime=runtime))
+        store = Store(Connection(bucket or self.bucket, runtime=runtime))
         store._connection.load()
         return store
 
-    def process(self, actor: str) -> Process:
+    def process(self, actor: str, bucket: Bucket | None = None, kind: type[Runtime] = FixedRuntime) -> Process:
         """A new process of an actor. Raises what opening its store raises."""
         name = self._incarnation(actor)
         rng = self.rng(name)
-        storage = SimulatedStorage(self.bucket, self.scheduler, name, rng, partial(self._mishap, rng), self.trace)
-        self._storages.append(storage)
         settings = self.settings
+        creates = Creates(self.scheduler, rng, settings.interrupts, self.anomalies)
+        mishap = partial(self._mishap, rng)
+        storage = SimulatedStorage(bucket or self.bucket, self.scheduler, name, rng, mishap, self.trace, creates)
+        if settings.hidden and bucket is None:
+            storage.holes = Holes(self.bucket, self.scheduler, rng, settings.hidden, self.hidden)
+        self._storages.append(storage)
         clock = WrongClock(self.scheduler, rng, skew_ms=settings.skew_ms, jumps=settings.jumps, far=settings.far)
-        runtime = simulated_runtime(self.scheduler, rng, clock)
+        runtime = simulated_runtime(self.scheduler, rng, clock, kind)
         objects = RetryingStore(storage, attempts=3, sleep=runtime.sleep, rng=rng)
         store = Store(Connection(objects, runtime=runtime))
         process = Process(name, store, storage)
-        store._connection.load()
+        for chain in store._connection.load():
+            chain._checkpoint_every = settings.checkpoint_every
         return process
+
+    def explains(self, error: BaseException) -> bool:
+        """Whether the error names an entry that a process did not find for a while."""
+        return isinstance(error, CorruptionError) and any(key in str(error) for key in self.hidden)
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""

@@ -1,0 +1,62 @@
+"""Creates that are interrupted, and the rule that an undecided name gets no other bytes of the same process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tests.harness.simulation.scheduler import Scheduler
+from txnstore.errors import UnknownOutcomeError
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a create is under way. Its process goes on, and repeats the call, or it ends."""
+
+
+class Creates:
+    """Watches the creates of a process, and interrupts some of them.
+
+    The request of an interrupted create was not sent, or is on its way, or has had its effect. Only the main thread of
+    a process is interrupted, as in Python.
+
+    Args:
+        scheduler: The virtual clock, and the current task.
+        rng: The randomness of the process.
+        share: The share of creates that are interrupted.
+        anomalies: Gets what contradicts the rule.
+    """
+
+    def __init__(self, scheduler: Scheduler, rng: random.Random, share: float, anomalies: list[str]) -> None:
+        self.share = share
+        self._scheduler = scheduler
+        self._rng = rng
+        self._anomalies = anomalies
+        self._undecided: dict[str, bytes] = {}
+
+    def create(self, process: str, key: str, data: bytes, request: Callable[[], bool]) -> bool:
+        """Make the request, which may be refused, unless an earlier one with other bytes may still take effect."""
+        if self._undecided.get(key, data) != data:
+            self._anomalies.append(f"other-bytes: {process} offers other bytes for {key}, which it has not settled")
+        try:
+            created = request()
+        except (UnknownOutcomeError, Interrupted):
+            self._undecided[key] = data
+            raise
+        self._undecided.pop(key, None)
+        return created
+
+    def interrupt(self, call: Callable[[], object]) -> bool:
+        """Whether the caller is interrupted now; ``call`` has had its effect then, or will have it, or never has it."""
+        task = self._scheduler.current
+        if not self.share or task is None or task.name.endswith("+") or self._rng.random() >= self.share:
+            return False
+        delay = self._rng.choice((None, 0, 50, 5_000))
+        if delay == 0:
+            call()
+        elif delay is not None:
+            self._scheduler.later(delay, lambda: _arrive(call))
+        return True
+
+
+def _arrive(call: Callable[[], object]) -> None:
+    call()

@@ -1,0 +1,89 @@
+"""Entries that one process does not find for a while, although they exist, and later ones exist, too (stale absence).
+
+A chain promises to notice this where it looks at :data:`~txnstore.chain.tail.ABSENT` names: when it is loaded, and at
+the first look at its head after a pause. So an entry is hidden only in such a look. ``CorruptionError`` may name it, or
+the process finds it when it asks again; it must not take the entry before it for the head.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tests.harness.simulation.scheduler import Scheduler
+from tests.harness.simulation.storage import Bucket
+from tests.helpers.keys import chain_number, entry_sequence
+
+#: A chain trusts its last look at the head for this time.
+_TRUST_MS = 5_000
+
+
+class Holes:
+    """Decides which GETs of a process are answered with 404.
+
+    Args:
+        bucket: The objects, with the heads of their chains.
+        scheduler: The virtual clock.
+        rng: The randomness of the process.
+        share: The share of the GETs of entries that may be hidden which are.
+        hidden: Gets the keys that were hidden.
+    """
+
+    def __init__(
+        self, bucket: Bucket, scheduler: Scheduler, rng: random.Random, share: float, hidden: set[str]
+    ) -> None:
+        self._bucket = bucket
+        self._scheduler = scheduler
+        self._rng = rng
+        self._share = share
+        self._hidden = hidden
+        self._until: dict[str, int] = {}
+        #: By chain: the end of the last hole; the last proof of the head; the first GET of an entry after that.
+        self._ends: dict[int, int] = {}
+        self._proved: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
+        self._since_proof: set[int] = set()
+
+    def asked(self, key: str) -> None:
+        """A GET begins."""
+        if entry_sequence(key) is not None:
+            self._asked.setdefault(_chain(key), self._scheduler.now)
+
+    def offered(self, key: str) -> None:
+        """A create begins: if it succeeds, the process knows the head."""
+        if entry_sequence(key) is not None:
+            self._know(_chain(key))
+
+    def hides(self, key: str) -> bool:
+        """Whether this GET does not find the entry; called when it takes effect."""
+        sequence, now = entry_sequence(key), self._scheduler.now
+        if sequence is None:
+            return False
+        chain = _chain(key)
+        head = self._bucket.heads.get(chain, 0)
+        if sequence == head + 1:
+            self._know(chain)
+        if sequence >= head:
+            return False  # The newest entry has no successor that shows that it is missing.
+        if key not in self._until and self._may_begin(chain) and self._rng.random() < self._share:
+            self._until[key] = self._ends[chain] = now + self._rng.choice((2, 500, 30_000))
+            self._hidden.add(key)
+            self._since_proof.add(chain)
+        return now < self._until.get(key, 0)
+
+    def _may_begin(self, chain: int) -> bool:
+        """Whether the current look reads three names, and finds the successor of the entry."""
+        proved = self._proved.get(chain)
+        looks = proved is None or self._asked.get(chain, proved) - proved > _TRUST_MS
+        alone = chain not in self._since_proof and self._scheduler.now >= self._ends.get(chain, 0)
+        return looks and alone  # Three holes in one look would be a head.
+
+    def _know(self, chain: int) -> None:
+        self._proved[chain] = self._scheduler.now
+        self._asked.pop(chain, None)
+        self._since_proof.discard(chain)
+
+
+def _chain(key: str) -> int:
+    number = chain_number(key)
+    assert number is not None
+    return number

@@ -1,0 +1,69 @@
+"""Faults of other catalogues for the simulation, in runs that have more of what shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.harness.simulation import Mishap
+from tests.harness.simulation.settings import FOLLOWERS, PASSERS, TENANTS
+from tests.mutants.mutant import Mutant
+from tests.mutants.of_groups import GROUPS
+from tests.mutants.of_heads import HEADS
+from tests.mutants.of_identity import IDENTITY
+from txnstore.chain import checkpoint
+
+_HOLES: Mapping[str, Any] = {"hidden": 0.3, "jumps": 0.0}
+_READERS = {"actors": ("producer:a/1", "plain:p/1", "committed:r/1", "scan:s/1"), "operations": 6, "pace_ms": 5_000}
+_INTERRUPTS = {"actors": ("producer:a/1", "producer:b/1", "plain:p/1"), "interrupts": 0.3, "operations": 6}
+_SITE = {"actors": TENANTS, "operations": 6, "pace_ms": 200}
+_TOPICS = tuple(name for name in PASSERS if name.startswith("topics:"))
+_FOLLOWED = {
+    "actors": (*_TOPICS, *FOLLOWERS, "follow:f/3", "follow:f/4"),
+    "operations": 10,
+    "pace_ms": 5_000,
+    "mishaps": (Mishap.SLOW,),
+    "rate": 0.05,
+}
+
+_OTHERS = {mutant.name: mutant for mutant in (*HEADS, *IDENTITY, *GROUPS)}
+
+
+def _simulated(
+    name: str, settings: Mapping[str, Any], mishaps: tuple[Mishap, ...] | None = (), chains: int = 1
+) -> Mutant:
+    return replace(
+        _OTHERS[name], name=f"{name} (simulated)", test=None, chains=chains, mishaps=mishaps, settings=settings
+    )
+
+
+WORLDS = (
+    _simulated("the first name without an entry is the end of a chain", {**_READERS, **_HOLES}),
+    _simulated("a head that was read long ago is trusted", {**_READERS, **_HOLES}),
+    _simulated("a refused repetition decides an interrupted create", _INTERRUPTS, (Mishap.BUSY,)),
+    _simulated("a store that was open once exists for all time", _SITE),
+    _simulated("a commit that succeeds shows that the store exists", _SITE),
+    _simulated("a reader does not look whether the store exists", _SITE),
+    _simulated("any store.json is that of the open store", _SITE),
+    _simulated("a vacuum trusts an earlier look at store.json", _SITE),
+    _simulated("an offset of a recreated topic is committed", _FOLLOWED, None, chains=3),
+    _simulated("an offset that was checked in an old catalog is committed", _FOLLOWED, None, chains=3),
+    _simulated("the first offset of a topic does not follow from the catalog", _FOLLOWED, None, chains=3),
+    Mutant(
+        "the head of a checkpoint is written before its batches",
+        checkpoint.write,
+        "    objects.put(keys.checkpoint_batches(chain, state.sequence), batches)\n",
+        "    objects.put(keys.checkpoint_head(chain, state.sequence), encode(head))\n"
+        "    objects.put(keys.checkpoint_batches(chain, state.sequence), batches)\n",
+        settings={"checkpoint_every": 8},
+    ),
+    Mutant(
+        "the hint is written before the checkpoint that it names",
+        checkpoint.write,
+        "    batches = _encode_batches(state)\n",
+        "    batches = _encode_batches(state)\n"
+        "    objects.put(latest(chain), encode(LatestDocument(sequence=state.sequence)))\n",
+        settings={"checkpoint_every": 8},
+    ),
+)
