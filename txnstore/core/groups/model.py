@@ -34,7 +34,7 @@ class CommittedOffset:
     topic_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Member:
     """A member of a group, with a lease of ``session_timeout_ms`` from ``seen_at`` on.
 
@@ -94,7 +94,7 @@ class PartitionHolder:
     expires_at: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
     """A consumer group.
 

@@ -251,7 +251,7 @@ class AbortedTxn:
     last_stable_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Partition:
     """A partition log.
 

@@ -52,7 +52,7 @@ DECIDED = {TxnState.PREPARE_COMMIT: Outcome.COMMIT, TxnState.PREPARE_ABORT: Outc
 COMPLETED = {TxnState.COMPLETE_COMMIT: Outcome.COMMIT, TxnState.COMPLETE_ABORT: Outcome.ABORT}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Transaction:
     """The coordinator's record of a transactional id (Kafka: ``TransactionMetadata``). Times are in ms.
 
