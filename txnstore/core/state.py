@@ -21,6 +21,7 @@ from txnstore.core.transactions.model import Transaction
 if TYPE_CHECKING:
     from dataclasses import replace as replace  # noqa: PLC0414 - exported
 else:
+
     def replace(value: Any, **changes: Any) -> Any:
         """What :func:`dataclasses.replace` returns for a dataclass without slots, in a small part of its time.
 
