@@ -45,7 +45,7 @@ ONE_CHAIN = (
     Mutant(
         "init leaves the transaction of its predecessor open",
         transactions_init.init_producer,
-        "_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)",
+        "decide_end(draft, txn, Outcome.ABORT) if txn.state is TxnState.ONGOING else unfinished_of(txn)",
         "unfinished_of(txn)",
     ),
     Mutant(

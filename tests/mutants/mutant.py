@@ -3,6 +3,8 @@
 from __future__ import annotations
 import __future__
 
+import builtins
+import dis
 import inspect
 import io
 import json
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -79,6 +81,8 @@ class Mutant:
         flags = __future__.annotations.compiler_flag
         exec(compile(source, function.__code__.co_filename, "exec", flags), function.__globals__, names)  # noqa: S102
         mutated: FunctionType = names[function.__name__]
+        unknown = {name for name in _globals_of(mutated.__code__) if name not in function.__globals__}
+        assert unknown <= vars(builtins).keys(), f"{self.name}: the names {sorted(unknown)} do not exist"
         return mutated.__code__
 
     def killed_by(self) -> str | None:
@@ -115,6 +119,14 @@ def passes(tests: Iterable[str]) -> bool:
         code = pytest.main([*options, *(str(_ROOT / test) for test in tests)])
     assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output.getvalue()
     return code is pytest.ExitCode.OK
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """The global names that a function uses, those in the functions inside of it included."""
+    yield from (str(step.argval) for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(inner)
 
 
 def _plain(function: Any) -> FunctionType:

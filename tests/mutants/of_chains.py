@@ -77,7 +77,8 @@ MANY_CHAINS = (
         "a recovery decides a transaction again",
         transactions_rules.abort,
         "if txn.state is not TxnState.ONGOING or (",
-        "if txn.state is TxnState.PREPARE_COMMIT:\n        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
+        "from dataclasses import replace\n    if txn.state is TxnState.PREPARE_COMMIT:\n"
+        "        txn = replace(txn, state=TxnState.ONGOING)\n    if (",
         test="protocol/test_chains_steps.py::test_stm_02_decision_is_never_repeated",
     ),
     Mutant(

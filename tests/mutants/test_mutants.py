@@ -43,6 +43,13 @@ def test_late_batch_in_recreated_topic_is_refused_by_either_rule() -> None:
         assert passes([test])
 
 
+def test_mutants_replace_existing_code_by_known_names() -> None:
+    """A mutant that raises ``NameError`` would be detected by any test."""
+    for mutant in MUTANTS:
+        with mutant.alive():
+            pass
+
+
 def test_mutant_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
 
