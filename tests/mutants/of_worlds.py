@@ -13,6 +13,7 @@ from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
 from txnstore.chain import checkpoint
+from txnstore.chain.log import Chain
 
 _HOLES: Mapping[str, Any] = {"hidden": 0.3, "jumps": 0.0}
 _READERS = {"actors": ("producer:a/1", "plain:p/1", "committed:r/1", "scan:s/1"), "operations": 6, "pace_ms": 5_000}
@@ -50,6 +51,13 @@ WORLDS = (
     _simulated("an offset of a recreated topic is committed", _FOLLOWED, None, chains=3),
     _simulated("an offset that was checked in an old catalog is committed", _FOLLOWED, None, chains=3),
     _simulated("the first offset of a topic does not follow from the catalog", _FOLLOWED, None, chains=3),
+    Mutant(
+        "a missing checkpoint leaves the entries after it",
+        Chain.load,
+        "            window = None\n",
+        "            pass\n",
+        settings={"checkpoint_every": 8, "hidden": 0.3, "jumps": 0.0},
+    ),
     Mutant(
         "the head of a checkpoint is written before its batches",
         checkpoint.write,

@@ -3,6 +3,8 @@
 A chain promises to notice this where it looks at :data:`~txnstore.chain.tail.ABSENT` names: when it is loaded, and at
 the first look at its head after a pause. So an entry is hidden only in such a look. ``CorruptionError`` may name it, or
 the process finds it when it asks again; it must not take the entry before it for the head.
+
+Hints and checkpoints are hidden at any time: without them, a chain is loaded from an older checkpoint or from entry 1.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import random
 
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.storage import Bucket
-from tests.helpers.keys import chain_number, entry_sequence
+from tests.helpers.keys import HINTS, chain_number, checkpoint_of, entry_sequence
 
 #: A chain trusts its last look at the head for this time.
 _TRUST_MS = 5_000
@@ -24,7 +26,7 @@ class Holes:
         bucket: The objects, with the heads of their chains.
         scheduler: The virtual clock.
         rng: The randomness of the process.
-        share: The share of the GETs of entries that may be hidden which are.
+        share: The share of the GETs whose object may be hidden that do not find it.
         hidden: Gets the keys that were hidden.
     """
 
@@ -57,7 +59,7 @@ class Holes:
         """Whether this GET does not find the entry; called when it takes effect."""
         sequence, now = entry_sequence(key), self._scheduler.now
         if sequence is None:
-            return False
+            return _is_saved(key) and self._rng.random() < self._share
         chain = _chain(key)
         head = self._bucket.heads.get(chain, 0)
         if sequence == head + 1:
@@ -81,6 +83,11 @@ class Holes:
         self._proved[chain] = self._scheduler.now
         self._asked.pop(chain, None)
         self._since_proof.discard(chain)
+
+
+def _is_saved(key: str) -> bool:
+    """Whether it is a hint or a part of a checkpoint."""
+    return key.startswith(HINTS) or checkpoint_of(key) is not None
 
 
 def _chain(key: str) -> int:

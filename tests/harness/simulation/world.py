@@ -140,7 +140,8 @@ class World:
 
     def explains(self, error: BaseException) -> bool:
         """Whether the error names an entry that a process did not find for a while."""
-        return isinstance(error, CorruptionError) and any(key in str(error) for key in self.hidden)
+        text = str(error) if isinstance(error, CorruptionError) else ""
+        return "is missing" in text and any(key in text for key in self.hidden)
 
     def renamed(self, process: Process, actor: str) -> Process:
         """The same process under another name in the history, for a new client in it."""
