@@ -104,15 +104,41 @@ FIRST ?= 0
 simulate: $(STAMP) ## Run SEEDS=10000 seeds of the simulation from FIRST=0 on, all processors; shrink what fails
 	'$(BIN)/python' -m tests.harness.simulation --seeds $(SEEDS) --first $(FIRST)
 
-# DURATION: seconds. STORE: local, moto or s3 (ministack, or the server in TXNSTORE_TEST_S3: docs/testing.md). A run is not replayed by its seed, but its faults are drawn by it.
+# S3 servers, built from their Go modules, in the versions that docs/storage.md reports on. The name of a stamp is a
+# version, so that another version is built anew.
+MINIO := github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
+VERSITYGW := github.com/versity/versitygw/cmd/versitygw@v1.8.0
+S3_BIN := $(abspath build/s3/bin)
+MINIO_BUILT := build/s3/.minio-$(lastword $(subst @, ,$(MINIO)))
+VERSITYGW_BUILT := build/s3/.versitygw-$(lastword $(subst @, ,$(VERSITYGW)))
+
+$(MINIO_BUILT):
+	@tests/harness/s3/build '$(MINIO)' '$(S3_BIN)' && touch '$@'
+
+$(VERSITYGW_BUILT):
+	@tests/harness/s3/build '$(VERSITYGW)' '$(S3_BIN)' && touch '$@'
+
+# They listen on a free port of 127.0.0.1 and end with the tests.
+.PHONY: minio
+minio: java $(STAMP) $(MINIO_BUILT) ## Build MinIO with Go, and run the S3 tests on it
+	PATH='$(S3_BIN)':"$$PATH" TXNSTORE_TEST_S3=minio $(PYTEST) -m s3
+
+.PHONY: versitygw
+versitygw: java $(STAMP) $(VERSITYGW_BUILT) ## Build the S3 gateway of Versity with Go, and run the S3 tests on it
+	PATH='$(S3_BIN)':"$$PATH" TXNSTORE_TEST_S3=versitygw $(PYTEST) -m s3
+
+# DURATION: seconds. STORE: local, moto, minio, versitygw, or s3 (ministack, or the server in TXNSTORE_TEST_S3: docs/testing.md).
+# SERVER_KILLS=1 kills and restarts minio or versitygw too. A run is not replayed by its seed, but its faults are drawn by it.
 DURATION ?= 60
 STORE ?= local
 CHAINS ?= 1
 SEED ?= 0
+SERVER_KILLS ?=
 
 .PHONY: torture
-torture: $(STAMP) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
-	'$(BIN)/python' -m tests.harness.torture --duration '$(DURATION)' --store '$(STORE)' --chains '$(CHAINS)' --seed '$(SEED)'
+torture: $(STAMP) $(if $(filter minio,$(STORE)),$(MINIO_BUILT)) $(if $(filter versitygw,$(STORE)),$(VERSITYGW_BUILT)) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
+	PATH='$(S3_BIN)':"$$PATH" '$(BIN)/python' -m tests.harness.torture --duration '$(DURATION)' --store '$(STORE)' \
+		--chains '$(CHAINS)' --seed '$(SEED)' $(if $(SERVER_KILLS),--server-kills)
 
 INTERRUPTS ?= 10000
 CASES ?= 2000

@@ -155,10 +155,10 @@ def test_marker_objects_of_other_tools_are_not_listed(store: S3Store, request_lo
     client = store._client()
     for name in ("root/folder/", "root/"):
         client.call_s3("put_object", Bucket=store.bucket, Key=name, Body=b"")
-    with suppress(OSError):  # MinIO has no such names
-        client.call_s3("put_object", Bucket=store.bucket, Key="root/a//b", Body=b"")
+    with suppress(OSError):  # MinIO refuses such names; versitygw drops the second slash.
+        client.call_s3("put_object", Bucket=store.bucket, Key="root/folder//b", Body=b"")
     store.put("folder/a", b"")
-    assert [info.key for info in store.list("")] == ["folder/a"]
+    assert [info.key for info in store.list("")] in (["folder/a"], ["folder/a", "folder/b"])
 
 
 def test_the_probe_on_the_wire(store: S3Store, request_log: RequestLog) -> None:

@@ -89,16 +89,15 @@ def test_a_broken_reused_connection_makes_a_create_unknown(
     assert store.get("a") == b"1"
 
 
-def test_timeout_is_unknown(s3_bucket_url: str, request_log: RequestLog) -> None:
-    options = {**options_for(request_log.url), "config_kwargs": {"read_timeout": 0.3}}
-    store = backend(s3_bucket_url, options)
-    store.list("")
-    request_log.plan = once(WireFault(Break.HANG_AFTER, delay_s=2.0))
+def test_timeout_is_unknown(store: S3Store, request_log: RequestLog) -> None:
+    options = {**options_for(request_log.url), "config_kwargs": {"read_timeout": 3.0}}
+    impatient = backend(store.url, options)
+    request_log.plan = once(WireFault(Break.HANG_AFTER, delay_s=600.0))
     with pytest.raises(UnknownOutcomeError, match="no answer came in time"):
-        store.put_if_absent("a", b"1")
+        impatient.put_if_absent("a", b"1")
+    impatient.close()
     assert store.put_if_absent("a", b"2") is False
     assert store.get("a") == b"1"
-    store.close()
 
 
 def test_failed_reads_are_definite_errors(store: S3Store, request_log: RequestLog) -> None:

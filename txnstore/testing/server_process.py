@@ -1,28 +1,62 @@
-"""The process behind :class:`~txnstore.testing.servers.S3Server`: ``python -m txnstore.testing.server_process KIND``.
+"""The process behind :class:`~txnstore.testing.servers.S3Server`.
 
-Prints its port on the first line, serves on 127.0.0.1, and ends when its standard input closes.
+``python -m txnstore.testing.server_process KIND [PORT] [FOLDER]`` prints its port on the first line, serves on
+127.0.0.1, and ends when its standard input closes. PORT 0 is a free one; FOLDER is where a program keeps its objects.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
+import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
+
+from txnstore.testing.programs import PROGRAMS
 
 
-def main(kind: str) -> None:
+def main(kind: str, port: int = 0, folder: str = "") -> None:
     """Run the server until standard input closes."""
+    if not port:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    if kind in PROGRAMS:
+        _become(kind, port, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
     serve = {"ministack": _serve_ministack, "moto": _serve_moto}[kind]
     serve(port)
+
+
+def _become(kind: str, port: int, folder: str) -> NoReturn:
+    """Replace this process with the program, so that signals reach it; a child process ends it with its starter."""
+    data = folder or tempfile.mkdtemp(prefix=f"{kind}-")
+    command, settings = PROGRAMS[kind](port, data)
+    server = os.getpid()
+    if os.fork() == 0:
+        _watch(server, "" if folder else data)
+    _announce(port)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.execvpe(command[0], command, {**os.environ, **settings})  # noqa: S606 - a program of PROGRAMS
+
+
+def _watch(server: int, leftover: str) -> NoReturn:
+    """End the server once standard input closes, then remove its data. The server is the parent of this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.stdin.buffer.read()
+    while os.getppid() == server:
+        os.kill(server, signal.SIGKILL)
+        time.sleep(0.01)
+    if leftover:
+        shutil.rmtree(leftover, ignore_errors=True)
+    os._exit(0)
 
 
 def _announce(port: int) -> None:
@@ -87,4 +121,4 @@ class LockedApp:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *(int(port) for port in sys.argv[2:3]), *sys.argv[3:4])

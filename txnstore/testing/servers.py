@@ -1,28 +1,47 @@
 """S3 servers for tests, with an atomic conditional PUT.
 
 ``ministack`` (the ministack package, one event loop) and ``moto`` (with a lock: plain moto checks and then creates) run
-as separate processes on 127.0.0.1. ``given`` is a running server, with the endpoint in ``TXNSTORE_TEST_S3`` and the
-keys in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``.
+as separate processes on 127.0.0.1, and so do ``minio`` and ``versitygw`` if the program of that name is on the PATH.
+``given`` is a running server, with the keys in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``. The environment
+variable ``TXNSTORE_TEST_S3`` chooses the default: one of these names, or the endpoint of a running server.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast, get_args
 from urllib.parse import urlsplit
 
 import txnstore.errors
+from txnstore.testing.programs import ACCESS_KEY, PROGRAMS, SECRET_KEY
 
-START_TIMEOUT_S = 60.0
+Kind = Literal["ministack", "moto", "minio", "versitygw", "given"]
+
+START_TIMEOUT_S = 180.0
 GIVEN = "TXNSTORE_TEST_S3"
-"""The environment variable with the endpoint of a running server; empty for none."""
+"""The environment variable with the default server: a kind, or the endpoint of a running server; empty: ministack."""
 _REGION = "us-east-1"
+#: A guard against hangs: a busy machine is no fault of the server.
+_LIMIT_S = 120
+
+
+def _default() -> tuple[Kind, str]:
+    """The kind of the default server, and the endpoint of a given one."""
+    value = os.environ.get(GIVEN) or "ministack"
+    if "://" in value:
+        return "given", value.rstrip("/")
+    kinds = [kind for kind in get_args(Kind) if kind != "given"]
+    if value not in kinds:
+        raise ValueError(f"{GIVEN} is {value!r}. Set it to an endpoint (http://…), or to one of {', '.join(kinds)}.")
+    return cast("Kind", value), ""
 
 
 class S3Server:
@@ -32,14 +51,24 @@ class S3Server:
     input. A given server is not stopped, and its objects are not deleted.
 
     Args:
-        kind: ``"ministack"``, ``"moto"`` or ``"given"``; by default ``"given"`` if ``TXNSTORE_TEST_S3`` is set, else
-            ``"ministack"``.
+        kind: ``"ministack"``, ``"moto"``, ``"minio"``, ``"versitygw"`` or ``"given"``; by default as the environment
+            variable ``TXNSTORE_TEST_S3`` says, else ``"ministack"``.
+        folder: Where ``"minio"`` and ``"versitygw"`` keep their objects; by default a temporary folder, which is
+            deleted with the server. With a folder, :meth:`start` after :meth:`kill` or :meth:`stop` continues with the
+            same objects at the same URL.
+
+    Raises:
+        ValueError: ``TXNSTORE_TEST_S3`` is neither an endpoint nor a kind, or no endpoint of a ``"given"`` server.
     """
 
-    def __init__(self, kind: Literal["ministack", "moto", "given"] | None = None) -> None:
-        self.kind = kind or ("given" if os.environ.get(GIVEN) else "ministack")
-        self.url = os.environ[GIVEN].rstrip("/") if self.kind == "given" else ""
+    def __init__(self, kind: Kind | None = None, *, folder: Path | None = None) -> None:
+        chosen = (kind, "") if kind is not None and kind != "given" else _default()
+        if kind == "given" != chosen[0]:
+            raise ValueError(f"Put the endpoint of the given server into {GIVEN}.")
+        self.kind: Kind = chosen[0]
+        self.url = chosen[1]
         """The endpoint URL."""
+        self.folder = folder
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -52,10 +81,18 @@ class S3Server:
         if self.kind == "given":
             self._wait()
             return self
+        if self.kind in PROGRAMS and shutil.which(self.kind) is None:
+            raise RuntimeError(
+                f"The program {self.kind!r} is not on the PATH. Install it, and add its folder to the PATH;"
+                f" in a checkout of txnstore, `make {self.kind}` builds it and runs the S3 tests on it."
+            )
         package_root = str(Path(txnstore.errors.__file__).resolve().parent.parent)
         paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "txnstore.testing.server_process", self.kind],
+            [
+                *(sys.executable, "-m", "txnstore.testing.server_process", self.kind),
+                *(str((self.folder and urlsplit(self.url).port) or 0), str(self.folder or "")),
+            ],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -71,11 +108,18 @@ class S3Server:
         self._wait()
         return self
 
+    def kill(self) -> None:
+        """End the process as a crash would (SIGKILL). A given server is not ended."""
+        self._end(subprocess.Popen.kill)
+
     def stop(self) -> None:
-        """Stop the process."""
+        """Stop the process. A given server is not stopped."""
+        self._end(subprocess.Popen.terminate)
+
+    def _end(self, how: Callable[[subprocess.Popen[str]], None]) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
+            how(process)
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -137,10 +181,11 @@ class S3Server:
 
 def storage_options(endpoint_url: str) -> dict[str, Any]:
     """The storage options for a test server, or a :class:`~txnstore.testing.wire.RequestLog`, at this endpoint."""
-    given = os.environ if os.environ.get(GIVEN) else {}  # Never send real keys to other servers.
+    given = os.environ if _default()[0] == "given" else {}  # Never send real keys to other servers.
     return {
-        "key": given.get("AWS_ACCESS_KEY_ID", "test-access-key"),
-        "secret": given.get("AWS_SECRET_ACCESS_KEY", "test-secret-key"),
+        "key": given.get("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+        "secret": given.get("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
         "endpoint_url": endpoint_url,
         "client_kwargs": {"region_name": _REGION},
+        "config_kwargs": {"connect_timeout": _LIMIT_S, "read_timeout": _LIMIT_S},
     }

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.harness.torture.run import Settings, torture
+from txnstore.testing.programs import PROGRAMS
 
 
 def main() -> int:
@@ -17,13 +18,15 @@ def main() -> int:
         description="Torture a store with real processes, and check their histories.",
     )
     parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of faults")
-    parser.add_argument("--store", choices=["local", "s3", "moto"], default=Settings.store)
+    parser.add_argument("--store", choices=["local", "s3", "moto", *PROGRAMS], default=Settings.store)
     parser.add_argument("--chains", type=int, default=Settings.chains)
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")
     parser.add_argument("--folder", type=Path, help="an empty one, for histories, logs and a local store")
+    parser.add_argument("--server-kills", action="store_true", help=f"kill and restart {' or '.join(PROGRAMS)} too")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="torture-"))
-    report = torture(Settings(folder, given.duration, given.store, given.chains, given.seed))
+    settings = Settings(folder, given.duration, given.store, given.chains, given.seed, server_kills=given.server_kills)
+    report = torture(settings)
     sys.stdout.writelines(line + "\n" for line in report.lines())
     return 0 if report.ok else 1
 

@@ -15,11 +15,17 @@ from pathlib import Path
 import txnstore.errors
 from tests.harness.torture.plan import STOP, TRANSACTION_TIMEOUT, Task
 from tests.harness.torture.worker import ENDED
+from txnstore.testing.servers import S3Server
 
 #: Seconds that a process runs before its first fault.
 _SHORTEST_LIFE = 2.0
 _START_TIMEOUT = 180.0
+#: A guard against hangs: on a busy machine, a process needs minutes to end, or to read its input to the end.
+_END_TIMEOUT = 1200.0
 _LONGEST_WAIT = 120.0
+#: Seconds between two kills of the server, and for how long it is away.
+_SERVER_LIFE = (30.0, 80.0)
+_SERVER_AWAY = (0.5, 6.0)
 #: Bytes of a history: a few operations.
 _SOME_WORK = 600
 
@@ -41,15 +47,20 @@ def _has_begun(item: _Running, size: int = 1) -> bool:
 
 
 class Nemesis:
-    """Starts the tasks, injects faults by its seed, and ends the processes that it started, by process id."""
+    """Starts the tasks, injects faults by its seed, and ends the processes that it started, by process id.
 
-    def __init__(self, tasks: list[Task], seed: int) -> None:
+    ``server``: kill and restart it too.
+    """
+
+    def __init__(self, tasks: list[Task], seed: int, server: S3Server | None = None) -> None:
         self.faults: Counter[str] = Counter()
         self.surprises: list[str] = []
         self._rng = random.Random(seed)
         self._lives: Counter[str] = Counter()
         self._tasks = tasks
         self._running: list[_Running] = []
+        self._server = server
+        self._server_is_away = False
 
     def run(self, duration: float, least: int) -> None:
         """Start all tasks, inject faults for some seconds once all of them work, and request their end.
@@ -64,23 +75,38 @@ class Nemesis:
         until = time.monotonic() + duration
         latest = until + _LONGEST_WAIT
         next_fault = time.monotonic()
+        next_turn = time.monotonic() + min(self._rng.uniform(*_SERVER_LIFE), duration / 2)
         while time.monotonic() < until or (time.monotonic() < latest and self._transactions() < least):
             time.sleep(0.05)
             self._look_after()
             if time.monotonic() > next_fault:
                 self._harm()
                 next_fault = time.monotonic() + self._rng.uniform(0.2, 1.0)
+            if self._server is not None and time.monotonic() > next_turn:
+                next_turn = time.monotonic() + self._kill_or_start(self._server)
+        if self._server is not None and self._server_is_away:
+            self._kill_or_start(self._server)
         for task in self._tasks[:1]:
             (Path(task.folder) / STOP).touch()
+
+    def _kill_or_start(self, server: S3Server) -> float:
+        """Kill the server, or start it again with its objects; returns for how many seconds it is to stay so."""
+        self._server_is_away = not self._server_is_away
+        if self._server_is_away:
+            self.faults["server kill"] += 1
+            server.kill()
+            return self._rng.uniform(*_SERVER_AWAY)
+        server.start()
+        return self._rng.uniform(*_SERVER_LIFE)
 
     def _transactions(self) -> int:
         """How many transactions have been committed so far, by the histories."""
         folder = Path(self._tasks[0].folder)
         return sum(path.read_bytes().count(b'"type":"ok","f":"txn"') for path in folder.glob("*.jsonl"))
 
-    def finish(self, timeout: float) -> None:
+    def finish(self) -> None:
         """Wake all, wait until they end by themselves, and kill those that do not."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + _END_TIMEOUT
         for item in self._running:
             self._resume(item)
         for item in self._running:
@@ -101,11 +127,11 @@ class Nemesis:
                 item.process.stdin.close()
         self._running = []
 
-    def drain(self, tasks: list[Task], timeout: float) -> None:
+    def drain(self, tasks: list[Task]) -> None:
         """Run these to their end without faults."""
         for task in tasks:
             self._start(task)
-        self.finish(timeout)
+        self.finish()
 
     def _start(self, task: Task) -> None:
         place = f"{task.role}-{task.number}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import txnstore
 from tests.harness.history import (
@@ -28,14 +28,17 @@ from txnstore.chain.codec import Entry, decode
 from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
 from txnstore.core.transactions.model import TxnState
 from txnstore.runtime import Runtime
-from txnstore.testing.servers import S3Server
+from txnstore.testing.programs import PROGRAMS
+from txnstore.testing.servers import Kind, S3Server
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run. ``folder``: an empty one, for the histories and for a local store. ``store``: local, s3 or moto.
+    """What to run.
 
-    ``s3`` is the default server of :class:`~txnstore.testing.servers.S3Server`.
+    ``folder``: an empty one, for the histories and the objects of ``local``, ``minio`` and ``versitygw``. ``store``:
+    ``local``, or a kind of :class:`~txnstore.testing.servers.S3Server`; ``s3`` is its default. ``server_kills``: kill
+    and restart the server as well, which must be ``minio`` or ``versitygw``.
     """
 
     folder: Path
@@ -48,6 +51,13 @@ class Settings:
     consumers: int = 2
     partitions: int = 4
     least: int = 0
+    server_kills: bool = False
+
+    def __post_init__(self) -> None:
+        if self.server_kills and self.store not in PROGRAMS:
+            raise ValueError(
+                f"Only {' and '.join(PROGRAMS)} keep their objects when they are killed, not {self.store}."
+            )
 
 
 @dataclass
@@ -85,15 +95,15 @@ def torture(settings: Settings) -> Report:
     """Run it. The folder keeps the histories, the logs of the processes and a local store."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        url, options = _place(settings, stack)
+        url, options, server = _place(settings, stack)
         store = stack.enter_context(txnstore.create(url, settings.chains, options or None))
         for topic in (INPUT, OUTPUT):
             store.create_topic(topic, partitions=settings.partitions)
         tasks = _tasks(settings, url, options)
-        nemesis = Nemesis(tasks, settings.seed)
+        nemesis = Nemesis(tasks, settings.seed, server if settings.server_kills else None)
         try:
             nemesis.run(settings.duration, settings.least)
-            nemesis.finish(60.0)
+            nemesis.finish()
             violations = _last_phase(settings, store, nemesis, tasks)
         finally:
             nemesis.kill_all()
@@ -104,11 +114,14 @@ def torture(settings: Settings) -> Report:
     return report
 
 
-def _place(settings: Settings, stack: ExitStack) -> tuple[str, dict[str, Any]]:
+def _place(settings: Settings, stack: ExitStack) -> tuple[str, dict[str, Any], S3Server | None]:
+    folder = settings.folder / "store"
     if settings.store == "local":
-        return str(settings.folder / "store"), {}
-    server = stack.enter_context(S3Server("moto" if settings.store == "moto" else None))
-    return server.create_bucket(f"torture-{Runtime().new_id()}"), server.storage_options
+        return str(folder), {}, None
+    folder.mkdir()
+    kind = None if settings.store == "s3" else cast("Kind", settings.store)
+    server = stack.enter_context(S3Server(kind, folder=folder))
+    return server.create_bucket(f"torture-{Runtime().new_id()}"), server.storage_options, server
 
 
 def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:
@@ -127,7 +140,7 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
     violations = [f"recover of {name} failed: {why}" for name, why in report.failed]
     still = store.transactions(TxnState.ONGOING.name)
     violations += [f"{txn.transactional_id!r} is still open after recover" for txn in still]
-    nemesis.drain([replace(it, drain=True) for it in tasks if it.role == "job"], 120.0)
+    nemesis.drain([replace(it, drain=True) for it in tasks if it.role == "job"])
     store.recover()
     with (settings.folder / "final.jsonl").open("a") as file:
         recorder = Recorder("final", time.monotonic_ns, to_file(file))
