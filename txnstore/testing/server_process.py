@@ -21,17 +21,21 @@ from typing import Any, NoReturn
 from txnstore.testing.programs import PROGRAMS
 
 
-def main(kind: str, port: int = 0, folder: str = "") -> None:
+def main(kind: str, wanted_port: str = "0", folder: str = "") -> None:
     """Run the server until standard input closes."""
-    if not port:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+    port = int(wanted_port) or _free_port()
     if kind in PROGRAMS:
         _become(kind, port, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     serve = {"ministack": _serve_ministack, "moto": _serve_moto}[kind]
     serve(port)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 def _become(kind: str, port: int, folder: str) -> NoReturn:
@@ -121,4 +125,4 @@ class LockedApp:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(port) for port in sys.argv[2:3]), *sys.argv[3:4])
+    main(*sys.argv[1:4])
