@@ -115,3 +115,29 @@ def test_pending_offset_of_the_old_topic_replaces_none_of_the_new_one() -> None:
         commit_old(case.stale, case.old, "1")
     new.commit_transaction()
     assert case.committed == 3
+
+
+@pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
+@pytest.mark.parametrize("pending", [False, True], ids=["committed", "pending"])
+def test_off_18_group_of_another_chain_lists_no_offsets_of_a_deleted_topic(*, recreated: bool, pending: bool) -> None:
+    """The chain of the group does not learn of the deletion; a pending offset blocks no reader of the new topic."""
+    store = process(MemoryStore(), ManualClock(), chains=CHAINS)
+    store.create_topic("t")
+    store.create_topic("kept")
+    store.consumer(group=GROUP).commit({TopicPartition("kept", 0): 1})
+    producer = store.producer("a")
+    producer.begin_transaction()
+    if pending:
+        producer.send_offsets({T0: 9}, GROUP)
+        producer.flush()
+    else:
+        store.consumer(group=GROUP).commit({T0: 9})
+    store.delete_topic("t")
+    if recreated:
+        store.create_topic("t")
+        assert store.consumer(group=GROUP).committed(T0) is None
+    rows = store.sql("select topic, committed_offset from txn.groups").fetchall()
+    assert rows == [("kept", 1)]
+    assert [position.tp.topic for position in store.group(GROUP).positions] == ["kept"]
+    producer.abort_transaction()
+    assert check_view(connection_of(store).view()) == []

@@ -52,13 +52,6 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
         {"state": {"transactions": {"x": {"state": "EMPTY"}}}},
     ),
     ("CON-13", "model", {"op": "poll"}, {"error": "NO_OFFSET"}, {"error": "OFFSET_OUT_OF_RANGE"}),
-    (
-        "OFF-18",
-        "model",
-        {"op": "delete_topic", "topic": "u"},
-        {"state": {"groups": {"g": {"t-0": [1, False]}}}},
-        {"state": {"groups": {"g": {"t-0": [1, False], "u-0": [1, False]}}}},
-    ),
     ("PST-03", BROKER, {"op": "raw_append"}, {"error": "OUT_OF_ORDER_SEQUENCE_NUMBER"}, {"error": None}),
     (
         "INIT-07",
@@ -90,18 +83,6 @@ def _rotate(comparison: Comparison) -> None:
     for op, producer_id in (({"op": "init", "producer": "A", "id": "a"}, 0), ({"op": "restart"}, 1)):
         state = {"state": {"transactions": {"a": {"producer_id": producer_id, "epoch": 0}}}}
         assert comparison.step(op, {}, state) == []
-
-
-def test_off_18_only_offsets_of_topics_that_do_not_exist_may_stay() -> None:
-    def step(name: str, actual: dict[str, Any]) -> int:
-        return len(
-            comparison.step({"op": name, "topic": "u"}, {"state": {"groups": {}}}, {"state": {"groups": actual}})
-        )
-
-    comparison = Comparison()
-    assert step("delete_topic", {"g": {"u-0": [1, False]}}) == 0
-    assert step("delete_topic", {"g": {"u-0": [1, False], "t-0": [1, False]}}) == 1
-    assert step("create_topic", {"g": {"u-0": [1, False]}}) == 1
 
 
 def test_init_07_only_a_former_producer_id_may_be_unknown_in_kafka() -> None:

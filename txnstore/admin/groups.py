@@ -176,7 +176,7 @@ def _partitions(view: View, name: str, topics: Sequence[str] | None) -> list[Top
         names = [topics] if isinstance(topics, str) else check_names("topics", topics)
         counts = {topic: view.find_topic(topic).partitions for topic in names}
         return [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
-    return sorted(tp for tp in _find(view, name).offsets if view.partition(tp) is not None)
+    return sorted(_find(view, name).offsets)
 
 
 def _target(connection: Connection, view: View, tp: TopicPartition, to: str | int | datetime) -> int:

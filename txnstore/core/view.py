@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 from txnstore.core.catalog.model import Topic
-from txnstore.core.groups.fold import decided_offsets
+from txnstore.core.groups.fold import decided_offsets, existing_offsets
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import AbortedTxn, Partition
 from txnstore.core.model import Outcome, TopicPartition
@@ -84,7 +84,7 @@ class View:
 
     @cached_property
     def groups(self) -> Mapping[str, Group]:
-        """The groups; decided transactions count as ended."""
+        """The groups; decided transactions count as ended, and deleted topics have no offsets."""
         if self.chains == 1:
             return self.states[0].groups
         return _Groups(self)
@@ -232,18 +232,26 @@ class _Partitions(Mapping[TopicPartition, Partition]):
 
 
 class _Groups(Mapping[str, Group]):
-    """The groups of all chains; pending offsets of decided transactions are applied or removed."""
+    """The groups of all chains, each computed on first use.
+
+    Pending offsets of decided transactions are applied or removed. Offsets of deleted topics are left out: the chain of
+    a group does not learn of each deletion (OFF-18).
+    """
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._found: dict[str, Group] = {}
 
     def __getitem__(self, name: str) -> Group:
-        group = self._view.states[chain_of_group(name, self._view.chains)].groups[name]
-        for producer_id in sorted(group.pending):
-            txn = self._view.owner(producer_id)
-            if txn is not None and txn.state in DECIDED:
-                group = decided_offsets(group, producer_id, txn.epoch + 1, DECIDED[txn.state])
-        return group
+        found = self._found.get(name)
+        if found is None:
+            group = self._view.states[chain_of_group(name, self._view.chains)].groups[name]
+            for producer_id in sorted(group.pending):
+                txn = self._view.owner(producer_id)
+                if txn is not None and txn.state in DECIDED:
+                    group = decided_offsets(group, producer_id, txn.epoch + 1, DECIDED[txn.state])
+            found = self._found[name] = existing_offsets(group, self._view.topics)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         for state in self._view.states:

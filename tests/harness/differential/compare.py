@@ -52,7 +52,6 @@ class Comparison:
         self.compacted = False
         self.restarted = False
         self.newer_groups: set[str] = set()
-        self.deleted: set[str] = set()
         self._ids: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         #: By transactional id: the identity that its last init granted, and the producer ids that it has had.
@@ -68,8 +67,6 @@ class Comparison:
         if op["op"] in {"init", "raw_init", "fence"} and "id" in op:
             producer = op.get("producer", "")
             self._ids[producer], self._owners[op["id"]] = op["id"], producer
-        if op["op"] in {"create_topic", "delete_topic"}:
-            (self.deleted.add if op["op"] == "delete_topic" else self.deleted.discard)(op["topic"])
         if op.get("protocol") == "consumer":
             self.newer_groups.add(op["group"])
         self._follow(op, actual)
@@ -226,14 +223,6 @@ def _no_position(comparison: Comparison, op: Op, difference: Difference) -> bool
     return difference == Difference(("error",), "NO_OFFSET", "OFFSET_OUT_OF_RANGE") and op["op"] in {"poll", "position"}
 
 
-def _of_a_deleted_topic(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """An offset, or a group that has no other."""
-    if difference.path[:2] != ("state", "groups") or difference.expected is not None or comparison.of_model:
-        return False
-    rows = difference.actual if len(difference.path) == 3 else [difference.path[-1]]
-    return all(name.rpartition("-")[0] in comparison.deleted for name in rows)
-
-
 #: The allowed differences.
 WHITELIST: tuple[Allowed, ...] = (
     Allowed(
@@ -263,7 +252,6 @@ WHITELIST: tuple[Allowed, ...] = (
         _begun_by_a_refusal,
     ),
     Allowed("CON-13", "without a position and a policy, the offset is out of range, too", _no_position),
-    Allowed("OFF-18", "a group in another chain keeps the offsets of a deleted topic", _of_a_deleted_topic),
     Allowed("PST-03", "a restart forgets no batch of the window; a broker's keeps the last one", _shorter_window),
     Allowed("INIT-07", "a producer whose id was replaced is fenced; in Kafka the old id is unknown", _rotated),
     Allowed(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from txnstore.core.catalog.model import Topic
 from txnstore.core.fences import with_fence
 from txnstore.core.groups.events import (
     GroupDeleted,
@@ -13,7 +16,7 @@ from txnstore.core.groups.events import (
     OffsetsCommitted,
 )
 from txnstore.core.groups.model import CommittedOffset, Group, Member, OffsetAndMetadata
-from txnstore.core.model import NO_PRODUCER, Map, Outcome
+from txnstore.core.model import NO_PRODUCER, Map, Outcome, TopicPartition
 from txnstore.core.state import Fold, State, is_foreign, replace
 
 
@@ -120,6 +123,24 @@ def decided_offsets(group: Group, producer_id: int, marker_epoch: int, outcome: 
                 offsets = offsets.insert(tp, value)
         last_producer = (producer_id, marker_epoch - 1)
     return replace(group, offsets=offsets, pending=group.pending.remove(producer_id), last_producer=last_producer)
+
+
+def existing_offsets(group: Group, topics: Mapping[str, Topic]) -> Group:
+    """The group with the committed and pending offsets of the topics of the catalog, by their ids (OFF-18)."""
+    pending = group.pending
+    for producer_id, offsets in group.pending.items():
+        pending = pending.insert(producer_id, _of_topics(offsets, topics))
+    return replace(group, offsets=_of_topics(group.offsets, topics), pending=pending)
+
+
+def _of_topics(
+    offsets: Map[TopicPartition, CommittedOffset], topics: Mapping[str, Topic]
+) -> Map[TopicPartition, CommittedOffset]:
+    for tp, offset in offsets.items():
+        topic = topics.get(tp.topic)
+        if topic is None or offset.topic_id not in (None, topic.topic_id):
+            offsets = offsets.remove(tp)
+    return offsets
 
 
 GROUP_FOLDS: dict[type, Fold] = {

@@ -10,7 +10,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ResetOffsets, TxnOffsets, Watched
 from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted
 from txnstore.core.groups.membership import check_commit, empty, live_members
-from txnstore.core.groups.model import CommittedOffset, Group, OffsetAndMetadata
+from txnstore.core.groups.model import Group, OffsetAndMetadata
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import Draft, State, leads_partition, observe
@@ -39,9 +39,6 @@ class Known(Protocol):
 
     @property
     def groups(self) -> Mapping[str, Group]: ...
-
-    @property
-    def topics(self) -> Mapping[str, Topic]: ...
 
 
 def group_offset(tp: tuple[str, int], value: int | OffsetAndMetadata) -> GroupOffset:
@@ -219,10 +216,10 @@ def committed(
     require_stable: bool = True,
     strict: bool = False,
 ) -> OffsetAndMetadata | None:
-    """The committed offset of a group in a partition, or None; None also for a topic that was created again (OFF-18).
+    """The committed offset of a group in a partition, or None.
 
     Args:
-        state: A state or a view.
+        state: A view, or a state; the state of one of several chains may have offsets of deleted topics (OFF-18).
         group: The group.
         tp: The partition.
         require_stable: Refuse if a pending offset of the partition exists (OFF-09, KIP-447). Kafka's consumer always
@@ -240,12 +237,7 @@ def committed(
         msg = f"an open transaction has a pending offset of {where} in group {group!r}"
         raise UnstableOffsetCommitError(msg)
     value = known.offsets.get(tp)
-    return value.value if value is not None and _of_this_topic(state, tp, value) else None
-
-
-def _of_this_topic(state: Known, tp: TopicPartition, value: CommittedOffset) -> bool:
-    topic = state.topics.get(tp.topic)
-    return value.topic_id is None or topic is None or value.topic_id == topic.topic_id
+    return value.value if value is not None else None
 
 
 def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTION_MS) -> list[TopicPartition]:
