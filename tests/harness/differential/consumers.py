@@ -6,14 +6,15 @@ A poll returns all records that can be read, by partition: offset, key, value, t
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
+from tests.harness.differential.consuming import ConsumerOperations
 from tests.harness.differential.store_support import as_text, partition_of
 from tests.harness.differential.trace import Op
 from tests.harness.model import Broker
 from tests.harness.model.consumer import Consumer as ModelConsumer
 from tests.harness.model.group import Claim as Membership
-from txnstore.consumer import Consumer
 from txnstore.read.records import Record
 from txnstore.store import Store
 
@@ -21,118 +22,126 @@ from txnstore.store import Store
 NEVER_SECONDS = 86_400.0
 
 
-class ModelConsumers:
-    """Consumers of the model."""
+class ModelConsumers(ConsumerOperations[ModelConsumer]):
+    """Consumers of the model, which has no rebalances: the members of a group are one consumer with several names."""
 
     broker: Broker
-    consumers: dict[str, ModelConsumer]
 
     def op_consumer(self, op: Op) -> None:
         self.consumers[op["consumer"]] = ModelConsumer(
             self.broker, op.get("group"), op["isolation"], op["reset"], auto_commit=op.get("auto_commit", False)
         )
 
-    def op_assign(self, op: Op) -> None:
-        self.consumers[op["consumer"]].assign(op["partitions"])
-
     def op_subscribe(self, op: Op) -> None:
-        """The model has no rebalances: the only member of a group has its generation."""
-        consumer = self.consumers[op["consumer"]]
+        """Join the group: from now on the consumer is the one that the group has already."""
+        name = op["consumer"]
+        alone = self.consumers[name]
+        consumer = self.consumers[name] = next(self._sharing(alone.group), alone)
         consumer.subscribe(op["topics"])
-        assert consumer.group is not None
-        group = self.broker.group(consumer.group)
-        group.join(op["consumer"], None)
-        consumer.member = Membership(op["consumer"], group.generation)
+        group = self.broker.group(consumer.group or "")
+        group.join(name, None)
+        consumer.member = Membership(name, group.generation)
 
-    def op_poll(self, op: Op) -> dict[str, Any]:
-        found = self.consumers[op["consumer"]].poll()
-        return {tp: [[offset, *record] for offset, record in rows] for tp, rows in sorted(found.items())}
+    def op_poll_all(self, op: Op) -> dict[str, Any]:
+        """Poll as a whole group, with the topics that exist now."""
+        [consumer] = dict.fromkeys(self._sharing(op["group"]))
+        consumer.subscribe(consumer.topics)
+        return consumer.poll()
 
-    def op_position(self, op: Op) -> int:
-        return self.consumers[op["consumer"]].position(op["partition"])
-
-    def op_seek(self, op: Op) -> None:
-        self.consumers[op["consumer"]].seek(op["partition"], op["offset"])
-
-    def op_seek_to(self, op: Op) -> None:
-        self.consumers[op["consumer"]].seek_to(op["partition"], op["end"])
-
-    def op_pause(self, op: Op) -> None:
-        self.consumers[op["consumer"]].pauses(op["partition"], paused=True)
-
-    def op_resume(self, op: Op) -> None:
-        self.consumers[op["consumer"]].pauses(op["partition"], paused=False)
-
-    def op_commit_positions(self, op: Op) -> None:
-        self.consumers[op["consumer"]].commit(op.get("offsets"))
-
-    def op_offsets_for_times(self, op: Op) -> dict[str, Any]:
-        found = self.consumers[op["consumer"]].offsets_for_times(op["times"])
-        return {tp: list(row) if row is not None else None for tp, row in found.items()}
+    def op_commit_all(self, op: Op) -> None:
+        for consumer in dict.fromkeys(self._sharing(op["group"])):
+            consumer.commit()
 
     def op_close_consumer(self, op: Op) -> None:
-        consumer = self.consumers.pop(op["consumer"])
+        name = op["consumer"]
+        consumer = self.consumers.pop(name)
         consumer.close()
         if consumer.member.member and consumer.group is not None:
-            self.broker.group(consumer.group).leave(consumer.member)
+            group = self.broker.group(consumer.group)
+            group.leave(Membership(name))
+            other = next((known for known, found in self.consumers.items() if found is consumer), "")
+            consumer.member = Membership(other, group.generation)
+
+    def _sharing(self, group: str | None) -> Iterator[ModelConsumer]:
+        return (found for found in self.consumers.values() if found.group == group and found.member.member)
 
 
-class StoreConsumers:
-    """Consumers of a store."""
+class StoreConsumer:
+    """A consumer of a store; ``shares``: with the other members of its group."""
 
-    store: Store
-    consumers: dict[str, Consumer]
-
-    def op_consumer(self, op: Op) -> None:
-        self.consumers[op["consumer"]] = self.store.consumer(
-            group=op.get("group"),
+    def __init__(self, store: Store, op: Op) -> None:
+        self.group = op.get("group")
+        self.shares = False
+        self._client = store.consumer(
+            group=self.group,
             isolation=op["isolation"],
             auto_offset_reset=op["reset"],
             enable_auto_commit=op.get("auto_commit", False),
             auto_commit_interval=NEVER_SECONDS,
         )
 
-    def op_assign(self, op: Op) -> None:
-        self.consumers[op["consumer"]].assign([partition_of(name) for name in op["partitions"]])
+    def assign(self, partitions: list[str]) -> None:
+        self._client.assign([partition_of(name) for name in partitions])
 
-    def op_subscribe(self, op: Op) -> None:
-        self.consumers[op["consumer"]].subscribe(op["topics"])
+    def subscribe(self, topics: list[str]) -> None:
+        self._client.subscribe(topics)
+        self.shares = True
 
-    def op_poll(self, op: Op) -> dict[str, Any]:
+    def poll(self) -> dict[str, Any]:
         found: dict[str, list[Any]] = {}
-        poll = self.consumers[op["consumer"]].poll
-        for record in itertools.chain.from_iterable(iter(poll, [])):
+        for record in itertools.chain.from_iterable(iter(self._client.poll, [])):
             found.setdefault(f"{record.topic}-{record.partition}", []).append(_row(record))
         return dict(sorted(found.items()))
 
-    def op_position(self, op: Op) -> int:
-        return self.consumers[op["consumer"]].position(partition_of(op["partition"]))
+    def position(self, partition: str) -> int:
+        return self._client.position(partition_of(partition))
 
-    def op_seek(self, op: Op) -> None:
-        self.consumers[op["consumer"]].seek(partition_of(op["partition"]), op["offset"])
+    def seek(self, partition: str, offset: int) -> None:
+        self._client.seek(partition_of(partition), offset)
 
-    def op_seek_to(self, op: Op) -> None:
-        consumer, tp = self.consumers[op["consumer"]], partition_of(op["partition"])
-        (consumer.seek_to_beginning if op["end"] == "earliest" else consumer.seek_to_end)(tp)
+    def seek_to(self, partition: str, end: str) -> None:
+        seek = self._client.seek_to_beginning if end == "earliest" else self._client.seek_to_end
+        seek(partition_of(partition))
 
-    def op_pause(self, op: Op) -> None:
-        self.consumers[op["consumer"]].pause(partition_of(op["partition"]))
+    def pauses(self, partition: str, *, paused: bool) -> None:
+        (self._client.pause if paused else self._client.resume)(partition_of(partition))
 
-    def op_resume(self, op: Op) -> None:
-        self.consumers[op["consumer"]].resume(partition_of(op["partition"]))
+    def commit(self, offsets: dict[str, int] | None = None) -> None:
+        self._client.commit(None if offsets is None else {partition_of(tp): offset for tp, offset in offsets.items()})
 
-    def op_commit_positions(self, op: Op) -> None:
-        offsets = op.get("offsets")
-        found = None if offsets is None else {partition_of(tp): offset for tp, offset in offsets.items()}
-        self.consumers[op["consumer"]].commit(found)
-
-    def op_offsets_for_times(self, op: Op) -> dict[str, Any]:
-        times = {partition_of(tp): time for tp, time in op["times"].items()}
-        found = self.consumers[op["consumer"]].offsets_for_times(times)
+    def offsets_for_times(self, times: dict[str, int]) -> dict[str, Any]:
+        found = self._client.offsets_for_times({partition_of(tp): time for tp, time in times.items()})
         return {str(tp): [row.offset, row.timestamp] if row is not None else None for tp, row in found.items()}
 
-    def op_close_consumer(self, op: Op) -> None:
-        self.consumers.pop(op["consumer"]).close()
+    def close(self) -> None:
+        self._client.close()
+
+
+class StoreConsumers(ConsumerOperations[StoreConsumer]):
+    """Consumers of a store."""
+
+    store: Store
+
+    def op_consumer(self, op: Op) -> None:
+        self.consumers[op["consumer"]] = StoreConsumer(self.store, op)
+
+    def op_poll_all(self, op: Op) -> dict[str, Any]:
+        """All members poll until two rounds return nothing: a partition moves when its former owner has polled."""
+        found: dict[str, Any] = {}
+        idle = 0
+        while idle < 2:
+            rows = [row for member in self._sharing(op["group"]) for row in member.poll().items()]
+            idle = 0 if rows else idle + 1
+            for tp, records in rows:
+                found.setdefault(tp, []).extend(records)
+        return dict(sorted(found.items()))
+
+    def op_commit_all(self, op: Op) -> None:
+        for member in self._sharing(op["group"]):
+            member.commit()
+
+    def _sharing(self, group: str) -> list[StoreConsumer]:
+        return [found for found in self.consumers.values() if found.group == group and found.shares]
 
 
 def _row(record: Record) -> list[Any]:

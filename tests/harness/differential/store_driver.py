@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from tests.harness.differential.consumers import StoreConsumers
+from tests.harness.differential.consumers import StoreConsumer, StoreConsumers
 from tests.harness.differential.members import Claim, Members
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.store_support import (
@@ -59,7 +59,7 @@ class StoreDriver(StoreConsumers):
     def __init__(self, chains: int = 1, *, thorough: bool = True) -> None:
         self.clock = ManualClock()
         self.producers: dict[str, Producer] = {}
-        self.consumers: dict[str, Consumer] = {}
+        self.consumers: dict[str, StoreConsumer] = {}
         self._futures: dict[str, list[tuple[str, RecordFuture]]] = {}
         self._objects = MemoryStore(clock=self.clock)
         self._opened = 0

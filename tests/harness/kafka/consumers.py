@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.harness.differential.consuming import ConsumerOperations
 from tests.harness.differential.trace import Op
 from tests.harness.kafka.cluster import again
 from tests.harness.kafka.requests import topic_partition
@@ -11,12 +12,15 @@ from tests.harness.kafka.running import RunningBroker
 
 #: Automatic commits happen at the close only.
 NEVER_MS = "86400000"
+#: How late a consumer may notice other members and other topics.
+SOON_MS = "200"
 
 
 class ClientConsumer:
     """A ``KafkaConsumer``."""
 
     def __init__(self, running: RunningBroker, op: Op) -> None:
+        self.group, self.topics = op.get("group"), list[str]()
         self._running = running
         self._machine = running.machine
         settings = {
@@ -24,6 +28,8 @@ class ClientConsumer:
             "enable.auto.commit": str(op.get("auto_commit", False)).lower(),
             "auto.commit.interval.ms": NEVER_MS,
             "default.api.timeout.ms": "60000",
+            "heartbeat.interval.ms": SOON_MS,
+            "metadata.max.age.ms": SOON_MS,
         }
         if op.get("group") is not None:
             settings["group.id"] = op["group"]
@@ -35,41 +41,50 @@ class ClientConsumer:
 
     def subscribe(self, topics: list[str]) -> None:
         """Subscribe; the first poll joins the group."""
+        self.topics = topics
         self._client.subscribe(topics)
         self._wanted = sum(len(list(self._client.partitionsFor(topic))) for topic in topics)
 
     def poll(self) -> dict[str, Any]:
         """All records up to the ends of the partitions that are not paused."""
         found: dict[str, list[Any]] = {}
-        pause = self._machine.java.time.Duration.ofMillis(50)
         for _ in again("the consumer should read to the end"):
-            for record in self._client.poll(pause).iterator():
-                found.setdefault(f"{record.topic()}-{record.partition()}", []).append(self._row(record))
-            if self._at_end():
+            self.poll_once(found)
+            if len(self.assigned()) >= self._wanted and self.at_end():
                 break
         return dict(sorted(found.items()))
 
-    def _at_end(self) -> bool:
+    def poll_once(self, found: dict[str, list[Any]]) -> None:
+        """Add the records of one poll, by partition."""
+        pause = self._machine.java.time.Duration.ofMillis(50)
+        for record in self._client.poll(pause).iterator():
+            found.setdefault(f"{record.topic()}-{record.partition()}", []).append(self._row(record))
+
+    def assigned(self) -> list[str]:
+        """The partitions that it has now."""
+        return [str(tp.toString()) for tp in self._client.assignment()]
+
+    def at_end(self) -> bool:
+        """Whether it has read its partitions up to their ends, but for those that are paused."""
         paused = {str(tp.toString()) for tp in self._client.paused()}
         tps = [tp for tp in self._client.assignment() if str(tp.toString()) not in paused]
         ends, limits = self._client.endOffsets(tps), self._running.readers["read_uncommitted"].endOffsets(tps)
-        joined = self._client.assignment().size() >= self._wanted
-        return joined and all(ends[tp] <= self._client.position(tp) <= limits[tp] for tp in tps)
+        return all(ends[tp] <= self._client.position(tp) <= limits[tp] for tp in tps)
 
-    def position(self, name: str) -> int:
-        return int(self._client.position(self._tp(name)))
+    def position(self, partition: str) -> int:
+        return int(self._client.position(self._tp(partition)))
 
-    def seek(self, name: str, offset: int) -> None:
-        self._client.seek(self._tp(name), offset)
+    def seek(self, partition: str, offset: int) -> None:
+        self._client.seek(self._tp(partition), offset)
 
-    def seek_to(self, name: str, end: str) -> None:
+    def seek_to(self, partition: str, end: str) -> None:
         seek = self._client.seekToBeginning if end == "earliest" else self._client.seekToEnd
-        seek([self._tp(name)])
+        seek([self._tp(partition)])
 
-    def pauses(self, name: str, *, paused: bool) -> None:
-        (self._client.pause if paused else self._client.resume)([self._tp(name)])
+    def pauses(self, partition: str, *, paused: bool) -> None:
+        (self._client.pause if paused else self._client.resume)([self._tp(partition)])
 
-    def commit(self, offsets: dict[str, int] | None) -> None:
+    def commit(self, offsets: dict[str, int] | None = None) -> None:
         if offsets is None:
             self._client.commitSync()
             return
@@ -102,44 +117,34 @@ def _text(value: bytes | None) -> str | None:
     return bytes(value).decode() if value is not None else None
 
 
-class ClientConsumers:
-    """The operations of consumers."""
+class ClientConsumers(ConsumerOperations[ClientConsumer]):
+    """Kafka's consumers."""
 
     running: RunningBroker
-    consumers: dict[str, ClientConsumer]
 
     def op_consumer(self, op: Op) -> None:
         self.consumers[op["consumer"]] = ClientConsumer(self.running, op)
 
-    def op_assign(self, op: Op) -> None:
-        self.consumers[op["consumer"]].assign(op["partitions"])
+    def op_poll_all(self, op: Op) -> dict[str, Any]:
+        """All members poll until each partition of their topics has one owner, which has read to its end."""
+        found: dict[str, Any] = {}
+        members = self._sharing(op["group"])
+        for _ in again(f"the members of {op['group']!r} should read to the end"):
+            for member in members:
+                member.poll_once(found)
+            owned = [name for member in members for name in member.assigned()]
+            wanted = [name for name in self.partitions() if topic_partition(name)[0] in members[0].topics]
+            if sorted(owned) == sorted(wanted) and all(member.at_end() for member in members):
+                return dict(sorted(found.items()))
+        return {}
 
-    def op_subscribe(self, op: Op) -> None:
-        self.consumers[op["consumer"]].subscribe(op["topics"])
+    def op_commit_all(self, op: Op) -> None:
+        for member in self._sharing(op["group"]):
+            member.commit()
 
-    def op_poll(self, op: Op) -> dict[str, Any]:
-        return self.consumers[op["consumer"]].poll()
+    def partitions(self) -> list[str]:
+        """The partitions of the existing topics."""
+        raise NotImplementedError
 
-    def op_position(self, op: Op) -> int:
-        return self.consumers[op["consumer"]].position(op["partition"])
-
-    def op_seek(self, op: Op) -> None:
-        self.consumers[op["consumer"]].seek(op["partition"], op["offset"])
-
-    def op_seek_to(self, op: Op) -> None:
-        self.consumers[op["consumer"]].seek_to(op["partition"], op["end"])
-
-    def op_pause(self, op: Op) -> None:
-        self.consumers[op["consumer"]].pauses(op["partition"], paused=True)
-
-    def op_resume(self, op: Op) -> None:
-        self.consumers[op["consumer"]].pauses(op["partition"], paused=False)
-
-    def op_commit_positions(self, op: Op) -> None:
-        self.consumers[op["consumer"]].commit(op.get("offsets"))
-
-    def op_offsets_for_times(self, op: Op) -> dict[str, Any]:
-        return self.consumers[op["consumer"]].offsets_for_times(op["times"])
-
-    def op_close_consumer(self, op: Op) -> None:
-        self.consumers.pop(op["consumer"]).close()
+    def _sharing(self, group: str) -> list[ClientConsumer]:
+        return [found for found in self.consumers.values() if found.group == group and found.topics]

@@ -185,6 +185,10 @@ class BrokerDriver(ClientConsumers):
         while (missing := op["epoch"] - self._view.describe(op["id"]).producerEpoch()) > 0:
             self._requests.init(op["id"], known.transactionTimeoutMs(), None, times=missing)
 
+    def partitions(self) -> list[str]:
+        """The partitions of the existing topics."""
+        return self._view.partitions
+
     # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:

@@ -6,10 +6,11 @@ A poll returns everything that can be read, so that it does not depend on the si
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tests.harness.model.broker import Broker, Offsets
 from tests.harness.model.group import Claim
-from tests.harness.model.log import Record, RefusedError
+from tests.harness.model.log import RefusedError
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Consumer:
         self.reset = reset
         self.auto_commit = auto_commit
         self.assigned: dict[str, Position] = {}
+        self.topics: list[str] = []
         self.member: Claim = Claim()
 
     def assign(self, partitions: list[str]) -> None:
@@ -39,6 +41,7 @@ class Consumer:
 
     def subscribe(self, topics: list[str]) -> None:
         """Read all partitions of the topics, as the only member of the group."""
+        self.topics = topics
         self.assign(sorted(tp for tp in self.broker.logs if tp.rpartition("-")[0] in topics))
 
     def seek(self, partition: str, offset: int) -> None:
@@ -99,20 +102,20 @@ class Consumer:
         log = self.broker.logs[partition]
         return log.start if which == "earliest" else log.limit(self.isolation)
 
-    def poll(self) -> dict[str, list[tuple[int, Record]]]:
-        """All records from the positions on, by partition."""
+    def poll(self) -> dict[str, list[list[Any]]]:
+        """All records from the positions on, by partition: the offset, and what a record consists of."""
         for tp in self.assigned:
             self.position(tp)
-        found: dict[str, list[tuple[int, Record]]] = {}
+        found: dict[str, list[list[Any]]] = {}
         for tp, position in self.assigned.items():
             if position.paused:
                 continue
             start, log = self._in_range(tp), self.broker.logs[tp]
-            rows = [(offset, record) for offset, record in log.records(self.isolation) if offset >= start]
+            rows = [[offset, *record] for offset, record in log.records(self.isolation) if offset >= start]
             if rows:
                 found[tp] = rows
             position.offset = max(start, log.limit(self.isolation))
-        return found
+        return dict(sorted(found.items()))
 
     def commit(self, offsets: dict[str, int] | None = None) -> None:
         """Commit positions, by default those of all partitions that have one."""
@@ -121,12 +124,12 @@ class Consumer:
         if offsets and self.group is not None:
             self.broker.commit_offsets(Offsets(self.group, offsets, self.member))
 
-    def offsets_for_times(self, times: dict[str, int]) -> dict[str, tuple[int, int] | None]:
+    def offsets_for_times(self, times: dict[str, int]) -> dict[str, list[int] | None]:
         """Offset and time of the first visible record at or after each time."""
-        found: dict[str, tuple[int, int] | None] = {}
+        found: dict[str, list[int] | None] = {}
         for tp, time in times.items():
             rows = self.broker.logs[tp].records(self.isolation)
-            found[tp] = next(((offset, record[2]) for offset, record in rows if record[2] >= time), None)
+            found[tp] = next(([offset, record[2]] for offset, record in rows if record[2] >= time), None)
         return found
 
     def close(self) -> None:
