@@ -187,6 +187,21 @@ def test_paused_partitions_keep_fetched_records(store: Store) -> None:
     assert kinds(store) == [], "it was here all the time"
 
 
+def test_position_of_paused_partition_stays(store: Store) -> None:
+    """Also before records that no reader sees; a commit does not move it either."""
+    consumer = store.consumer(["t"], group="g")
+    consumer.pause(T0)
+    abort(store, "x")
+    append(store, "a", tp=T1)
+    assert texts(read_all(consumer)) == ["a"]
+    assert consumer.position(T0) == 0
+    consumer.commit()
+    assert consumer.committed(T0) == 0
+    append(store, "b")
+    consumer.resume(T0)
+    assert texts(read_all(consumer)) == ["b"]
+
+
 # Time -----------------------------------------------------------------------------------------------------------------
 
 

@@ -251,7 +251,7 @@ class Positions:
         return found
 
     def update(self, view: View) -> UnstableOffsetCommitError | None:
-        """Look up unknown positions, and plan the records that can be read now in all partitions.
+        """Look up unknown positions, and plan the records that can be read now in all partitions that are not paused.
 
         A deleted partition has none, and does not keep the others from being read.
 
@@ -269,7 +269,9 @@ class Positions:
                 part.stop()
                 continue
             try:
-                self._locate(view, part, view.topics[tp.topic], log).plan(log, self.isolation)
+                flow = self._locate(view, part, view.topics[tp.topic], log)
+                if not part.paused:
+                    flow.plan(log, self.isolation)
             except UnstableOffsetCommitError as error:
                 unstable = unstable or error
         return unstable
