@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
+import pytest
+
 from tests.helpers.connections import connection_of
-from tests.helpers.reading import T0, append, begin
+from tests.helpers.reading import T0, append, begin, new_store
 from txnstore import BlockedReadWarning
 from txnstore.core.model import TopicPartition
 from txnstore.runtime import Runtime
@@ -18,6 +20,22 @@ WAITING = [f"waits-{number}" for number in range(40)]
 #: The timeout of the transaction, and a moment after it, in ms.
 TIMEOUT_MS = 60_000
 LATER_MS = TIMEOUT_MS + 1
+
+
+@pytest.fixture(params=[1, 3])
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Store:
+    """A store of one chain, and of three."""
+    store = new_store(clock, chains=request.param)
+    store.create_topic("t", partitions=2)
+    return store
+
+
+@pytest.fixture
+def one(clock: ManualClock) -> Store:
+    """A store of one chain, whose requests are counted."""
+    store = new_store(clock)
+    store.create_topic("t", partitions=2)
+    return store
 
 
 def hold_back(store: Store, name: str = "dead", tp: TopicPartition = T0) -> None:

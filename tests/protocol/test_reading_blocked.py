@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.harness.executors import InlineExecutor
-from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back, reader_of, warned
+from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back, one, reader_of, store, warned
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.reading import (
@@ -23,7 +23,6 @@ from tests.helpers.reading import (
     begin,
     commit,
     kinds,
-    new_store,
     scanned,
 )
 from txnstore import BlockedPartition, BlockedReadWarning
@@ -37,20 +36,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
 
-
-@pytest.fixture(params=[1, 3])
-def store(request: pytest.FixtureRequest, clock: ManualClock) -> Store:
-    store = new_store(clock, chains=request.param)
-    store.create_topic("t", partitions=2)
-    return store
-
-
-@pytest.fixture
-def one(clock: ManualClock) -> Store:
-    """A store of one chain, whose requests are counted."""
-    store = new_store(clock)
-    store.create_topic("t", partitions=2)
-    return store
+__all__ = ["one", "store"]
 
 
 def _by_scan(store: Store) -> list[str]:

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back, reader_of, warned
+from tests.helpers.blocked import LATER_MS, TIMEOUT_MS, WAITING, hold_back, one, reader_of, store, warned
 from tests.helpers.connections import connection_of
-from tests.helpers.reading import T0, T1, another_process, append, begin, kinds, new_store, texts
+from tests.helpers.reading import T0, T1, another_process, append, begin, kinds, texts
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
-
-@pytest.fixture(params=[1, 3])
-def store(request: pytest.FixtureRequest, clock: ManualClock) -> Store:
-    store = new_store(clock, chains=request.param)
-    store.create_topic("t", partitions=2)
-    return store
-
-
-@pytest.fixture
-def one(clock: ManualClock) -> Store:
-    """A store of one chain, whose requests are counted."""
-    store = new_store(clock)
-    store.create_topic("t", partitions=2)
-    return store
+__all__ = ["one", "store"]
 
 
 # Consumers ------------------------------------------------------------------------------------------------------------
