@@ -162,7 +162,7 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 	@seed=$(HISTORY_SEED); echo "SEED=$$seed"; \
 	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' \
 		'$(BIN)/python' -m pytest -q --hypothesis-seed=$$seed tests/protocol/test_differential.py \
-		tests/protocol/test_differential_consumers.py
+		tests/protocol/test_differential_consumers.py tests/protocol/test_differential_churn.py
 
 # The jars of the release in the pom.
 LIBS := build/kafka/libs

@@ -8,187 +8,16 @@ of each machine instead of the few fixed ones; with ``KAFKA=…/libs`` also agai
 
 from __future__ import annotations
 
-import os
-import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from tests.harness.differential import Comparison, MismatchError, ModelDriver, StoreDriver
-from tests.harness.differential.compare import Difference
-from tests.harness.kafka import BrokerDriver, RunningBroker
-from tests.harness.model import Log, Producer, Transaction
-from tests.helpers.connections import connection_of
+from tests.harness.kafka import RunningBroker
+from tests.harness.model import Producer
+from tests.helpers.random_histories import GROUPS, IDS, KAFKA, MORE, SETTINGS, TIMEOUTS, Histories, running
 
-#: Each history runs against stores of these numbers of chains, and the model.
-CHAINS = (1, 3)
-IDS = ["a", "b"]
-PARTITIONS = ["t-0", "t-1", "t-2"]
-GROUPS = ["g", "h"]
-MORE = int(os.environ.get("TXNSTORE_DIFFERENTIAL", "0"))
-KAFKA = os.environ.get("TXNSTORE_KAFKA")
-#: What a broker cannot do, or not in time that is its own; its time-outs must not be over by chance.
-NOT_BY_A_BROKER = {"tick", "sweep", "compact", "set_epoch"} if KAFKA else set()
-TIMEOUTS = (600_000, 900_000) if KAFKA else (10_000, 60_000)
-#: After these and only sometimes, because it takes long, a broker is observed.
-SHOWS = {"flush", "commit", "abort", "restart", "raw_append", "raw_end_txn", "raw_init", "commit_positions"}
-SHARE_OBSERVED = 0.3
-LAST = {"op": "look_again"}
-
-
-class Histories(RuleBasedStateMachine):
-    """What both machines share: the drivers, the comparison, time, restarts, questions.
-
-    A step is a number that Hypothesis gives: it seeds the choice among :attr:`weights`, the methods without arguments.
-    So a failing history is made shorter by leaving out steps, and each step does something sensible.
-    """
-
-    weights: ClassVar[dict[str, int]] = {
-        "tick": 2,
-        "restart": 1,
-        "sweep": 1,
-        "compact": 1,
-        "fetch": 2,
-        "ask": 1,
-        "plain": 1,
-    }
-
-    #: The broker that all histories share.
-    running: ClassVar[RunningBroker | None] = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rng = random.Random(0)
-        self.model = ModelDriver()
-        self.stores = [StoreDriver(chains, thorough=False) for chains in CHAINS]
-        self.comparisons = [Comparison() for _ in CHAINS]
-        self.broker = BrokerDriver(self.running) if self.running is not None else None
-        self.beside_the_broker = Comparison("kafka", of_model=True)
-        self.ops: list[dict[str, Any]] = []
-        self.failed = False
-        #: Every identity that was ever granted.
-        self.identities: list[dict[str, Any]] = []
-
-    @initialize()
-    def create_topic(self) -> None:
-        self.do("create_topic", topic="t", partitions=len(PARTITIONS))
-
-    @rule(seed=st.integers(0, 2**24))
-    def step(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        weights = {name: weight for name, weight in self.weights.items() if name not in NOT_BY_A_BROKER}
-        [name] = self.rng.choices(list(weights), list(weights.values()))
-        getattr(self, name)()
-
-    def do(self, name: str, /, **values: Any) -> Any:
-        """Run an operation everywhere; the answer, or None if it was refused."""
-        op = {"op": name, **values}
-        self.ops.append(op)
-        expected = {"error": None, **self.model.apply(op), "state": self.model.observe()}
-        for store, comparison in zip(self.stores, self.comparisons, strict=True):
-            actual = store.apply(op)
-            differences = comparison.step(op, expected, {**actual, "state": store.observe()})
-            self.check(f"a store of {len(connection_of(store.store).chains)} chains", differences)
-        if self.broker is not None:
-            told = {"error": None, **self.broker.apply(op)}
-            if told.get("answer", ...) is None:
-                del told["answer"]
-            if name in SHOWS and random.Random(len(self.ops)).random() < SHARE_OBSERVED:
-                told["state"] = self.broker.observe()
-            else:
-                self.broker.settle()
-            self.check("the model beside a broker", self.beside_the_broker.step(op, told, expected))
-        answer = expected.get("answer")
-        if isinstance(answer, dict) and "producer_id" in answer:
-            owner = values.get("id") or self._owner(values)
-            self.identities.append({"id": owner, "producer_id": answer["producer_id"], "epoch": answer["epoch"]})
-        return answer
-
-    def check(self, name: str, differences: list[Difference]) -> None:
-        if differences:
-            self.failed = True
-            raise MismatchError(name, self.ops, differences)
-
-    def _owner(self, values: dict[str, Any]) -> str | None:
-        name = values.get("producer")
-        return self.model.producers[name].identity.transactional_id if name is not None else None
-
-    def teardown(self) -> None:
-        if self.broker is not None:
-            told = {} if self.failed else {"state": self.broker.look_again()}
-            self.broker.close()
-            self.check("everything observed again", self.beside_the_broker.step(LAST, told, self.everything()))
-        for store, comparison in zip(self.stores, self.comparisons, strict=True):
-            if not self.failed:
-                differences = comparison.step(LAST, self.everything(), {"state": store.look_again()})
-                assert not differences, MismatchError("everything read again", [*self.ops, LAST], differences)
-            store.close()
-
-    def everything(self) -> dict[str, Any]:
-        return {"state": self.model.observe()}
-
-    # What the model knows, to choose by -------------------------------------------------------------------------------
-
-    def txn(self, who: dict[str, Any]) -> Transaction | None:
-        """The transaction of an identity, if it is the current one."""
-        found = self.model.broker.transactions.get(who["id"] or "")
-        if found is None or (self._number(found.producer_id), found.epoch) != (who["producer_id"], who["epoch"]):
-            return None
-        return found
-
-    def _number(self, producer_id: int) -> int:
-        return self.model._ids.number(producer_id)
-
-    def log(self, partition: str) -> Log:
-        return self.model.broker.logs[partition]
-
-    def nothing_expired(self) -> bool:
-        """A blocked reader or a compaction would end an expired transaction; in Kafka only the sweep does (REC-01)."""
-        now = self.model.broker.now
-        txns = self.model.broker.transactions.values()
-        return all(txn.started_at is None or txn.started_at + txn.timeout_ms >= now for txn in txns)
-
-    def offsets(self) -> dict[str, int]:
-        """Positions in one or two partitions."""
-        return {tp: self.rng.randrange(10) for tp in self.rng.sample(PARTITIONS, self.rng.choice([1, 1, 2]))}
-
-    # Time and questions -----------------------------------------------------------------------------------------------
-
-    def tick(self) -> None:
-        self.do("tick", ms=self.rng.choice([1, 9_999, 10_001, 60_001]))
-
-    def restart(self) -> None:
-        self.do("restart")
-
-    def sweep(self) -> None:
-        self.do("sweep")
-
-    def compact(self) -> None:
-        if self.nothing_expired():
-            self.do("compact", topic="t")
-
-    def fetch(self) -> None:
-        tp, isolation = self.rng.choice(PARTITIONS), self.rng.choice(["read_committed", "read_uncommitted"])
-        self.do("end_offsets", isolation=isolation)
-        # What a compaction has dropped is not there to be fetched (CMP-17).
-        if self.nothing_expired() and (isolation == "read_committed" or not self.comparisons[0].compacted):
-            start = self.rng.randrange(self.log(tp).end + 2)
-            self.do("fetch", partition=tp, isolation=isolation, max=self.rng.choice([1, 3, 500]), **{"from": start})
-
-    def ask(self) -> None:
-        name, tp = self.rng.choice(IDS), self.rng.choice(PARTITIONS)
-        self.do("describe_txn", id=name)
-        self.do("describe_producers", partition=tp)
-        self.do("list_txn", state=self.rng.choice(["ONGOING", "EMPTY", "COMPLETE_COMMIT"]))
-        self.do("committed", group=self.rng.choice(GROUPS), partition=tp, require_stable=self.rng.random() < 0.7)
-
-    def plain(self) -> None:
-        self.do("commit_offsets", group=self.rng.choice(GROUPS), offsets=self.offsets())
+__all__ = ["running"]
 
 
 class Applications(Histories):
@@ -204,16 +33,21 @@ class Applications(Histories):
         "late_request": 4,
         "fence": 1,
     }
+    #: Whether nothing stays in a buffer after a step.
+    flushes: ClassVar[bool] = bool(KAFKA)
 
     @initialize()
     def create_topic(self) -> None:
         super().create_topic()
         for name in (*IDS, None):
-            self.do("init", producer=f"P{len(self.model.producers)}", id=name, timeout_ms=TIMEOUTS[-1])
+            self.do("init", producer=self.new_producer(), id=name, timeout_ms=TIMEOUTS[-1])
+
+    def new_producer(self) -> str:
+        return f"P{sum(op['op'] == 'init' for op in self.ops)}"
 
     def init(self) -> None:
         name = self.rng.choice([*IDS, *IDS, None])
-        self.do("init", producer=f"P{len(self.model.producers)}", id=name, timeout_ms=self.rng.choice(TIMEOUTS))
+        self.do("init", producer=self.new_producer(), id=name, timeout_ms=self.rng.choice(TIMEOUTS))
 
     def producer(self) -> tuple[str, Producer]:
         """One of the producers, most often one of the newer ones."""
@@ -221,14 +55,17 @@ class Applications(Histories):
         name = self.rng.choice(names + names[-3:] * 3)
         return name, self.model.producers[name]
 
+    def record(self) -> dict[str, Any]:
+        return {"value": f"v{len(self.ops)}"}
+
     def send(self) -> None:
         name, producer = self.producer()
         if producer.transactional and producer.state == "READY":
             self.do("begin", producer=name)
         for _ in range(self.rng.randint(1, 3)):
-            self.do("send", producer=name, partition=self.rng.choice(PARTITIONS), value=f"v{len(self.ops)}")
+            self.do("send", producer=name, partition=self.partition(), **self.record())
         # Kafka's producer asks for the abort of a transaction, too, of which nothing was sent (API-07).
-        if KAFKA or self.rng.random() < 0.7:
+        if self.flushes or self.rng.random() < 0.7:
             self.do("flush", producer=name)
 
     def end(self) -> None:
@@ -244,7 +81,7 @@ class Applications(Histories):
         if producer.transactional and producer.state == "READY":
             self.do("begin", producer=name)
         self.do("send_offsets", producer=name, group=self.rng.choice(GROUPS), offsets=self.offsets())
-        if KAFKA or self.rng.random() < 0.5:
+        if self.flushes or self.rng.random() < 0.5:
             self.do("flush", producer=name)
 
     def late_request(self) -> None:
@@ -252,7 +89,7 @@ class Applications(Histories):
         stale = [who for who in self.identities if who["id"] is not None and self.txn(who) is None]
         if not stale:
             return
-        who, tp = self.rng.choice(stale + stale[-2:]), self.rng.choice(PARTITIONS)
+        who, tp = self.rng.choice(stale + stale[-2:]), self.partition()
         what = self.rng.choice(["end", "append", "add"])
         if what == "end":
             self.do("raw_end_txn", **who, commit=self.rng.random() < 0.5)
@@ -290,21 +127,9 @@ class Requests(Histories):
             "raw_init", id=self.rng.choice([*IDS, None]), timeout_ms=self.rng.choice([900_001, *TIMEOUTS, *TIMEOUTS])
         )
 
-    def who(self, *, transactional: bool = True) -> dict[str, Any]:
-        """An identity of any time; most often a current one."""
-        known = [who for who in self.identities if not transactional or who["id"] is not None]
-        return self.rng.choice(known + 4 * [who for who in known if who["id"] is None or self.txn(who) is not None])
-
-    def init_again(self) -> None:
-        """KIP-360: an init that carries an identity, the current one or an older one."""
-        who = self.who()
-        # To an old one a broker says no, too, but not before it has ended the transaction that is open (INIT-10).
-        if not KAFKA or self.txn(who) is not None or self.model.broker.transactions[who["id"]].state != "ONGOING":
-            self.do("raw_init", **who, timeout_ms=TIMEOUTS[-1])
-
     def append(self) -> None:
         """The next batch, one that was sent before, or one with a gap."""
-        who, tp = self.who(transactional=False), self.rng.choice(PARTITIONS)
+        who, tp = self.who(transactional=False), self.partition()
         producer_id, log = self.model._ids.real(who["producer_id"]), self.log(tp)
         window = log.window(producer_id) if log.epoch_of(producer_id) == who["epoch"] else []
         sequence, count = window[-1].last_sequence + 1 if window else 0, self.rng.randint(1, 3)
@@ -327,7 +152,7 @@ class Requests(Histories):
         self.do("raw_end_txn", **{**who, "epoch": epoch}, commit=self.rng.random() < 0.6)
 
     def add_partitions(self) -> None:
-        self.do("raw_add_partitions", **self.who(), partitions=sorted(self.rng.sample(PARTITIONS, 2)))
+        self.do("raw_add_partitions", **self.who(), partitions=sorted(self.rng.sample(self.partitions(), 2)))
 
     def txn_offset_commit(self) -> None:
         who, group = self.who(), self.rng.choice(GROUPS)
@@ -343,29 +168,6 @@ class Requests(Histories):
         if txn.state != "ONGOING" and txn.epoch < epoch:
             self.do("set_epoch", id=name, epoch=epoch)
             self.identities.append({"id": name, "producer_id": self._number(txn.producer_id), "epoch": epoch})
-
-
-SETTINGS = settings(
-    derandomize=not MORE,
-    print_blob=True,
-    deadline=None,
-    database=None,
-    max_examples=MORE or 15,
-    stateful_step_count=40,
-    # Explaining a failure traces every line, which takes minutes here; and a broker starts for each try of a shrinking.
-    phases=[Phase.generate] if KAFKA else [Phase.generate, Phase.shrink],
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[RunningBroker | None]:
-    """A broker, if ``KAFKA`` names one."""
-    if not KAFKA:
-        yield None
-        return
-    with RunningBroker(Path(KAFKA)) as found:
-        yield found
 
 
 @pytest.mark.timeout(0 if MORE else 300)

@@ -13,7 +13,7 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from tests.harness.kafka import RunningBroker
 from tests.harness.model.consumer import Consumer
-from tests.protocol.test_differential import IDS, MORE, SETTINGS, TIMEOUTS, Histories, running
+from tests.helpers.random_histories import IDS, MORE, SETTINGS, TIMEOUTS, Histories, running
 
 __all__ = ["running"]
 
@@ -50,9 +50,6 @@ class Consumers(Histories):
         for number, identity in enumerate((*IDS, None)):
             self.do("init", producer=f"P{number}", id=identity, timeout_ms=TIMEOUTS[-1])
 
-    def partitions(self) -> list[str]:
-        return sorted(self.model.broker.logs)
-
     def topics(self) -> list[str]:
         return sorted({name.rpartition("-")[0] for name in self.partitions()})
 
@@ -64,7 +61,7 @@ class Consumers(Histories):
         if producer.transactional and producer.state == "READY":
             self.do("begin", producer=name)
         for _ in range(self.rng.randint(1, 4)):
-            self.do("send", producer=name, partition=self.rng.choice(self.partitions()), **self.record())
+            self.do("send", producer=name, partition=self.partition(), **self.record())
         self.do("flush", producer=name)
 
     def record(self) -> dict[str, Any]:
@@ -85,7 +82,7 @@ class Consumers(Histories):
         name = self.rng.choice(["P0", "P1"])
         if self.model.producers[name].state == "READY":
             self.do("begin", producer=name)
-        offsets = {self.rng.choice(self.partitions()): self.rng.randrange(6)}
+        offsets = {self.partition(): self.rng.randrange(6)}
         self.do("send_offsets", producer=name, group=self.rng.choice(BY_HAND), offsets=offsets)
         self.do("flush", producer=name)
 
@@ -144,10 +141,10 @@ class Consumers(Histories):
             name, consumer = found
             tp = self.rng.choice(sorted(consumer.assigned))
             if self.rng.random() < 0.3:
-                # Kafka commits such a position only when it has been looked up; with all others that are not known yet.
+                # Kafka commits such a position only when it has been looked up.
                 if consumer.reset != "none":
                     self.do("seek_to", consumer=name, partition=tp, end=self.rng.choice(["earliest", "latest"]))
-                    self.do("position", consumer=name, partition=tp)
+                    self.look_up(name, consumer)
                 return
             beyond = 0 if consumer.reset == "none" else 3
             self.do("seek", consumer=name, partition=tp, offset=self.rng.randint(0, self.log(tp).end + beyond))
@@ -162,11 +159,17 @@ class Consumers(Histories):
             self.do("committed", group=found[1].group, partition=tp, require_stable=True)
 
     def positions(self) -> None:
-        """Outside of the log, a store applies the policy immediately; Kafka's consumer does so in the next poll."""
-        if found := self.any_consumer():
-            tp = self.rng.choice(sorted(found[1].assigned))
-            if found[1].reset != "none" and not found[1].strays(tp):
-                self.do("position", consumer=found[0], partition=tp)
+        if (found := self.any_consumer()) and found[1].reset != "none":
+            self.look_up(*found)
+
+    def look_up(self, name: str, consumer: Consumer) -> None:
+        """Ask for all positions: Java's consumer looks up those that it has not, whichever it is asked for.
+
+        Outside of the log, a store applies the policy immediately; Kafka's consumer does so in the next poll.
+        """
+        for tp in sorted(consumer.assigned):
+            if not consumer.strays(tp):
+                self.do("position", consumer=name, partition=tp)
 
     def pause(self) -> None:
         if found := self.any_consumer():

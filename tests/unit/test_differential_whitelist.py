@@ -52,6 +52,13 @@ ALLOWED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] =
         {"state": {"transactions": {"x": {"state": "EMPTY"}}}},
     ),
     ("CON-13", "model", {"op": "poll"}, {"error": "NO_OFFSET"}, {"error": "OFFSET_OUT_OF_RANGE"}),
+    (
+        "END-07",
+        "model",
+        {"op": "delete_topic", "topic": "u"},
+        {"state": {"transactions": {"x": {"partitions": ["t-0", "u-0"]}}}},
+        {"state": {"transactions": {"x": {"partitions": ["t-0"]}}}},
+    ),
     ("PST-03", BROKER, {"op": "raw_append"}, {"error": "OUT_OF_ORDER_SEQUENCE_NUMBER"}, {"error": None}),
     (
         "INIT-07",
@@ -83,6 +90,18 @@ def _rotate(comparison: Comparison) -> None:
     for op, producer_id in (({"op": "init", "producer": "A", "id": "a"}, 0), ({"op": "restart"}, 1)):
         state = {"state": {"transactions": {"a": {"producer_id": producer_id, "epoch": 0}}}}
         assert comparison.step(op, {}, state) == []
+
+
+def test_end_07_only_partitions_of_deleted_topics_may_be_missing() -> None:
+    def step(topic: str, *actual: str) -> int:
+        expected = {"state": {"transactions": {"x": {"partitions": ["t-0", "u-0"]}}}}
+        told = {"state": {"transactions": {"x": {"partitions": list(actual)}}}}
+        return len(Comparison().step({"op": "delete_topic", "topic": topic}, expected, told))
+
+    assert step("u", "t-0") == 0
+    assert step("u", "u-0") == 1
+    assert step("u", "t-0", "v-0") == 1
+    assert step("t", "t-0") == 1
 
 
 def test_init_07_only_a_former_producer_id_may_be_unknown_in_kafka() -> None:

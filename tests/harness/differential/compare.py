@@ -52,6 +52,7 @@ class Comparison:
         self.compacted = False
         self.restarted = False
         self.newer_groups: set[str] = set()
+        self.deleted: set[str] = set()
         self._ids: dict[str, str] = {}
         self._owners: dict[str, str] = {}
         #: By transactional id: the identity that its last init granted, and the producer ids that it has had.
@@ -67,10 +68,17 @@ class Comparison:
         if op["op"] in {"init", "raw_init", "fence"} and "id" in op:
             producer = op.get("producer", "")
             self._ids[producer], self._owners[op["id"]] = op["id"], producer
+        if op["op"] == "delete_topic":
+            self.deleted.add(op["topic"])
         if op.get("protocol") == "consumer":
             self.newer_groups.add(op["group"])
         self._follow(op, actual)
         found = []
+        if op["op"] == "at_once":
+            answers = zip(op["ops"], expected.get("answer", []), actual.get("answer", []), strict=True)
+            for one, told, answer in answers:
+                found += self.step(one, _without_nothing(told), answer)
+            expected = {key: value for key, value in expected.items() if key != "answer"}
         for difference in _differences((), expected, actual):
             allowed = next((entry for entry in self._whitelist if entry.applies(self, op, difference)), None)
             if allowed is None:
@@ -106,6 +114,11 @@ class Comparison:
         name = op["id"] if op["op"].startswith("raw_") else self._ids.get(op.get("producer", ""), "")
         known = self._producer_ids.get(name, [])
         return len(known) > 1 and op.get("producer_id") != known[-1]
+
+
+def _without_nothing(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What was told, with an answer only if there is one."""
+    return {"error": None, **{key: value for key, value in told.items() if value is not None}}
 
 
 def _differences(path: Path, expected: Any, actual: Any) -> list[Difference]:
@@ -223,6 +236,17 @@ def _no_position(comparison: Comparison, op: Op, difference: Difference) -> bool
     return difference == Difference(("error",), "NO_OFFSET", "OFFSET_OUT_OF_RANGE") and op["op"] in {"poll", "position"}
 
 
+def _of_a_deleted_topic(comparison: Comparison, op: Op, difference: Difference) -> bool:
+    """The other partitions must be equal."""
+    of_a_transaction = difference.path[:2] == ("state", "transactions") or op["op"] == "describe_txn"
+    if comparison.of_model or not of_a_transaction or difference.path[-1] != "partitions":
+        return False
+    gone = set(difference.expected) - set(difference.actual)
+    return set(difference.actual) <= set(difference.expected) and all(
+        name.rpartition("-")[0] in comparison.deleted for name in gone
+    )
+
+
 #: The allowed differences.
 WHITELIST: tuple[Allowed, ...] = (
     Allowed(
@@ -252,6 +276,9 @@ WHITELIST: tuple[Allowed, ...] = (
         _begun_by_a_refusal,
     ),
     Allowed("CON-13", "without a position and a policy, the offset is out of range, too", _no_position),
+    Allowed(
+        "END-07", "a deletion ends what a transaction has in the topic; in Kafka its end does", _of_a_deleted_topic
+    ),
     Allowed("PST-03", "a restart forgets no batch of the window; a broker's keeps the last one", _shorter_window),
     Allowed("INIT-07", "a producer whose id was replaced is fenced; in Kafka the old id is unknown", _rotated),
     Allowed(

@@ -92,6 +92,10 @@ class ModelDriver(ModelConsumers):
             self._members.tell(name, member, Claim(member, group.generation, instance))
         return group.generation
 
+    def op_at_once(self, op: Op) -> list[dict[str, Any]]:
+        """Calls whose order makes no difference."""
+        return [self.apply(one) for one in op["ops"]]
+
     # Raw requests -----------------------------------------------------------------------------------------------------
 
     def op_raw_init(self, op: Op) -> dict[str, int]:

@@ -15,6 +15,7 @@ from tests.harness.differential.store_support import (
     TransactionalIdNotFound,
     as_bytes,
     as_text,
+    in_threads,
     offsets_of,
     partition_of,
 )
@@ -157,7 +158,8 @@ class StoreDriver(StoreConsumers):
 
     def op_join(self, op: Op) -> dict[str, int]:
         group, name, instance = op["group"], op["member"], op.get("instance")
-        topics = tuple((topic.name, topic.partitions) for topic in self.store._connection.view().sorted_topics())
+        known = {topic.name: topic.partitions for topic in self.store._connection.view().sorted_topics()}
+        topics = tuple((topic, known.get(topic, 0)) for topic in op.get("topics", known))
         told = self.store._connection.submit(
             JoinGroup(group, name, topics, session_timeout_ms=MAX_SESSION_TIMEOUT_MS, instance_id=instance)
         )
@@ -177,6 +179,9 @@ class StoreDriver(StoreConsumers):
                 beat = Heartbeat(group, name, member.assigned, instance_id=member.instance_id)
                 told = self.store._connection.submit(beat)
                 self._members.tell(group, name, Claim(name, told.generation, member.instance_id))
+
+    def op_at_once(self, op: Op) -> list[dict[str, Any]]:
+        return in_threads(self.apply, op["ops"])
 
     def _results(self, op: Op) -> Results:
         return Results(self._futures[op["producer"]])
@@ -242,7 +247,7 @@ class StoreDriver(StoreConsumers):
 
     def op_delete_topic(self, op: Op) -> None:
         self.store.delete_topic(op["topic"])
-        self._view.forget()
+        self._view.forget_topic(op["topic"])
 
     def op_tick(self, op: Op) -> None:
         self.clock.advance(op["ms"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -62,6 +64,12 @@ class Results:
         trace: TracebackType | None,
     ) -> None:
         self._futures[:] = [waiting for waiting in self._futures if not waiting[1].done()]
+
+
+def in_threads(apply: Callable[[Op], dict[str, Any]], ops: list[Op]) -> list[dict[str, Any]]:
+    """The answers to operations that run at the same time."""
+    with ThreadPoolExecutor(len(ops)) as pool:
+        return list(pool.map(apply, ops))
 
 
 def partition_of(name: str) -> TopicPartition:

@@ -56,6 +56,12 @@ class StoreView:
         self._seen = None
         self._records.clear()
 
+    def forget_topic(self, name: str) -> None:
+        """A topic was deleted: one that is created again has other records and markers."""
+        self.forget()
+        self._read_markers()
+        self._markers = {tp: rows for tp, rows in self._markers.items() if tp.topic != name}
+
     def _partitions(self, store: Store, view: View) -> dict[str, Any]:
         found = {}
         for topic in view.sorted_topics():

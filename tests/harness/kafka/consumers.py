@@ -30,11 +30,12 @@ class ClientConsumer:
             "default.api.timeout.ms": "60000",
             "heartbeat.interval.ms": SOON_MS,
             "metadata.max.age.ms": SOON_MS,
+            "max.poll.interval.ms": NEVER_MS,
+            "session.timeout.ms": "1800000",
         }
         if op.get("group") is not None:
             settings["group.id"] = op["group"]
         self._client = running.consumer(op["isolation"], settings)
-        self._wanted = 0
 
     def assign(self, partitions: list[str]) -> None:
         self._client.assign([self._tp(name) for name in partitions])
@@ -43,14 +44,13 @@ class ClientConsumer:
         """Subscribe; the first poll joins the group."""
         self.topics = topics
         self._client.subscribe(topics)
-        self._wanted = sum(len(list(self._client.partitionsFor(topic))) for topic in topics)
 
     def poll(self) -> dict[str, Any]:
         """All records up to the ends of the partitions that are not paused."""
         found: dict[str, list[Any]] = {}
         for _ in again("the consumer should read to the end"):
             self.poll_once(found)
-            if len(self.assigned()) >= self._wanted and self.at_end():
+            if self.at_end():
                 break
         return dict(sorted(found.items()))
 
@@ -124,6 +124,10 @@ class ClientConsumers(ConsumerOperations[ClientConsumer]):
 
     def op_consumer(self, op: Op) -> None:
         self.consumers[op["consumer"]] = ClientConsumer(self.running, op)
+
+    def op_poll(self, op: Op) -> dict[str, Any]:
+        found = self.consumers[op["consumer"]]
+        return self.op_poll_all({"op": "poll_all", "group": found.group}) if found.topics else found.poll()
 
     def op_poll_all(self, op: Op) -> dict[str, Any]:
         """All members poll until each partition of their topics has one owner, which has read to its end."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.harness.differential.members import Members
 from tests.harness.differential.names import ProducerIds
+from tests.harness.differential.store_support import in_threads
 from tests.harness.differential.trace import Op
 from tests.harness.kafka.client import ClientProducer
 from tests.harness.kafka.cluster import again
@@ -29,7 +30,7 @@ CLIENT_ERRORS = {
 #: sweep (DIF-10). Kafka's producer sends positions immediately: observed after the flush.
 UNSEEN = {"tick", "begin", "send", "send_offsets"}
 #: These end transactions; their markers are written after the answer.
-ENDS = {"abort", "close", "commit", "fence", "init", "raw_end_txn", "raw_init"}
+ENDS = {"abort", "at_once", "close", "commit", "fence", "init", "raw_end_txn", "raw_init"}
 
 
 class BrokerDriver(ClientConsumers):
@@ -144,11 +145,17 @@ class BrokerDriver(ClientConsumers):
 
     def op_join(self, op: Op) -> dict[str, int] | None:
         group, topics = op["group"], Counter(name.rpartition("-")[0] for name in self._view.partitions)
+        topics = Counter({name: topics[name] for name in op.get("topics", topics)})
         self._groups[group] = self._protocols[op.get("protocol", "classic")]
         return self._groups[group].join(group, op["member"], op.get("instance"), topics)
 
     def op_leave(self, op: Op) -> None:
         self._groups[op["group"]].leave(op["group"], self._members.claim(op))
+
+    def op_at_once(self, op: Op) -> list[dict[str, Any]]:
+        answers = in_threads(self.apply, op["ops"])
+        self._last = op
+        return answers
 
     def _named(self, identity: tuple[int, int]) -> dict[str, int]:
         return {"producer_id": self._ids.number(identity[0]), "epoch": identity[1]}

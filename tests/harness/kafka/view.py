@@ -53,9 +53,12 @@ class BrokerView:
                 return
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
+        """Delete a topic, and wait until the broker does not know it."""
         self.admin.deleteTopics([name]).all().get()
         self.partitions = [known for known in self.partitions if topic_partition(known)[0] != name]
+        for _ in again(f"the broker should forget topic {name!r}"):
+            if name not in set(self.admin.listTopics().names().get()):
+                return
 
     def delete_topics(self) -> None:
         """Delete all topics."""

@@ -220,7 +220,7 @@ class Broker:
     def finish(self, transactional_id: str, outcome: str) -> None:
         """Decide, write a marker everywhere, bump the epoch. The markers carry the next epoch (KIP-890)."""
         txn = self.transactions[transactional_id]
-        for partition in sorted(txn.partitions):
+        for partition in sorted(txn.partitions & set(self.logs)):  # Others were deleted (END-07).
             self.logs[partition].mark(txn.producer_id, txn.epoch + 1, outcome)
         for group in sorted(txn.groups):
             self.group(group).log.append(Marker(txn.producer_id, outcome))
