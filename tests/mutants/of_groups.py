@@ -14,6 +14,7 @@ _STALE = "protocol/test_chains_stale_catalogs.py::"
 _MEMBERSHIP = "protocol/test_group_membership.py::"
 _GENERATIONS = "protocol/test_group_generations.py::"
 _CONSUMERS = "protocol/test_group_consumers.py::"
+_LISTS_NONE = "test_off_18_group_of_another_chain_lists_no_offsets_of_a_deleted_topic"
 _SUBSCRIPTIONS = "protocol/test_group_subscriptions.py::"
 
 GROUPS = (
@@ -107,6 +108,34 @@ GROUPS = (
         "    if new:\n        observe(",
         "    if False:\n        observe(",
         test=_STALE + "test_delayed_commit_that_was_checked_at_the_head_is_refused",
+    ),
+    Mutant(
+        "offsets of a deleted topic are listed",
+        groups_fold._of_topics,
+        "if topic is None or offset",
+        "if topic is not None and offset",
+        test=_STALE + _LISTS_NONE,
+    ),
+    Mutant(
+        "offsets of a recreated topic's predecessor are listed",
+        groups_fold._of_topics,
+        "or offset.topic_id not in (None, topic.topic_id)",
+        "",
+        test=_STALE + _LISTS_NONE,
+    ),
+    Mutant(
+        "pending offsets of a deleted topic are listed",
+        groups_fold.existing_offsets,
+        "_of_topics(offsets, topics)",
+        "offsets",
+        test=_STALE + _LISTS_NONE,
+    ),
+    Mutant(
+        "the position of a paused partition moves",
+        Positions.update,
+        "if not part.paused:",
+        "if True:",
+        test="unit/test_consumer_positions.py::test_position_of_paused_partition_stays",
     ),
     Mutant(
         "an interrupted poll keeps rows that it has taken from a queue",
