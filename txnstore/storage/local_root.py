@@ -23,6 +23,7 @@ class RootFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._path = Path(path)
         self._descriptor: int | None = None
         self._close: Callable[[], object] | None = None
 
@@ -37,7 +38,7 @@ class RootFolder:
             if known is None:
                 self._remember(os.open(self.path, _FLAGS))
                 return
-            if os.path.samestat(os.fstat(known), Path(self.path).stat()):
+            if os.path.samestat(os.fstat(known), self._path.stat()):
                 return
             what = "deleted and created again"
         except FileNotFoundError:
