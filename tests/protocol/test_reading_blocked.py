@@ -266,9 +266,15 @@ def test_snapshot_of_an_empty_store_blocks_nothing() -> None:
     assert Snapshot(connection_of(create_on(MemoryStore())).view()).blocked() == ()
 
 
+class Unidentified(MemoryStore):
+    """A store that is probed each time."""
+
+    identity = None
+
+
 def test_reader_checks_the_storage_before_its_first_write_only(clock: ManualClock) -> None:
     """A job that only reads needs no permission to write; what it may not write it does not."""
-    inner = MemoryStore(clock=clock)
+    inner = Unidentified(clock=clock)
     store = create_on(inner, runtime=FixedRuntime(clock, clock.sleep))
     store.create_topic("t")
     producer = store.producer("dead", transaction_timeout=0.001)

@@ -99,9 +99,10 @@ def test_a_store_is_probed_once_a_process(tmp_path: Path) -> None:
     other = CountingStore(LocalStore(tmp_path / "b"))
     probe_once(other, ids)
     assert other.snapshot().requests == 5
-    memory = CountingStore(MemoryStore())
-    probe_once(memory, ids)
-    assert memory.snapshot().requests == 0
+    for memory in (MemoryStore(), FaultStore(MemoryStore())):
+        counted = CountingStore(memory)
+        probe_once(counted, ids)
+        assert counted.snapshot().requests == 0
 
 
 def test_a_store_that_failed_the_probe_is_probed_again(tmp_path: Path) -> None:

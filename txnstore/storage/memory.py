@@ -31,6 +31,9 @@ class MemoryStore:
         clock: The store's clock, in milliseconds since the epoch.
     """
 
+    #: Stores in memory need no probe; see :func:`txnstore.storage.probe.probe_once`.
+    identity: ClassVar[str | None] = "memory"
+
     _lock_of_names = ForkLock()
     _by_name: ClassVar[dict[str, MemoryStore]] = {}
 

@@ -25,8 +25,8 @@ _RACERS_LOCAL = 2  # The kernel guarantees that link(2) is atomic, and each race
 _AGAIN = 3
 _ARRIVAL = 1.0  # Seconds: a system without enough threads must not stop the probe.
 
-#: The identities of the stores that this process has probed.
-_proven: set[str] = set()
+#: The identities of the stores that need no probe: those in memory, and those that this process has probed.
+_proven: set[str | None] = {MemoryStore.identity}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,12 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
 def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
     """Run :func:`probe` once per process and store; never for a store in memory.
 
-    The check looks through counting and retrying wrappers. It recognizes a store by its ``identity`` attribute; a store
-    without one is probed every time.
+    The check looks through counting and retrying wrappers. It recognizes a store by its ``identity`` attribute, which
+    those that inject faults pass on; a store without one is probed every time.
     """
     backend = store
     while isinstance(backend, (CountingStore, RetryingStore)):
         backend = backend.inner
-    if isinstance(backend, MemoryStore):
-        return
     identity: str | None = getattr(backend, "identity", None)
     if identity is None or identity not in _proven:
         probe(store, ids, racers=_RACERS_LOCAL if isinstance(backend, LocalStore) else _RACERS)
