@@ -151,6 +151,10 @@ interrupts: $(STAMP) ## Interrupt (Ctrl-C) all clients INTERRUPTS=10000 times, t
 corruption: $(STAMP) ## Damage every kind of object in CASES=2000 ways; no reader may answer wrongly: SEED
 	'$(BIN)/python' -m tests.harness.corruption --cases '$(CASES)' --seed '$(SEED)'
 
+.PHONY: hostile
+hostile: $(STAMP) ## Put hostile entries, names and schemas into CASES=2000 stores, and read them in every way: SEED
+	'$(BIN)/python' -m tests.harness.hostile --cases '$(CASES)' --seed '$(SEED)'
+
 # KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a broker.
 # SEED chooses the histories; without it each run has new ones, and prints the seed that repeats them.
 HISTORIES ?= 1000

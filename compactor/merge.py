@@ -71,11 +71,17 @@ def _encode(
         encoded = writer.finish()
     if encoded.rows != plan.records or encoded.rows == 0:
         msg = (
-            f"the segments of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} have {encoded.rows} "
-            f"records; expected {plan.records}"
+            f"{_segments(plan)} of {plan.tp} between the offsets {plan.base_offset} and {plan.limit} have "
+            f"{encoded.rows} records; expected {plan.records}"
         )
         raise CorruptionError(msg)
     return encoded, min(first for first, _ in ranges), max(last for _, last in ranges)
+
+
+def _segments(plan: MergePlan) -> str:
+    """The segments of a plan, for an error; not all, since there may be thousands."""
+    keys = [source.batch.segment.key for source in plan.sources]
+    return f"the segments {keys[0]} to {keys[-1]}" if keys else "the segments"
 
 
 def _projection(topic: Topic) -> Projection:
@@ -89,8 +95,8 @@ def _check_order(plan: MergePlan, offsets: pa.ChunkedArray, before: int) -> int:
     first, last = int(values[0]), int(values[-1])
     if first <= before or last >= plan.limit or (values[1:] <= values[:-1]).any():
         msg = (
-            f"a segment of {plan.tp} has the offsets {first} to {last} out of order; expected ascending offsets after "
-            f"{before} and below {plan.limit}"
+            f"one of {_segments(plan)} of {plan.tp} has the offsets {first} to {last} out of order; expected ascending "
+            f"offsets after {before} and below {plan.limit}"
         )
         raise CorruptionError(msg)
     return last

@@ -55,6 +55,14 @@ class _Captured(_Stream):
         return self._kept.getvalue().decode("utf-8", "backslashreplace")
 
 
+def captured(*arguments: str, terminal: bool = False) -> Result:
+    """The result of a command in this process; with ``--debug`` its exception is raised."""
+    out, err = _Captured(terminal=terminal), _Captured(terminal=terminal)
+    with redirect_stdout(out), redirect_stderr(err):
+        status = run(arguments)
+    return Result(status, out.text(), err.text())
+
+
 class Cli:
     """``cli("topic", "list")`` runs a command on a store and returns its :class:`Result`.
 
@@ -70,10 +78,7 @@ class Cli:
     ) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         self._monkeypatch.setattr(sys, "stdin", _Stream(io.BytesIO(data), terminal=terminal))
-        out, err = _Captured(terminal=terminal), _Captured(terminal=terminal)
-        with redirect_stdout(out), redirect_stderr(err):
-            status = run(["--store", url or self.url, *arguments])
-        return Result(status, out.text(), err.text())
+        return captured("--store", url or self.url, *arguments, terminal=terminal)
 
     def ok(self, *arguments: str, stdin: str | bytes = "") -> Result:
         result = self(*arguments, stdin=stdin)

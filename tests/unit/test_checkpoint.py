@@ -201,6 +201,15 @@ def test_unreadable_content_of_an_intact_checkpoint_is_damage(bucket: MemoryStor
     assert state_of(bucket) == folded(bucket)
 
 
+@pytest.mark.parametrize("change", [{"timestamp": 2**70}, {"next_producer_id": -(2**70)}, {"partitions": []}], ids=str)
+def test_head_that_is_no_state_is_damage(bucket: MemoryStore, change: dict[str, object]) -> None:
+    """PST-04: the checksum fits, but a number has over 64 bits, or a topic has no logs, which readers rely on."""
+    document = json.loads(bucket.get(keys.checkpoint_head(0, 8))) | change
+    del document["checksum"]
+    bucket.put(keys.checkpoint_head(0, 8), sealed(json.dumps(document, separators=(",", ":")).encode()))
+    assert state_of(bucket) == folded(bucket)
+
+
 @pytest.mark.parametrize("part", [keys.checkpoint_head, keys.checkpoint_batches], ids=["head", "batches"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "altered", "of another checkpoint"])
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from txnstore.chain.codec import LatestDocument, content_hash, decode, encode
 from txnstore.chain.keys import Keys, checkpoint_sequence, latest
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
+from txnstore.core.invariants.logs import topics_own_their_partitions
 from txnstore.core.log.model import Batch, BatchList, Segment
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
@@ -109,11 +110,16 @@ def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) 
 def _state_of(document: HeadDocument, batches: bytes, key: str) -> State:
     """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
     try:
-        return from_document(document, _decode_batches(batches))
+        state = from_document(document, _decode_batches(batches))
+        # Looked up without a check by all readers; everything else that a state must be is checked by a verification.
+        missing = next(topics_own_their_partitions(state), None)
     except MemoryError:
         raise
     except Exception as error:
         raise CorruptionError(f"{key} does not hold a state: {error!r}") from error
+    if missing is not None:
+        raise CorruptionError(f"{key} does not hold a state: {missing}")
+    return state
 
 
 def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int) -> State | None:

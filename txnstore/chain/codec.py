@@ -26,6 +26,10 @@ _SUFFIX = len(_MARK) + 64 + 2
 _VERSION = re.compile(rb'\{\s*"version"\s*:\s*(\d{1,9})\b')
 
 
+#: A number of an object as a whole. JSON has no limit; more than 64 bits are damage, which no later step could store.
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+
+
 class Stored(BaseModel):
     """A JSON object in storage: strict types, no unknown members."""
 
@@ -52,10 +56,10 @@ class LatestDocument(Stored):
 class Entry(Stored):
     """One entry of a chain."""
 
-    sequence: int
+    sequence: Int64
     entry_id: str
     writer_id: str
-    timestamp: int
+    timestamp: Int64
     previous: str
     events: list[Annotated[Event, Field(discriminator="type")]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
 
-from txnstore.chain.codec import Stored
+from txnstore.chain.codec import Int64, Stored
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, ProducerState
@@ -80,11 +80,11 @@ class HeadDocument(Stored):
 
     chain: int
     chains: int
-    sequence: int
+    sequence: Int64
     entry_hash: str
-    timestamp: int
-    next_producer_id: int
-    next_offset_position: int
+    timestamp: Int64
+    next_producer_id: Int64
+    next_offset_position: Int64
     topics: list[Topic]
     partitions: list[PartitionDocument]
     transactions: list[TransactionDocument]

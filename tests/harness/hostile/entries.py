@@ -1,0 +1,83 @@
+"""Entries and checkpoints whose checksums fit, with members that no writer would write."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from typing import Any
+
+from tests.harness.corruption.run import original
+from tests.harness.hostile.schemas import schema_text
+from tests.harness.hostile.texts import value
+from tests.helpers import keys
+from txnstore.chain.codec import content_hash
+
+
+def sealed(document: dict[str, Any]) -> bytes:
+    """A document with the checksum that fits."""
+    document.pop("checksum", None)
+    body = json.dumps(document, separators=(",", ":")).encode()
+    return body[:-1] + b',"checksum":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+def _places(found: Any, place: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """The paths of all values inside of a document."""
+    inside: Any = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+    return [place, *(path for name, item in inside for path in _places(item, (*place, name)))]
+
+
+def mutate(rng: random.Random, document: Any) -> Any:
+    """A copy with some values replaced, removed or repeated, at any depth."""
+    document = json.loads(json.dumps(document))
+    for _ in range(rng.choice([1, 1, 1, 2, 4])):
+        *where, last = rng.choice(_places(document)[1:])
+        owner = document
+        for name in where:
+            owner = owner[name]
+        if last == "schema":
+            owner[last] = schema_text(rng)
+        elif rng.random() < 0.1 and isinstance(owner, dict):
+            del owner[last]
+        elif rng.random() < 0.1 and isinstance(owner, list) and isinstance(last, int):
+            owner.insert(last, owner[last])
+        else:
+            owner[last] = value(rng, owner[last])
+        if not (isinstance(document, dict | list) and _places(document)[1:]):
+            break
+    return document
+
+
+def forged_entry(rng: random.Random, chains: int) -> tuple[str, dict[str, bytes]]:
+    """One more entry at the end of a chain, made of mutated events of earlier entries."""
+    objects = dict(original(chains).objects)
+    chain = rng.randrange(chains)
+    names = sorted(key for key in objects if key.startswith(keys.entries(chain)))
+    documents = [json.loads(objects[name]) for name in names]
+    events = [event for document in documents for event in document["events"]]
+    last: dict[str, Any] = (
+        documents[-1] if documents else {"sequence": 0, "timestamp": 1_700_000_000_000, "version": 1, "writer_id": "w"}
+    )
+    entry = {
+        **last,
+        "sequence": last["sequence"] + 1,
+        "previous": content_hash(objects[names[-1]]) if names else "",
+        "events": mutate(rng, rng.sample(events, min(len(events), rng.choice([1, 1, 2, 4])))) if events else [],
+    }
+    if rng.random() < 0.1:
+        entry = mutate(rng, entry)
+    key = keys.entry(chain, last["sequence"] + 1)
+    objects[key] = sealed(entry)
+    return key, objects
+
+
+def forged_checkpoint(rng: random.Random, chains: int) -> tuple[str, dict[str, bytes]]:
+    """The newest checkpoint of a chain with a mutated head, and no entry before it to compare with."""
+    objects = dict(original(chains).objects)
+    heads = sorted(key for key in objects if key.endswith("/head.json"))
+    key = rng.choice(heads)
+    document = json.loads(objects[key])
+    document.pop("checksum")
+    forged = mutate(rng, document)
+    objects[key] = sealed(forged) if isinstance(forged, dict) else json.dumps(forged).encode()
+    return key, objects

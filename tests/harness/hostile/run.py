@@ -1,0 +1,160 @@
+"""Cases, and what is done in each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tests.harness.hostile.entries import forged_checkpoint, forged_entry
+from tests.harness.hostile.readers import Note, Watched, command, guarded, read_all, use, watched
+from tests.harness.hostile.schemas import rows, schema
+from tests.harness.hostile.texts import text
+from txnstore.core.groups.model import OffsetAndMetadata
+from txnstore.core.model import TopicPartition
+from txnstore.errors import TxnStoreError
+from txnstore.store import Store, create
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is put into a store: the rest is drawn by the seed."""
+
+    seed: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An error that is none of ours, a wrong answer, a key outside of the store, a control character on a terminal."""
+
+    case: Case
+    what_is_hostile: str
+    step: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"seed {self.case.seed}: {self.case.kind} {self.what_is_hostile[:120]}: {self.step}: {self.what}"
+
+
+def _entry(rng: random.Random, name: str, note: Note) -> str:
+    key, objects = forged_entry(rng, rng.choice([1, 2]))
+    with watched(name, objects) as bucket:
+        use(bucket, note)
+    return key
+
+
+def _checkpoint(rng: random.Random, name: str, note: Note) -> str:
+    key, objects = forged_checkpoint(rng, rng.choice([1, 2]))
+    with watched(name, objects) as bucket:
+        use(bucket, note)
+    return key
+
+
+def _names(rng: random.Random, name: str, note: Note) -> str:
+    """Names of topics, groups, members and transactional ids, metadata, keys and headers, through the interface."""
+    given = {what: text(rng) for what in ("topic", "group", "id", "member", "metadata", "header", "key", "topic2")}
+    with watched(name, {}) as bucket, create(bucket.url) as store:
+        store.create_topic("t")
+        for what in ("topic", "topic2"):
+            guarded("create_topic", lambda what=what: store.create_topic(given[what]), note)  # type: ignore[misc]
+        names = [topic.name for topic in store.topics()]
+        calls: dict[str, Callable[[], Any]] = {
+            "transaction": lambda: _transaction(store, given, names),
+            "consumer": lambda: _group(store, given),
+            "transaction of an id": lambda: store.transaction(given["id"]),
+            "group": lambda: store.group(given["group"]),
+            "scan": lambda: store.scan(given["topic"]).to_table(),
+            "delete": lambda: _delete(store, given),
+        }  # fmt: skip
+        for what, call in calls.items():
+            guarded(what, call, note)
+        if not store.verify(deep=True).ok:
+            note("verify", "finds violations")
+        for arguments in (
+            ("txn", "show", given["id"]),
+            ("group", "show", given["group"]),
+            ("topic", "show", given["topic"]),
+        ):
+            if "\x00" not in arguments[2] and not arguments[2].startswith("-"):
+                command(bucket.url, (arguments[0], arguments[1], "--", arguments[2]), note)
+        command(bucket.url, ("consume", "t"), note)
+        use(bucket, note)
+    return repr(given)
+
+
+def _transaction(store: Store, given: dict[str, str], topics: list[str]) -> None:
+    with store.producer(given["id"]) as producer, producer.transaction() as txn:
+        for topic in topics:
+            headers = [(given["header"], given["key"].encode("utf-8", "surrogatepass"))]
+            txn.send(topic, b"x", key=given["key"].encode("utf-8", "surrogatepass"), headers=headers)
+        txn.send_offsets({TopicPartition("t", 0): OffsetAndMetadata(1, given["metadata"])}, given["group"])
+
+
+def _delete(store: Store, given: dict[str, str]) -> None:
+    if given["topic2"] not in ("t", given["topic"]):
+        store.delete_topic(given["topic2"])
+
+
+def _group(store: Store, given: dict[str, str]) -> None:
+    with store.consumer(["t"], group=given["group"], group_instance_id=given["member"]) as consumer:
+        consumer.poll()
+        consumer.commit()
+
+
+def _schemas(rng: random.Random, name: str, note: Note) -> str:
+    """A topic with a schema; if it is accepted, rows of it are read back by every reader."""
+    fields = schema(rng)
+    with watched(name, {}) as bucket, create(bucket.url) as store:
+        try:
+            store.create_topic("t", schema=fields, partitions=1)
+        except TxnStoreError:
+            return str(fields)
+        except Exception as error:  # noqa: BLE001 - reported
+            note("create_topic", f"{error!r}"[:300])
+            return str(fields)
+        _round_trip(store, bucket, rows(rng, fields), note)
+    return str(fields)
+
+
+def _round_trip(store: Store, bucket: Watched, table: pa.Table, note: Note) -> None:
+    def write() -> None:
+        with store.producer(linger=None) as producer:
+            producer.send_table("t", table)
+            producer.flush()
+
+    failed: list[str] = []
+    guarded("write", write, lambda step, what: failed.append(what))
+    if failed:
+        note("write", failed[0])
+    found = store.scan("t").to_table().select(table.column_names)
+    if store.offsets("t", 0).high_watermark == table.num_rows and not found.equals(table.cast(found.schema)):
+        note("scan", "is not what was written")
+    counts = {reader: len(answer) for reader, answer in read_all(store, "t", note).items()}
+    if set(counts.values()) != {found.num_rows} or len(counts) < 4:
+        note("read", f"of {found.num_rows} rows: {counts}")
+    use(bucket, note)
+
+
+_RUN: dict[str, Callable[[random.Random, str, Note], str]] = {
+    "entry": _entry, "checkpoint": _checkpoint, "names": _names, "schema": _schemas,
+}  # fmt: skip
+KINDS = tuple(_RUN)
+
+
+def cases(count: int, seed: int) -> Iterator[Case]:
+    """``count`` cases: entries every second time, the other kinds in turn."""
+    others = [kind for kind in KINDS if kind != "entry"]
+    for number in range(seed, seed + count):
+        yield Case(number, "entry" if number % 2 else others[number // 2 % len(others)])
+
+
+def run_case(case: Case) -> list[Finding]:
+    """Make the store, use it, and return what is wrong."""
+    noted: list[tuple[str, str]] = []
+    rng = random.Random(f"{case.seed} {case.kind}")
+    hostile = _RUN[case.kind](rng, f"hostile-{case.seed}", lambda step, what: noted.append((step, what)))
+    return [Finding(case, hostile, step, what) for step, what in noted]
