@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.catalog.writing import topic_writer
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
+from txnstore.core.view import View
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner, Upload
+from txnstore.producer.buffers import Piece, TopicBuffer
 from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
     MAX_TIMESTAMP,
@@ -37,47 +39,10 @@ from txnstore.segment.partition import key_bytes, partition_array, split_by_part
 from txnstore.segment.schema import fill_timestamps
 from txnstore.validation import as_integer, check_topic_name
 
+#: Milliseconds for which the head of the catalog is not read again for a topic that did not help a refused record.
+_PAUSE_MS = 1000
+
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
-
-
-class TopicBuffer:
-    """What a producer needs to know of one version of a topic, decoded once.
-
-    Attributes:
-        sticky: The open batch for records without a key.
-        state: The newest state of the catalog in which this version was found to be current.
-    """
-
-    __slots__ = ("max_bytes", "partitions", "row_format", "stamped", "state", "sticky", "topic", "tps", "writer")
-
-    def __init__(self, writer: TopicWriter) -> None:
-        self.writer = writer
-        self.topic = writer.topic
-        self.partitions = writer.topic.partitions
-        self.tps = [TopicPartition(writer.topic.name, number) for number in range(self.partitions)]
-        self.row_format = RowFormat(writer) if writer.schema is not None else None
-        self.max_bytes = writer.config.max_message_bytes
-        # Under LogAppendTime a record gets the time of its append, not its own timestamp (as in Kafka).
-        self.stamped = not writer.config.append_time
-        self.state: object = None
-        self.sticky: Batch | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of the topic's stored schema.
-
-    Attributes:
-        buffer: The topic.
-        rows: The rows.
-        first: The row number of the first one in the sent data.
-        shared: Whether the application may change their memory.
-    """
-
-    buffer: TopicBuffer
-    rows: pa.Table
-    first: int
-    shared: bool
 
 
 class RecordAccumulator:
@@ -108,6 +73,7 @@ class RecordAccumulator:
         self._sticky = StickyPartitioner(connection.runtime.rng)
         self._topics: dict[str, TopicBuffer] = {}
         self.catalog = connection.chain
+        self._looked = ("", 0)
 
     @property
     def waiting(self) -> bool:
@@ -260,8 +226,9 @@ class RecordAccumulator:
         known = state.topics.get(topic)
         number = as_integer(partition)
         if known is None or (number is not None and number >= known.partitions):
-            known = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
-            self.catalog = self._connection.chain
+            known = self._newest(topic).find_topic(topic)  # Another process may have created or enlarged it.
+            if number is None or number < known.partitions:
+                self._looked = ("", 0)
         buffer = self._topics.get(topic)
         if buffer is None or buffer.topic is not known:
             buffer = TopicBuffer(topic_writer(known))
@@ -273,9 +240,21 @@ class RecordAccumulator:
 
     def _altered(self, buffer: TopicBuffer) -> bool:
         """Whether the topic has another schema at the head of the catalog; its next use then takes that one."""
-        newest = self._connection.view().topics.get(buffer.topic.name)
+        newest = self._newest(buffer.topic.name).topics.get(buffer.topic.name)
+        if newest is None or newest.schema == buffer.topic.schema:
+            return False
+        self._looked = ("", 0)
+        return True
+
+    def _newest(self, topic: str) -> View:
+        """The newest view; within a second after a look that did not help, the known one: bad rows come in rows."""
+        now, (name, at) = self._clock(), self._looked
+        recent = name == topic and 0 <= now - at < _PAUSE_MS
+        view = self._connection.view(refresh=not recent)
         self.catalog = self._connection.chain
-        return newest is not None and newest.schema != buffer.topic.schema
+        if not recent:
+            self._looked = (topic, now)
+        return view
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
         number = as_integer(partition)
