@@ -28,7 +28,7 @@ from txnstore.core.groups.watching import with_expired
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import CATALOG, MAX_CHAINS
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, StoreExistsError, TxnStoreError
+from txnstore.errors import InvalidConfigError, StorageRefusedError, StoreExistsError, TxnStoreError
 from txnstore.metrics import StoreMetrics
 from txnstore.runtime import Measurements, Runtime
 from txnstore.snapshot import Snapshot
@@ -378,7 +378,12 @@ def open_connection(objects: ObjectStore, *, read_only: bool = False, runtime: R
     connection = Connection(objects, read_only=read_only, runtime=runtime)
     connection.load()
     if not read_only:
-        probe_once(objects, connection.runtime.new_id)
+        try:
+            probe_once(objects, connection.runtime.new_id)
+        except StorageRefusedError as error:
+            # What the store holds could be read: it is the permission to write that is missing.
+            msg = f"{error} Without permission to write, open the store with read_only=True."
+            raise StorageRefusedError(msg) from error.__cause__
     return connection
 
 

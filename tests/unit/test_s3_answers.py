@@ -219,3 +219,38 @@ def _self_signed(folder: Path) -> Path:
     )
     path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
     return path
+
+
+def test_error_says_what_the_server_said() -> None:
+    def error(status: int, code: str, message: str, kind: Kind = Kind.CREATE) -> Exception:
+        response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        return map_s3_error(ClientError(response, "PutObject"), kind, "bucket", URL, ("sesame",))
+
+    said = error(400, "InvalidArgument", "The encryption method specified by sesame is not supported")
+    assert str(said).startswith(
+        "Cannot create s3://bucket/root/key: the server answered 400 InvalidArgument: "
+        "The encryption method specified by *** is not supported."
+    )
+    said = error(501, "NotImplemented", "Server side encryption specified but KMS is not configured")
+    assert type(said) is StorageRefusedError
+    assert "cannot encrypt as s3_additional_kwargs demands" in str(said)
+    for code in ("", "400"):
+        assert "a server with TLS needs https://" in str(error(400, code, "Bad Request", Kind.READ))
+
+
+@pytest.mark.parametrize("name", ["ServerSideEncrypton", "SSE"])
+def test_misspelt_encryption_is_not_ignored(name: str) -> None:
+    """s3fs sends no parameter that it does not know: the objects would not be encrypted."""
+    store = S3Store("bucket", storage_options={"key": "a", "secret": "b", "s3_additional_kwargs": {name: "AES256"}})
+    with pytest.raises(InvalidConfigError, match=f"There is no storage option '{name}' for s3://bucket"):
+        store.get("a")
+
+
+def test_storage_is_probed_for_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user may have no permission to write."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    identities = [S3Store("bucket", storage_options={"key": key, "secret": "s"}).identity for key in ("a", "b", "a")]
+    assert identities[0] == identities[2] != identities[1]
+    default = S3Store("bucket").identity
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    assert S3Store("bucket").identity != default

@@ -148,7 +148,7 @@ def test_refusal_is_raised_unchanged(tmp_path: Path) -> None:
         probe_once(LocalStore(tmp_path / "file"), ids)
 
 
-def test_probe_passes_without_delete_permission() -> None:
+def test_probe_passes_without_delete_permission(caplog: pytest.LogCaptureFixture) -> None:
     class Keeps(MemoryStore):
         def delete(self, keys: object) -> None:
             raise StorageRefusedError("access denied")
@@ -156,3 +156,16 @@ def test_probe_passes_without_delete_permission() -> None:
     store = Keeps()
     probe(store, ids)
     assert len(store.list("_probe/")) == 1
+    assert caplog.messages == ["probe object not deleted: access denied"]
+
+
+def test_refused_probe_has_nothing_to_delete(caplog: pytest.LogCaptureFixture) -> None:
+    class ReadOnly(MemoryStore):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            raise StorageRefusedError("access denied")
+
+    store = CountingStore(ReadOnly())
+    with pytest.raises(StorageRefusedError, match=r"^access denied$"):
+        probe(store, ids)
+    assert store.snapshot().delete == 0
+    assert not caplog.messages

@@ -40,6 +40,19 @@ def runtime() -> Runtime:
 # Create ---------------------------------------------------------------------------------------------------------------
 
 
+def test_refused_open_names_read_only(tmp_path: Path) -> None:
+    class Reads(LocalStore):
+        identity = "another user"
+
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            raise StorageRefusedError("Cannot create x: access denied.")
+
+    create_on(LocalStore(tmp_path), runtime=runtime()).close()
+    with pytest.raises(StorageRefusedError, match=r"access denied\. .*read_only=True"):
+        open_on(Reads(tmp_path))
+    assert open_on(Reads(tmp_path), read_only=True).topics() == []
+
+
 def test_a_new_store_is_one_object() -> None:
     objects = MemoryStore()
     store = create_on(objects, runtime=runtime())

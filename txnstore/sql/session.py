@@ -213,5 +213,6 @@ def errors_of(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
         session.files.raise_interrupt(error)
         found = session.files.damage or session.damaged(error)
         if found is not None:
-            raise found from error
+            # Not from DuckDB's error, which has the same text below a traceback.
+            raise found from found.__cause__
         raise

@@ -9,7 +9,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError, UnsafeStorageError
+from txnstore.errors import (
+    ObjectNotFoundError,
+    StorageError,
+    StorageRefusedError,
+    UnknownOutcomeError,
+    UnsafeStorageError,
+)
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
@@ -55,15 +61,18 @@ def probe(store: ObjectStore, ids: Callable[[], str], *, racers: int = _RACERS) 
     name = ids()
     key = f"{PROBE_FOLDER}/{name}"
     bodies = [f"{name}/{number}".encode() for number in range(racers + 1)]
+    stored = True
     try:
-        attempts = _race(store, key, bodies[:racers])
+        try:
+            attempts = _race(store, key, bodies[:racers])
+        except StorageRefusedError:
+            stored = False  # The storage refuses all creates alike, and would refuse the deletion too.
+            raise
         attempts.append(_create_again(store, key, bodies[racers]))
         _judge(store, key, attempts)
     finally:
-        try:
-            store.delete([key])
-        except StorageError as error:
-            _LOG.warning("probe object not deleted", extra={"url": store.url, "key": key, "error": str(error)})
+        if stored:
+            _clean_up(store, key)
 
 
 def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
@@ -80,6 +89,14 @@ def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
         probe(store, ids, racers=_RACERS_LOCAL if isinstance(backend, LocalStore) else _RACERS)
         if identity is not None:
             _proven.add(identity)
+
+
+def _clean_up(store: ObjectStore, key: str) -> None:
+    try:
+        store.delete([key])
+    except StorageError as error:
+        # The error is in the message too: without handlers, Python prints nothing else.
+        _LOG.warning("probe object not deleted: %s", error, extra={"url": store.url, "key": key, "error": str(error)})
 
 
 def _race(store: ObjectStore, key: str, bodies: list[bytes]) -> list[_CreateResult]:

@@ -70,11 +70,18 @@ class S3Store:
 
     @property
     def identity(self) -> str:
-        """The URL with the endpoint; identifies the store in :func:`txnstore.storage.probe.probe_once`."""
+        """The URL with the endpoint and the user, who may have no permission to write there.
+
+        It identifies the store in :func:`txnstore.storage.probe.probe_once`.
+        """
         client = self._options.get("client_kwargs") or {}
-        return (
-            f"{self.url} at {self._options.get('endpoint_url') or client.get('endpoint_url') or 'the default endpoint'}"
-        )
+        endpoint = self._options.get("endpoint_url") or client.get("endpoint_url") or "the default endpoint"
+        user = [
+            *(self._options.get(name) for name in ("key", "username", "profile", "anon")),
+            client.get("aws_access_key_id"),
+            *(os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")),
+        ]
+        return f"{self.url} at {endpoint} by {user}"
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         full = self._full(key)
@@ -230,8 +237,11 @@ class S3Store:
             client = s3fs.S3FileSystem(**{**options, **fixed}, config_kwargs=config)
             client.retries = 1
             client.connect()
+            unknown_name = _not_a_parameter(client, options.get("s3_additional_kwargs") or {})
             client.s3.meta.events.register("before-call.s3.HeadBucket", _never_redirected)
-            return client
+            if unknown_name is None:
+                return client
+            message = f"unexpected keyword argument '{unknown_name}'"
         except Exception as error:  # noqa: BLE001 - Invalid options can make s3fs raise any class.
             message = scrub(f"{type(error).__name__}: {error}", self._secrets)
         unknown = _UNKNOWN_OPTION.search(message)
@@ -266,6 +276,17 @@ def _meant_by(name: str) -> str:
     return _MEANT.get(name) or (f"Did you mean {close[0]}?" if close else "Its options are those of s3fs.S3FileSystem.")
 
 
+def _not_a_parameter(client: Any, names: Mapping[str, Any]) -> str | None:
+    """A name in ``s3_additional_kwargs`` that no request for an object has; s3fs would ignore it."""
+    model = client.s3.meta.service_model
+    known = {
+        name
+        for operation in ("PutObject", "GetObject", "ListObjectsV2", "DeleteObjects", "CreateMultipartUpload")
+        for name in model.operation_model(operation).input_shape.members
+    }
+    return next((name for name in names if name not in known), None)
+
+
 def _never_redirected(params: dict[str, Any], **_: object) -> None:
     """Keep botocore from following a redirect of the request by which it follows redirects.
 
@@ -297,7 +318,7 @@ def _milliseconds(time: datetime) -> int:
 
 
 _SECRET_NAMES = {"key", "secret", "token", "username", "password", "aws_access_key_id", "aws_secret_access_key",
-                 "aws_session_token"}  # fmt: skip
+                 "aws_session_token", "SSECustomerKey"}  # fmt: skip
 
 
 def _secrets_in(options: Mapping[str, Any]) -> Iterator[str]:

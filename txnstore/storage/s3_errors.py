@@ -31,10 +31,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The HTTP status and S3 error code of a response; (None, "") without a response."""
+    """The HTTP status, S3 error code and message of a response; (None, "", "") without a response."""
 
     status: int | None
     code: str
+    message: str = ""
 
 
 _CREDENTIALS = {
@@ -74,7 +75,8 @@ def answer_of(error: BaseException) -> Answer:
         if isinstance(response, Mapping):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             code = str(response.get("Error", {}).get("Code", ""))
-            return Answer(int(status) if status is not None else _status_of_code(code), code)
+            message = str(response.get("Error", {}).get("Message", ""))
+            return Answer(int(status) if status is not None else _status_of_code(code), code, message)
     return Answer(None, "")
 
 
@@ -92,7 +94,7 @@ def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secret
         secrets: Texts that neither the message nor the cause may contain.
     """
     answer = answer_of(error)
-    answer = Answer(answer.status, scrub(answer.code, secrets))
+    answer = Answer(answer.status, scrub(answer.code, secrets), scrub(answer.message, secrets))
     problem = (
         _from_answer(answer, kind, bucket, url)
         if answer.status is not None
@@ -144,8 +146,18 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
         )
     if status == 404 and kind is Kind.READ:
         return ObjectNotFoundError(f"There is no object {url}.")
+    if status == 501 and "encryption" in answer.message.lower():
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: the server cannot encrypt as s3_additional_kwargs demands ({said}: "
+            f"{answer.message})."
+        )
     if status == 501 and kind is Kind.CREATE:
         return UnsafeStorageError(f"Cannot create {url}: the server does not know conditional writes ({said}).")
+    if status == 400 and code in ("", "400"):
+        return StorageRefusedError(
+            f"Cannot {kind.value} {url}: the server answered 400, without an error of S3. Check endpoint_url: a server "
+            "with TLS needs https://."
+        )
     if (
         code in _BODY_LOST_ON_THE_WAY
         or status in _BUSY_STATUS
@@ -155,7 +167,8 @@ def _from_answer(answer: Answer, kind: Kind, bucket: str, url: str) -> TxnStoreE
         return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
     if 200 <= status < 300:
         return _passing(f"Cannot {kind.value} {url} now: {said}.", kind)
-    return StorageRefusedError(f"Cannot {kind.value} {url}: {said}.")
+    reason = f": {answer.message.rstrip('.')}" if answer.message else ""
+    return StorageRefusedError(f"Cannot {kind.value} {url}: {said}{reason}.")
 
 
 def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection[str]) -> TxnStoreError:
