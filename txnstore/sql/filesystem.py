@@ -297,11 +297,7 @@ class _Reader(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if self._content is None:
-            try:
-                self._content = self._files.content(self._path)
-            except TxnStoreError as error:
-                # DuckDB writes the traceback into the text of its error: the shortest.
-                raise error.with_traceback(None) from error.__cause__
+            self._content = self._files.content(self._path)
         data = self._content.data
         limit = len(data) if size is None or size < 0 else self._position + size
         piece = data[self._position : limit]
