@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from txnstore.read.plan import IsolationLevel
 from txnstore.store import Store
@@ -43,3 +47,40 @@ def values(store: Store, topic: str, isolation: IsolationLevel = "read_committed
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     """The rows of a frame in log order: its first columns are topic, partition and offset."""
     return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[:3])
+
+
+def load_stream(spark: SparkSession, url: str, topic: str = "", **options: Any) -> DataFrame:
+    """A streaming frame of a topic; its name may be left out where an option has a pattern."""
+    given = {"topic": topic, **options} if topic else options
+    return spark.readStream.format("txnstore").options(**given).load(url)
+
+
+def stream_to(frame: DataFrame, url: str, checkpoint: Path, **options: Any) -> DataStreamWriter:
+    """The writer of a streaming frame, for all that is available now."""
+    writer = frame.writeStream.format("txnstore").option("checkpointLocation", str(checkpoint))
+    return writer.options(**options, path=url).trigger(availableNow=True)
+
+
+def drain(writer: DataStreamWriter) -> StreamingQuery:
+    """Run a query to its end. Its error is raised."""
+    return _again(writer, StreamingQuery.awaitTermination)
+
+
+def running(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query, and wait until it has read what there is."""
+    return _again(writer, StreamingQuery.processAllAvailable)
+
+
+def _again(writer: DataStreamWriter, wait: Callable[[StreamingQuery], object]) -> StreamingQuery:
+    """Spark gives up on a process that has not started after 10 seconds, which a busy machine may need: start again."""
+    for _ in range(20):
+        query = writer.start()
+        try:
+            wait(query)
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return query
+    msg = "Spark could not start a Python process 20 times"
+    raise AssertionError(msg)

@@ -226,10 +226,3 @@ def test_mistakes_are_named_at_load(spark: SparkSession, store: Store, options: 
 def test_offsets_outside_the_log_are_refused(spark: SparkSession, store: Store) -> None:
     with pytest.raises(Exception, match="offset 99 of events-0 is outside the log"):
         load(spark, store.url, "events", startingOffsets='{"0":99}').count()
-
-
-def test_streaming_is_refused(spark: SparkSession, store: Store, tmp_path: Any) -> None:
-    frame = spark.readStream.format("txnstore").option("topic", "events").load(store.url)
-    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-    with pytest.raises(Exception, match="no streaming source or sink"):
-        query.start().awaitTermination()

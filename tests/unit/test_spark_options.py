@@ -6,7 +6,7 @@ import pytest
 
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import InvalidConfigError
-from txnstore.spark.options import read_options, write_options
+from txnstore.spark.options import read_options, sink_options, stream_options, write_options
 
 BASE = {"path": "s3://bucket/store", "topic": "t"}
 
@@ -68,7 +68,7 @@ def test_versions_of_a_job() -> None:
         ({**BASE, "columns": "a,a"}, "columns contains a duplicate name"),
         ({**BASE, "columns": " "}, "columns names no column"),
         ({**BASE, "startingOffset": "x"}, "no option 'startingOffset'; did you mean startingOffsets"),
-        ({**BASE, "zzz": "x"}, "no option 'zzz'; The options are columns"),
+        ({**BASE, "zzz": "x"}, "no option 'zzz'; The options are checkpointLocation, columns"),
         ({**BASE, "maxOffsetsPerTrigger": "5"}, "is for streaming queries"),
         ({**BASE, "isolation": "serializable"}, "isolation must be"),
         ({**BASE, "partitions": "0,x"}, "partitions must be an integer or a list of integers, not 'x'"),
@@ -81,6 +81,7 @@ def test_versions_of_a_job() -> None:
         ({**BASE, "endingOffsets": '{"t":{"0":1},"u":5}'}, "names the topic 'u'|must give offsets by partition"),
         ({**BASE, "topic": "t,u", "startingOffsets": '{"0":1}'}, "must name the topic"),
         ({**BASE, "startingOffsets": "earliest", "startingTimestamp": "1"}, "not both"),
+        ({"path": "p", "topicPattern": "("}, "is not a regular expression"),
         ({**BASE, "startingTimestamp": "soon"}, "startingTimestamp must be an integer"),
         ({**BASE, "storage.client_kwargs": '{"secret": '}, "storage.client_kwargs is not valid JSON"),
     ],
@@ -106,6 +107,52 @@ def test_invalid_read_options_are_refused(options: dict[str, str], message: str)
 def test_invalid_write_options_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         write_options(options)
+
+
+def test_options_of_a_stream() -> None:
+    options = stream_options({**BASE, "maxoffsetspertrigger": "7", "failondataloss": "False", "group": "etl"})
+    assert (options.max_offsets, options.fail_on_data_loss, options.group) == (7, False, "etl")
+    assert options.poll_interval_ms == 1_000
+    assert stream_options({**BASE, "pollIntervalMs": "0"}).poll_interval_ms == 0
+    assert read_options({"path": "p", "topicPattern": "a.*"}).pattern == "a.*"
+
+
+def test_options_of_a_sink() -> None:
+    """Spark adds ``queryName`` and ``checkpointLocation``."""
+    options = sink_options({**BASE, "queryname": "q", "checkpointlocation": "/c", "group": "etl"})
+    assert (options.topic, options.group, options.checkpoint) == ("t", "etl", "/c")
+    assert sink_options({"path": "p"}).topic is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be an integer, 1 or more"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss must be 'true' or 'false'"),
+        ({"pollIntervalMs": "-1"}, "pollIntervalMs must be"),
+        ({"endingTimestamp": "5"}, "endingTimestamp is for batch reads"),
+        ({"endingOffsets": "earliest"}, "endingOffsets of a stream must be latest"),
+        ({"endingOffsets": '{"0":-2}'}, "endingOffsets of a stream must be latest"),
+        ({"group": ""}, "group must not be empty"),
+        ({"topicPattern": "t"}, "give topic or topicPattern, not both"),
+    ],
+)
+def test_invalid_stream_options_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        stream_options({**BASE, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"txnVersion": "5", "transactionalId": "x"}, "txnVersion is for batch writes"),
+        ({"group": "etl"}, "group needs the checkpointLocation"),
+        ({"transactionalId": ""}, "must not be empty"),
+    ],
+)
+def test_invalid_sink_options_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        sink_options({**BASE, **options})
 
 
 def test_error_of_invalid_json_does_not_contain_it() -> None:

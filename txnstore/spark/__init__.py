@@ -6,17 +6,22 @@ Importing this package does not import PySpark; using a session does. Spark find
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from txnstore.validation import check_callable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+    from txnstore.core.model import TopicPartition
     from txnstore.read.plan import IsolationLevel
     from txnstore.snapshot import Snapshot
+    from txnstore.spark.foreach import BatchTransaction
     from txnstore.spark.source import TxnStoreSource
 
-__all__ = ["TxnStoreSource", "read", "register"]
+__all__ = ["BatchTransaction", "TxnStoreSource", "for_each_batch", "lag", "read", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -77,10 +82,71 @@ def read(
     )
 
 
+def for_each_batch(
+    url: str,
+    function: Callable[[BatchTransaction], object],
+    *,
+    transactional_id: str | None = None,
+    group: str | None = None,
+    checkpoint: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``writeStream.foreachBatch`` that makes each micro-batch one transaction, committed once.
+
+    Args:
+        url: The URL of the store.
+        function: Called with each micro-batch that is not committed yet; it appends frames.
+        transactional_id: The transactional id of the query; None for one that is made of the id of the query.
+        group: The consumer group that gets the offsets of the query's source, in the same transaction; the source
+            must have the same option. Needs ``checkpoint``.
+        checkpoint: The checkpoint location of the query.
+        storage_options: Options for the storage, as for :func:`txnstore.open`.
+
+    Raises:
+        InvalidConfigError: An argument is wrong.
+    """
+    from txnstore.spark import foreach
+    from txnstore.spark.options import checked_location, checked_sink
+
+    options = checked_sink(checked_location(url, storage_options or {}), None, transactional_id, group, checkpoint)
+    check_callable("function", function)
+    return lambda frame, batch_id: foreach.run(function, options, frame, batch_id)
+
+
+def lag(progress: StreamingQueryProgress | None) -> dict[TopicPartition, int]:
+    """The offsets that a streaming query has not read yet, by partition, over all its sources of txnstore.
+
+    Args:
+        progress: ``query.lastProgress``, or that of a listener; None, before the first micro-batch, gives no lag.
+    """
+    import json
+
+    from txnstore.spark.positions import is_position
+    from txnstore.spark.positions import lag as lag_of
+
+    result: dict[TopicPartition, int] = {}
+    for source in [] if progress is None else json.loads(progress.json)["sources"]:
+        end, latest = (_json(source.get(name)) for name in ("endOffset", "latestOffset"))
+        if is_position(end) and isinstance(latest, dict):
+            result.update(lag_of(end, latest))
+    return result
+
+
+def _json(value: Any) -> Any:
+    """A value that Spark gives as JSON, or as text with JSON."""
+    import json
+
+    return json.loads(value) if isinstance(value, str) else value
+
+
 def __getattr__(name: str) -> Any:
     if name == "TxnStoreSource":
         from txnstore.spark.source import TxnStoreSource
 
         return TxnStoreSource
+    if name == "BatchTransaction":
+        from txnstore.spark.foreach import BatchTransaction
+
+        return BatchTransaction
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

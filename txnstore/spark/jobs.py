@@ -70,7 +70,7 @@ def begin(
     if is_committed(view, job):
         _LOG.info("this version of the job is already committed; nothing to do", extra=_log_fields(job))
         return replace(job, repeated=True)
-    return replace(job, identity=_submit(connection, InitProducer(transactional_id)))
+    return replace(job, identity=submit(connection, InitProducer(transactional_id)))
 
 
 def is_committed(view: View, job: Job) -> bool:
@@ -96,8 +96,8 @@ def commit(connection: Connection, job: Job, batches: Iterable[NewBatch]) -> End
     if not numbered and (job.identity is None or not job.versions):
         return None
     _check_topics(connection.view(refresh=False), job, numbered)
-    identity = job.identity or _submit(connection, InitProducer(job.transactional_id))
-    ended: Ended = _submit(connection, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
+    identity = job.identity or submit(connection, InitProducer(job.transactional_id))
+    ended: Ended = submit(connection, EndTxn(identity, Outcome.COMMIT, numbered, versions=job.versions))
     _LOG.info("committed", extra={**_log_fields(job), "batches": len(numbered), "repeated": ended.repeated})
     return ended
 
@@ -121,7 +121,7 @@ def _check_topics(view: View, job: Job, batches: Sequence[NewBatch]) -> None:
             raise UnknownTopicOrPartitionError(msg)
 
 
-def _submit(connection: Connection, command: Command) -> Any:
+def submit(connection: Connection, command: Command) -> Any:
     """Commit a command; where the storage refuses or cannot tell, again: the chain finds out what became of it."""
     for attempt in range(_ATTEMPTS - 1):
         try:

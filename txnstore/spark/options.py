@@ -13,17 +13,21 @@ from typing import Any
 
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import InvalidConfigError
-from txnstore.validation import as_integer, check_choice, check_id
+from txnstore.validation import as_integer, check_choice, check_expression, check_id, check_integer
 
 _READ = (
-    "path", "topic", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "path", "topic", "topicPattern", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "isolation",
 )  # fmt: skip
 _WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope")
-#: Options of streaming queries, which this release does not support; listed for the error message.
-_STREAMING = ("maxOffsetsPerTrigger", "group", "checkpointLocation", "queryName")
+#: Options of streaming queries; ``checkpointLocation`` and ``queryName`` are Spark's own.
+_STREAMING = (
+    "maxOffsetsPerTrigger", "failOnDataLoss", "pollIntervalMs", "group", "checkpointLocation", "queryName",
+)  # fmt: skip
 #: A view may be read and inserted into with one set of options, so reads accept the options of writes and vice versa.
-_KNOWN = {name.lower(): name for name in (*_READ, *_WRITE)}
+_KNOWN = {name.lower(): name for name in (*_READ, *_WRITE, *_STREAMING)}
+#: The default of ``pollIntervalMs``.
+POLL_INTERVAL_MS = 1_000
 _STORAGE = "storage."
 #: Kafka's numbers for the ends of a partition in JSON offsets.
 EARLIEST, LATEST = -2, -1
@@ -46,7 +50,8 @@ class ReadOptions:
 
     Attributes:
         location: The store.
-        topics: The topics.
+        topics: The topics; empty if a pattern names them.
+        pattern: A regular expression that matches the whole names of the topics.
         columns: The columns, in this order; None for all.
         partitions: The partitions; None for all.
         start: The first offset of each partition.
@@ -58,6 +63,7 @@ class ReadOptions:
 
     location: Location
     topics: tuple[str, ...]
+    pattern: str | None = None
     columns: tuple[str, ...] | None = None
     partitions: tuple[int, ...] | None = None
     start: Offsets = "earliest"
@@ -65,6 +71,25 @@ class ReadOptions:
     start_ms: int | None = None
     end_ms: int | None = None
     isolation: Isolation = Isolation.READ_COMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The options of a streaming read.
+
+    Attributes:
+        read: What is read.
+        max_offsets: The most offsets of one micro-batch; None for all that are available.
+        fail_on_data_loss: Whether records that were deleted before they were read end the query.
+        poll_interval_ms: The longest pause between two looks at an idle store, in milliseconds.
+        group: The consumer group that has the offsets of the stream; None for none.
+    """
+
+    read: ReadOptions
+    max_offsets: int | None = None
+    fail_on_data_loss: bool = True
+    poll_interval_ms: int = POLL_INTERVAL_MS
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +109,36 @@ class WriteOptions:
     versions: tuple[tuple[str, int], ...] = ()
 
 
-def read_options(options: Mapping[str, str]) -> ReadOptions:
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of a streaming write.
+
+    Attributes:
+        location: The store.
+        topic: The topic of all rows; None if each row names its topic in the column ``_topic``.
+        transactional_id: The transactional id; None for one that is made of the id of the query.
+        group: The consumer group that gets the offsets of the query's source; None for none.
+        checkpoint: The checkpoint location of the query, if the query names it.
+    """
+
+    location: Location
+    topic: str | None
+    transactional_id: str | None = None
+    group: str | None = None
+    checkpoint: str | None = None
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the options of a read. Raises :class:`InvalidConfigError`; the message names the option."""
-    given = _checked(options)
+    given = _checked(options, streaming=streaming)
     topics = tuple(_names("topic", given.get("topic", "")))
-    if not topics:
-        msg = 'which topic is to be read? Give the option "topic" (several: separated by commas)'
+    pattern = given.get("topicPattern")
+    check_expression(pattern)
+    if not topics and not pattern:
+        msg = 'which topic is to be read? Give the option "topic" (several: separated by commas) or "topicPattern"'
+        raise InvalidConfigError(msg)
+    if topics and pattern:
+        msg = "give topic or topicPattern, not both"
         raise InvalidConfigError(msg)
     for offsets, timestamp in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if offsets in given and timestamp in given:
@@ -102,6 +151,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         location=_location(given),
         topics=topics,
+        pattern=pattern,
         columns=None if columns is None else tuple(_columns(columns)),
         partitions=None if partitions is None else _integers("partitions", partitions),
         start=_offsets("startingOffsets", given.get("startingOffsets", "earliest"), topics),
@@ -110,6 +160,55 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         end_ms=_optional_integer(given, "endingTimestamp"),
         isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
     )
+
+
+def stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Parse the options of a streaming read. Raises :class:`InvalidConfigError`; the message names the option."""
+    given = _checked(options, streaming=True)
+    if "endingTimestamp" in given:
+        msg = "endingTimestamp is for batch reads: a stream may get earlier records later. Give endingOffsets"
+        raise InvalidConfigError(msg)
+    read = read_options(options, streaming=True)
+    if read.end == "earliest" or (not isinstance(read.end, str) and EARLIEST in read.end.values()):
+        msg = "endingOffsets of a stream must be latest, or offsets: it would end at its start"
+        raise InvalidConfigError(msg)
+    return StreamOptions(
+        read,
+        max_offsets=_at_least(given, "maxOffsetsPerTrigger", 1, None),
+        fail_on_data_loss=_boolean(given, "failOnDataLoss"),
+        poll_interval_ms=_at_least(given, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
+        group=_group(given),
+    )
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Parse the options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
+    given = _checked(options, streaming=True)
+    for name in ("txnVersion", "txnScope"):
+        if name in given:
+            msg = f"{name} is for batch writes: a stream has its query and the number of the micro-batch as version"
+            raise InvalidConfigError(msg)
+    return checked_sink(
+        _location(given),
+        given.get("topic"),
+        given.get("transactionalId"),
+        given.get("group"),
+        given.get("checkpointLocation"),
+    )
+
+
+def checked_sink(
+    location: Location, topic: str | None, transactional_id: str | None, group: str | None, checkpoint: str | None
+) -> SinkOptions:
+    """The options of a streaming write. Raises :class:`InvalidConfigError`; the message names the option."""
+    if transactional_id is not None:
+        check_id("transactionalId", transactional_id)
+    if group is not None:
+        check_id("group", group)
+        if checkpoint is None:
+            msg = "group needs the checkpointLocation of this query: the offsets of its source are read there"
+            raise InvalidConfigError(msg)
+    return SinkOptions(location, topic, transactional_id, group, checkpoint)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -132,14 +231,21 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(_location(given), given.get("topic"), transactional_id, versions)
 
 
-def refuse_streaming() -> InvalidConfigError:
-    """The error to raise for a streaming query."""
-    msg = "txnstore has no streaming source or sink in this release: use spark.read and df.write"
-    return InvalidConfigError(msg)
+def _group(given: Mapping[str, str]) -> str | None:
+    return check_id("group", given["group"]) if "group" in given else None
 
 
-def _checked(options: Mapping[str, str]) -> dict[str, str]:
-    """The options with their documented names; raises for an unknown option."""
+def _at_least(given: Mapping[str, str], option: str, least: int, default: int | None) -> int | None:
+    number = _optional_integer(given, option)
+    return default if number is None else check_integer(option, number, least)
+
+
+def _boolean(given: Mapping[str, str], option: str) -> bool:
+    return check_choice(option, given.get(option, "true").strip().lower(), ("true", "false")) == "true"
+
+
+def _checked(options: Mapping[str, str], *, streaming: bool = False) -> dict[str, str]:
+    """The options with their documented names; raises for an unknown option, and for one of streams in a batch."""
     given: dict[str, str] = {}
     for key in options:
         if key.lower().startswith(_STORAGE):
@@ -148,29 +254,34 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
         name = _KNOWN.get(key.lower())
         if name is None:
             raise _unknown(key)
+        if name in _STREAMING and not streaming:
+            msg = f"the option {name} is for streaming queries"
+            raise InvalidConfigError(msg)
         given[name] = options[key]
     return given
 
 
 def _unknown(key: str) -> InvalidConfigError:
-    if key.lower() in [name.lower() for name in _STREAMING]:
-        return InvalidConfigError(f"the option {key} is for streaming queries, which this release does not support")
     close = difflib.get_close_matches(key.lower(), _KNOWN, n=1, cutoff=0.6)
-    known = ", ".join(sorted({*_READ, *_WRITE})) + f", {_STORAGE}*"
+    known = ", ".join(sorted({*_READ, *_WRITE, *_STREAMING})) + f", {_STORAGE}*"
     hint = f"did you mean {_KNOWN[close[0]]}? " if close else ""
     return InvalidConfigError(f"there is no option {key!r}; {hint}The options are {known}")
 
 
 def _location(given: Mapping[str, str]) -> Location:
-    url = given.get("path", "")
+    storage = {key[len(_STORAGE) :]: _value(key, given[key]) for key in given if key.lower().startswith(_STORAGE)}
+    return checked_location(given.get("path", ""), storage)
+
+
+def checked_location(url: str, storage_options: Mapping[str, Any]) -> Location:
+    """The store at a URL that all processes of Spark can reach. Raises :class:`InvalidConfigError` for another one."""
     if not url:
         msg = 'where is the store? Give its URL: load("s3://…") or save("s3://…")'
         raise InvalidConfigError(msg)
     if url.startswith("memory://"):
         msg = f"{url} is in the memory of one process, but Spark uses several: use a folder or s3://"
         raise InvalidConfigError(msg)
-    storage = {key[len(_STORAGE) :]: _value(key, given[key]) for key in given if key.lower().startswith(_STORAGE)}
-    return Location(url, storage)
+    return Location(url, dict(storage_options))
 
 
 def _value(key: str, text: str) -> Any:
@@ -241,13 +352,13 @@ def _offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
         msg = f'{option} must be earliest, latest or JSON like {{"topic":{{"0":23,"1":-2}}}}, not {text!r}'
         raise InvalidConfigError(msg)
     if parsed and not any(isinstance(value, dict) for value in parsed.values()):
-        if len(topics) > 1:
-            msg = f"{option} must name the topic of its offsets, because the read has several"
+        if len(topics) != 1:
+            msg = f"{option} must name the topic of its offsets, because the read may have several"
             raise InvalidConfigError(msg)
         parsed = {topics[0]: parsed}
     result: dict[TopicPartition, int] = {}
     for topic, offsets in parsed.items():
-        if topic not in topics:
+        if topics and topic not in topics:
             msg = f"{option} names the topic {topic!r}, which is not read"
             raise InvalidConfigError(msg)
         if not isinstance(offsets, dict):

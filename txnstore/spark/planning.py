@@ -5,8 +5,9 @@ Tasks read no chain, only the segments of their slices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.log.visibility import Slice, check_offset, visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError
+from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions, offset_for_time
 from txnstore.read.reader import Projection
@@ -40,8 +41,25 @@ class SliceGroup:
     slices: tuple[Slice, ...]
 
 
+def with_topics(view: View, options: ReadOptions) -> ReadOptions:
+    """The options with the topics that the pattern matches now; unchanged without a pattern.
+
+    Raises:
+        UnknownTopicOrPartitionError: No topic matches.
+    """
+    if options.pattern is None:
+        return options
+    matches = re.compile(options.pattern).fullmatch
+    topics = tuple(topic.name for topic in view.sorted_topics() if matches(topic.name))
+    if not topics:
+        msg = f"no topic matches the pattern {options.pattern!r}; a pattern must match whole names"
+        raise UnknownTopicOrPartitionError(msg)
+    return replace(options, topics=topics)
+
+
 def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
     """The Arrow schema of the read before Spark's types. Topics that are read together must have the same columns."""
+    options = with_topics(view, options)
     first, *others = [view.find_topic(name) for name in options.topics]
     schema = Projection(first, options.columns).schema
     for topic in others:
@@ -56,13 +74,20 @@ def view_to_read(connection: Connection, options: ReadOptions) -> View:
     view = connection.view(refresh=False)
     if options.isolation is Isolation.READ_UNCOMMITTED:
         return view
+    options = with_topics(view, options)
     tps = [tp for topic in options.topics for tp in find_partitions(view, topic, options.partitions)]
     return connection.unblocked(view, tps)
 
 
 def plan(connection: Connection, view: View, options: ReadOptions) -> list[SliceGroup]:
     """The groups of slices to read, one per task. Warns of committed records that the read leaves out."""
+    options = with_topics(view, options)
     found = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
+    return in_groups(found)
+
+
+def in_groups(found: Sequence[tuple[Topic, Sequence[Slice]]]) -> list[SliceGroup]:
+    """The slices of each topic in groups of suitable size for a task."""
     total = sum(_cost(part) for _, slices in found for part in slices)
     target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
     return [SliceGroup(topic, run) for topic, slices in found for run in group(slices, target)]
@@ -89,14 +114,23 @@ def _cost(part: Slice) -> int:
 def _slices(connection: Connection, view: View, topic: str, options: ReadOptions) -> Iterator[Slice]:
     tps = find_partitions(view, topic, options.partitions)
     for offsets in (options.start, options.end):
-        _check_partitions(view, offsets)
-    # A bound by time reads a segment, usually one per partition; so all partitions are planned concurrently.
-    bounds = dict(zip(tps, connection.pool.map(lambda tp: _bounds(connection, view, tp, options), tps), strict=True))
+        check_partitions(view, offsets)
+    bounds = all_bounds(connection, view, tps, options)
     if options.isolation is Isolation.READ_COMMITTED:
         starts, ends = ({tp: pair[side] for tp, pair in bounds.items()} for side in (0, 1))
         warn_blocked(connection, blocked_partitions(view, tps, starts, ends))
     for tp, (start, end) in bounds.items():
         yield from visible(tp, view.find_partition(tp), options.isolation, start, end)
+
+
+def all_bounds(
+    connection: Connection, view: View, tps: Sequence[TopicPartition], options: ReadOptions
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The first offset to read in each partition, and the offset to read up to.
+
+    A bound by time reads a segment, usually one per partition; so all partitions are looked up concurrently.
+    """
+    return dict(zip(tps, connection.pool.map(lambda tp: _bounds(connection, view, tp, options), tps), strict=True))
 
 
 def _bounds(connection: Connection, view: View, tp: TopicPartition, options: ReadOptions) -> tuple[int, int]:
@@ -127,7 +161,7 @@ def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, d
     return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
 
 
-def _check_partitions(view: View, offsets: Offsets) -> None:
+def check_partitions(view: View, offsets: Offsets) -> None:
     """Raise for offsets of a partition that does not exist."""
     if not isinstance(offsets, str):
         for tp in sorted(offsets):

@@ -17,13 +17,15 @@ from txnstore.errors import InvalidConfigError, SchemaMismatchError
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.spark import types
-from txnstore.spark.options import ReadOptions
-from txnstore.spark.planning import SliceGroup, plan, projection_schema, view_to_read
+from txnstore.spark.options import Location, ReadOptions
+from txnstore.spark.planning import SliceGroup, plan, projection_schema, view_to_read, with_topics
 from txnstore.spark.stores import open_objects, open_reader
 from txnstore.threads import Workers
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from txnstore.core.view import View
 
 #: Threads per task: enough to fetch the next segments while one is decoded.
 _THREADS = 4
@@ -43,8 +45,8 @@ class TxnStoreReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         with open_reader(options.location) as connection:
             view = view_to_read(connection, options)
-            wanted = projection_schema(view, options)
-            self._schema = _target(types.spark_schema(wanted), schema, options)
+            options = with_topics(view, options)
+            self._schema = target_schema(view, schema, options)
             # Decode only the columns that Spark requests.
             options = replace(options, columns=tuple(self._schema.names))
             self._groups = plan(connection, view, options)
@@ -63,19 +65,33 @@ class TxnStoreReader(DataSourceReader):
         """Yield the rows of a group as record batches with exactly the schema that Spark expects."""
         if not isinstance(partition, SlicesPartition):
             return  # Spark runs one task even for an empty plan.
-        group = partition.group
-        projection = Projection(group.topic, self._schema.names)
-        objects = open_objects(self._location)
-        pool = Workers(_THREADS, "txnstore-read")
-        try:
-            yield from types.to_batches(read_ahead(objects, pool, group.slices, projection), self._schema)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            objects.close()
+        yield from read_group(self._location, partition.group, self._schema)
 
 
-def _target(full: pa.Schema, schema: StructType, options: ReadOptions) -> pa.Schema:
-    """The Arrow schema of the columns that Spark requests; raises if the topic does not have them."""
+def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a group as record batches of this schema."""
+    projection = Projection(group.topic, schema.names)
+    objects = open_objects(location)
+    pool = Workers(_THREADS, "txnstore-read")
+    try:
+        yield from types.to_batches(read_ahead(objects, pool, group.slices, projection), schema)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        objects.close()
+
+
+def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Schema:
+    """The Arrow schema of the columns that Spark requests.
+
+    Args:
+        view: The store.
+        schema: What Spark requests.
+        options: What is read, with its topics.
+
+    Raises:
+        SchemaMismatchError: The topics do not have these columns, or not with these types.
+    """
+    full = types.spark_schema(projection_schema(view, options))
     fields = []
     for field in schema.fields:
         if field.name not in full.names:

@@ -5,22 +5,30 @@ Spark creates an instance in one process of the driver and pickles it for others
 
 from __future__ import annotations
 
-from typing import Any, Never
+from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from txnstore.errors import InvalidConfigError
 from txnstore.spark import types
-from txnstore.spark.options import read_options, refuse_streaming, write_options
+from txnstore.spark.options import read_options, sink_options, stream_options, write_options
 from txnstore.spark.planning import projection_schema
 from txnstore.spark.reading import TxnStoreReader
 from txnstore.spark.stores import open_reader
+from txnstore.spark.stream_sink import TxnStoreStreamWriter
+from txnstore.spark.stream_source import TxnStoreStreamReader
 from txnstore.spark.writing import TxnStoreWriter
 
 
 class TxnStoreSource(DataSource):
-    """The Spark data source ``txnstore``: batch reads and writes of topics, with Arrow in both directions."""
+    """The Spark data source ``txnstore``: reads and writes of topics, in batches and streams, with Arrow in both."""
 
     def __init__(self, options: Any) -> None:
         # Spark passes this keyword argument, with a case-insensitive dictionary.
@@ -33,7 +41,8 @@ class TxnStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns of the read, as DDL."""
-        options = read_options(self.options)
+        # The same for batches and streams, so options of both are accepted here.
+        options = read_options(self.options, streaming=True)
         with open_reader(options.location) as connection:
             schema = projection_schema(connection.view(refresh=False), options)
         return types.ddl(types.spark_schema(schema))
@@ -49,14 +58,13 @@ class TxnStoreSource(DataSource):
             raise InvalidConfigError(msg)
         return TxnStoreWriter(write_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> Never:  # noqa: N802 - Spark's name
-        """Refused: streaming comes later."""
-        raise refuse_streaming()
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of a stream of these columns."""
+        return TxnStoreStreamReader(stream_options(self.options), schema)
 
-    def simpleStreamReader(self, schema: StructType) -> Never:  # noqa: N802 - Spark's name
-        """Refused: streaming comes later."""
-        raise refuse_streaming()
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Never:  # noqa: N802 - Spark's signature
-        """Refused: streaming comes later."""
-        raise refuse_streaming()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        """A writer for the micro-batches of a query with these columns."""
+        if overwrite:
+            msg = 'txnstore can only append to a log: use outputMode("append") or outputMode("update"), not complete'
+            raise InvalidConfigError(msg)
+        return TxnStoreStreamWriter(sink_options(self.options), schema)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import threading
+
 from txnstore.connection import Connection, open_connection, open_to_read
 from txnstore.spark.options import Location
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.registry import open_store
+
+#: The number of connections that a process keeps.
+_KEPT = 8
+_connections: dict[str, Connection] = {}
+_lock = threading.Lock()
 
 
 def open_location(location: Location) -> Connection:
@@ -13,8 +21,19 @@ def open_location(location: Location) -> Connection:
     return open_connection(open_objects(location))
 
 
+def kept_connection(location: Location) -> Connection:
+    """The same, kept in this process: Spark plans and commits each micro-batch in a process that it uses again."""
+    key = json.dumps([location.url, location.storage_options], sort_keys=True, default=repr)
+    with _lock:
+        connection = _connections.pop(key, None) or open_location(location)
+        _connections[key] = connection
+        while len(_connections) > _KEPT:
+            _connections.pop(next(iter(_connections))).close()
+        return connection
+
+
 def open_reader(location: Location) -> Connection:
-    """The same for a read, which writes only to end an expired transaction that holds back what it reads."""
+    """The store for a read, which writes only to end an expired transaction that holds back what it reads."""
     return open_to_read(open_objects(location))
 
 

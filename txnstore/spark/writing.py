@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -26,7 +26,7 @@ from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.segment.schema import is_reserved
 from txnstore.spark import jobs
-from txnstore.spark.options import WriteOptions
+from txnstore.spark.options import Location, WriteOptions
 from txnstore.spark.routing import PARTITION, TOPIC, SegmentRouter
 from txnstore.spark.stores import open_location, open_objects
 from txnstore.spark.types import arrow_type
@@ -54,7 +54,7 @@ class TxnStoreWriter(DataSourceArrowWriter):
         with open_location(options.location) as connection:
             view = connection.view(refresh=False)
             self._only = options.topic
-            self._topics = _topics(view, options, schema)
+            self._topics = topics_to_write(view, options.topic, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
             self._job = jobs.begin(connection, options.transactional_id, options.versions, ids)
             self._location = replace(options.location, url=connection.url)
@@ -68,16 +68,7 @@ class TxnStoreWriter(DataSourceArrowWriter):
             return Uploaded()
         context = TaskContext.get()
         first = context.partitionId() if context is not None else 0
-        objects = open_objects(self._location)
-        writers = {name: topic_writer(topic) for name, topic in self._topics.items()}
-        router = SegmentRouter(objects, Runtime(), writers, self._only, first)
-        try:
-            for batch in iterator:
-                router.add(batch)
-            return Uploaded(router.finish())
-        finally:
-            router.close()
-            objects.close()
+        return Uploaded(upload_rows(self._location, self._topics, self._only, iterator, first))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all uploads of the tasks in one transaction."""
@@ -90,15 +81,49 @@ class TxnStoreWriter(DataSourceArrowWriter):
         _LOG.warning("the job failed; a later vacuum deletes its uploads", extra={"tasks": len(messages)})
 
 
-def _topics(view: View, options: WriteOptions, schema: StructType) -> Mapping[str, Topic]:
-    """The topics that the job may write; checks the columns on the driver, before any task runs."""
+def upload_rows(
+    location: Location, topics: Mapping[str, Topic], only: str | None, rows: Iterable[pa.RecordBatch], first: int
+) -> tuple[NewBatch, ...]:
+    """Upload the rows of a task as segments.
+
+    Args:
+        location: The store.
+        topics: The topics that may be written.
+        only: The topic of all rows; None if each row names its topic.
+        rows: The rows.
+        first: The partition of the first rows without a key; different for each task, to spread the rows of a job.
+    """
+    objects = open_objects(location)
+    writers = {name: topic_writer(topic) for name, topic in topics.items()}
+    router = SegmentRouter(objects, Runtime(), writers, only, first)
+    try:
+        for batch in rows:
+            router.add(batch)
+        return router.finish()
+    finally:
+        router.close()
+        objects.close()
+
+
+def not_before(batches: Iterable[NewBatch], begun_at: int) -> tuple[NewBatch, ...]:
+    """The batches with times of upload from ``begun_at`` on, in ms: the clocks of the workers may be behind."""
+    return tuple(replace(batch, uploaded_at=max(batch.uploaded_at or 0, begun_at)) for batch in batches)
+
+
+def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping[str, Topic]:
+    """The topics that a DataFrame may be written to; checks the columns on the driver, before any task runs.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such topic.
+        SchemaMismatchError: The topic does not take these columns.
+    """
     names = schema.names
     for name in names:
         if is_reserved(name) and name not in (TOPIC, PARTITION):
             msg = f"column {name!r} is given by the store when rows are appended; drop it from the DataFrame"
             raise SchemaMismatchError(msg)
-    if options.topic is not None:
-        topic = view.find_topic(options.topic)
+    if only is not None:
+        topic = view.find_topic(only)
         _check_columns(topic_writer(topic), schema)
         return {topic.name: topic}
     if TOPIC not in names:

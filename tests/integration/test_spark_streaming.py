@@ -1,0 +1,197 @@
+"""Structured Streaming from topics to topics: exactly once, in one entry for each micro-batch, with clear errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+import txnstore
+import txnstore.spark
+from tests.helpers.connections import connection_of
+from tests.helpers.spark import drain, load_stream, running, stream_to, values
+from txnstore import TopicPartition
+from txnstore.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def store(local_store_url: str) -> Iterator[Store]:
+    """A store with the topics ``in`` and ``out`` of two partitions each."""
+    with txnstore.create(local_store_url) as created:
+        created.create_topic("in", partitions=2)
+        created.create_topic("out", partitions=2)
+        yield created
+
+
+def append(store: Store, first: int, limit: int, topic: str = "in") -> None:
+    with store.producer() as producer:
+        for number in range(first, limit):
+            producer.send(topic, b"%d" % number, key=b"k%d" % (number % 10))
+
+
+def offsets(store: Store, group: str) -> dict[str, int]:
+    found = connection_of(store).view().groups[group].offsets
+    return {str(tp): value.value.offset for tp, value in found.items()}
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As after a crash between the commit in the store and Spark's note of it."""
+    last = max(int(each.name) for each in (checkpoint / "commits").glob("[0-9]*"))
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink()
+
+
+def test_a_pipeline_is_exact_over_restarts_and_a_lost_checkpoint(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
+    """OFF-03, OFF-04: records and offsets in one transaction, one entry for each micro-batch; nothing is repeated."""
+    group = {"group": "etl"}
+    checkpoint = tmp_path / "checkpoint"
+    frame = load_stream(spark, store.url, "in", maxOffsetsPerTrigger=40, **group).select("key", "value")
+    append(store, 0, 100)
+    before = connection_of(store).view().sequence
+    query = drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
+    assert values(store, "out") == list(range(100))
+    # The start in the group, the epoch of the run, then an entry for each of three micro-batches.
+    assert connection_of(store).view().sequence == before + 2 + 3
+    assert sum(offsets(store, "etl").values()) == 100
+    assert txnstore.spark.lag(query.lastProgress) == {TopicPartition("in", 0): 0, TopicPartition("in", 1): 0}
+
+    append(store, 100, 130)
+    drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
+    assert values(store, "out") == list(range(130))
+
+    # Spark repeats a micro-batch that is not in its own log of commits; it is committed already.
+    forget_last_commit(checkpoint)
+    sequence = connection_of(store).view().sequence
+    drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
+    assert connection_of(store).view().sequence == sequence
+
+    shutil.rmtree(checkpoint)
+    append(store, 130, 150)
+    drain(stream_to(frame, store.url, checkpoint, topic="out", **group))
+    assert values(store, "out") == list(range(150))
+
+
+def test_a_micro_batch_for_several_topics_is_one_transaction(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    """Each task uploads one segment for each partition that it writes, and the driver commits them in one entry."""
+    store.create_topic("odd")
+    append(store, 0, 50)
+    number = F.col("value").cast("string").cast("int")
+    topic = F.when(number % 2 == 1, F.lit("odd")).otherwise(F.lit("out"))
+    frame = load_stream(spark, store.url, "in").select(topic.alias("_topic"), "key", "value")
+    segments = len(list(Path(store.url.removeprefix("file://")).rglob("topics/**/*.parquet")))
+    before = connection_of(store).view().sequence
+    drain(stream_to(frame, store.url, tmp_path / "checkpoint"))
+    assert connection_of(store).view().sequence == before + 2  # The epoch, and everything else.
+    assert values(store, "odd") == list(range(1, 50, 2))
+    assert values(store, "out") == list(range(0, 50, 2))
+    added = len(list(Path(store.url.removeprefix("file://")).rglob("topics/**/*.parquet"))) - segments
+    view = connection_of(store).view()
+    batches = [batch for name in ("odd", "out") for _, log in view.partitions_of(name) for batch in log.batches]
+    assert added == len(batches) <= 2 * 3  # Two tasks at most, three partitions.
+
+
+def test_a_running_query_picks_up_new_partitions_and_topics(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    """With Spark's default trigger; ``latest`` skips what was there before, and nothing later."""
+    append(store, 0, 10)
+    frame = load_stream(spark, store.url, topicPattern="in.*", startingOffsets="latest").select("key", "value")
+    writer = stream_to(frame, store.url, tmp_path / "checkpoint", topic="out")
+    query = running(writer.trigger(processingTime="0 seconds"))
+    try:
+        store.alter_topic("in", partitions=3)
+        store.create_topic("in2")
+        append(store, 10, 40)
+        append(store, 40, 50, "in2")
+        query.processAllAvailable()
+        assert values(store, "out") == list(range(10, 50))
+        append(store, 50, 60)
+        query.processAllAvailable()
+        assert values(store, "out") == list(range(10, 60))
+        assert query.lastProgress is not None
+        progress = json.loads(query.lastProgress.json)
+        assert json.loads(progress["sources"][0]["latestOffset"])["in2"] == {"0": 10}
+    finally:
+        query.stop()
+
+
+def test_for_each_batch_commits_several_outputs_at_once(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    """The rows and an aggregate in one transaction with the offsets; a committed micro-batch is not computed again."""
+    store.create_topic("counts")
+    append(store, 0, 60)
+    checkpoint = tmp_path / "checkpoint"
+    frame = load_stream(spark, store.url, "in", maxOffsetsPerTrigger=30, group="etl").select("key", "value")
+    computed: list[int] = []
+
+    def process(batch: txnstore.spark.BatchTransaction) -> None:
+        computed.append(batch.batch_id)
+        batch.append(batch.frame, "out")
+        counts = batch.frame.groupBy().agg(F.count("*").cast("string").alias("value"))
+        batch.append(counts.select(F.lit("counts").alias("_topic"), "value"))
+
+    function = txnstore.spark.for_each_batch(store.url, process, group="etl", checkpoint=str(checkpoint))
+    writer = frame.writeStream.foreachBatch(function).option("checkpointLocation", str(checkpoint))
+    before = connection_of(store).view().sequence
+    drain(writer.trigger(availableNow=True))
+    assert computed == [0, 1]
+    assert values(store, "out") == list(range(60))
+    assert values(store, "counts") == [30, 30]
+    assert sum(offsets(store, "etl").values()) == 60
+    assert connection_of(store).view().sequence == before + 2 + 2  # The start, the epoch, two micro-batches.
+    forget_last_commit(checkpoint)
+    drain(writer)
+    assert computed == [0, 1]
+    assert values(store, "counts") == [30, 30]
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_options_of_a_stream_are_refused(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="there is no topic 'on'"):
+        load_stream(spark, store.url, "on")
+    with pytest.raises(Exception, match="maxOffsetsPerTrigger must be"):
+        load_stream(spark, store.url, "in", maxOffsetsPerTrigger=0).writeStream.format(
+            "noop"
+        ).start().awaitTermination()
+
+
+def test_a_checkpoint_of_another_store_is_refused(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    append(store, 0, 3)
+    checkpoint = tmp_path / "checkpoint"
+    drain(stream_to(load_stream(spark, store.url, "in").select("value"), store.url, checkpoint, topic="out"))
+    with txnstore.create((tmp_path / "other").as_uri()) as other:
+        other.create_topic("in", partitions=2)
+        frame = load_stream(spark, other.url, "in").select("value")
+        with pytest.raises(StreamingQueryException, match="give this store, or a new checkpointLocation"):
+            drain(stream_to(frame, store.url, checkpoint, topic="out"))
+
+
+def test_a_schema_that_changes_under_a_stream_is_refused(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    store.create_topic("typed", schema=pa.schema([pa.field("id", pa.int32())]))
+    frame = load_stream(spark, store.url, "typed").select(F.col("id").cast("string").alias("value"))
+    with store.producer() as producer:
+        producer.send_table("typed", [{"id": 1}])
+    checkpoint = tmp_path / "checkpoint"
+    drain(stream_to(frame, store.url, checkpoint, topic="out"))
+    store.alter_topic("typed", schema=pa.schema([pa.field("id", pa.int64()), pa.field("more", pa.string())]))
+    with store.producer() as producer:
+        producer.send_table("typed", [{"id": 2, "more": "x"}])
+    with pytest.raises(StreamingQueryException, match="column 'id' is of type bigint; the schema of the read says int"):
+        drain(stream_to(frame, store.url, checkpoint, topic="out"))
+    # A query that is started again with the new schema goes on.
+    frame = load_stream(spark, store.url, "typed").select(F.col("id").cast("string").alias("value"))
+    drain(stream_to(frame, store.url, checkpoint, topic="out"))
+    assert values(store, "out") == [1, 2]

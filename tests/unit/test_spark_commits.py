@@ -1,0 +1,245 @@
+"""How micro-batches are committed: once, in one entry, by the newest run, with the offsets that they read."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.executors import InlineExecutor
+from tests.helpers.connections import connection_of, stored_topic
+from tests.helpers.keys import FixedRuntime
+from tests.helpers.shell import ONE_CHAIN
+from txnstore import TopicPartition
+from txnstore.catalog.writing import topic_writer
+from txnstore.connection import Connection, open_connection
+from txnstore.core.log.model import NewBatch
+from txnstore.errors import InvalidConfigError, ProducerFencedError, UnknownTopicOrPartitionError
+from txnstore.producer.upload import upload
+from txnstore.segment.convert import normalize
+from txnstore.spark.commits import commit_micro_batch
+from txnstore.spark.microbatch import MicroBatch, known_identity, transactional_id
+from txnstore.spark.options import sink_options
+from txnstore.spark.positions import Position
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+from txnstore.testing import ManualClock
+
+A = TopicPartition("in", 0)
+
+Connect = Callable[[], Connection]
+
+
+@pytest.fixture
+def objects() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def connect(objects: MemoryStore, clock: ManualClock) -> Connect:
+    """A connection as another process has it."""
+    return lambda: open_connection(
+        objects, runtime=FixedRuntime(clock, clock.sleep, random.Random(2), background=InlineExecutor)
+    )
+
+
+@pytest.fixture
+def store(objects: MemoryStore, clock: ManualClock, chains: int) -> Iterator[Store]:
+    runtime = FixedRuntime(clock, clock.sleep, random.Random(1), background=InlineExecutor)
+    with create_on(objects, chains, runtime=runtime) as created:
+        created.create_topic("in")
+        created.create_topic("t", partitions=2)
+        created.create_topic("u")
+        yield created
+
+
+def uploaded(store: Store, value: str, topic: str = "t", partition: int = 0) -> NewBatch:
+    connection = connection_of(store)
+    writer = topic_writer(stored_topic(store, topic))
+    rows = normalize([{"value": value.encode()}], None)
+    return upload(connection.objects, connection.runtime, writer, TopicPartition(topic, partition), rows)
+
+
+def values(store: Store, topic: str = "t") -> list[bytes]:
+    found: list[bytes] = store.scan(topic, columns=["value"]).to_table()["value"].to_pylist()
+    return sorted(found)
+
+
+def commit(connection: Connection, number: int, *batches: NewBatch, run: str = "run-1", **options: str) -> bool:
+    """Commit a micro-batch of query ``q``; whether there was something to commit."""
+    given = sink_options({"path": "p", "topic": "t", **options})
+    return commit_micro_batch(connection, given, MicroBatch("q", run, number), batches) is not None
+
+
+@ONE_CHAIN
+def test_a_micro_batch_is_one_entry_for_all_topics_and_partitions(store: Store, connect: Connect) -> None:
+    connection = connect()
+    before = connection.view().sequence
+    for number in range(3):
+        places = (("t", 0), ("t", 1), ("u", 0))
+        assert commit(connection, number, *(uploaded(store, f"{number}", *place) for place in places))
+    assert connection.view().sequence == before + 1 + 3  # The epoch of the run, then an entry for each micro-batch.
+    assert values(store) == [b"0", b"0", b"1", b"1", b"2", b"2"]
+    assert values(store, "u") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("run", ["run-1", "run-2"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_repeated_micro_batch_does_nothing(store: Store, connect: Connect, run: str, anew: bool) -> None:
+    """In any process, by any run: a driver that crashed after the commit, and Spark's own retry."""
+    connection = connect()
+    assert commit(connection, 0, uploaded(store, "a"))
+    sequence = connection.view().sequence
+    again = connect() if anew else connection
+    assert not commit(again, 0, uploaded(store, "a"), run=run)
+    assert connection.view().sequence == sequence
+    assert commit(again, 1, uploaded(store, "b"), run=run)
+    assert values(store) == [b"a", b"b"]
+
+
+@ONE_CHAIN
+def test_an_empty_micro_batch_costs_no_entry(store: Store, connect: Connect) -> None:
+    connection = connect()
+    sequence = connection.view().sequence
+    assert not commit(connection, 0)
+    assert connection.view().sequence == sequence
+    assert commit(connection, 1, uploaded(store, "a"))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_older_of_two_drivers_is_fenced(store: Store, connect: Connect, number: int) -> None:
+    """Both run the query: the first commit of the newer run fences the older one, which must not go on as if its
+    micro-batch, planned from other offsets perhaps, were committed.
+    """
+    old, new = connect(), connect()
+    commit(old, 0, uploaded(store, "a"))
+    commit(new, 1, uploaded(store, "b"), run="run-2")
+    for _ in range(2):
+        with pytest.raises(ProducerFencedError):
+            commit(old, number, uploaded(store, "zombie"))
+        old.view()
+    commit(new, 2, uploaded(store, "c"), run="run-2")
+    assert values(store) == [b"a", b"b", b"c"]
+
+
+@ONE_CHAIN
+def test_a_run_goes_on_in_another_process_without_a_new_epoch(store: Store, connect: Connect) -> None:
+    """Spark stops idle processes after a minute; the next one finds the epoch of its run in the store."""
+    for number in range(3):
+        connection = connect()
+        before = connection.view().sequence
+        commit(connection, number, uploaded(store, str(number)))
+        assert connection.view().sequence == before + (2 if number == 0 else 1)
+    assert values(store) == [b"0", b"1", b"2"]
+
+
+def test_a_run_that_is_granted_an_epoch_is_followed_by_no_older_one(store: Store, connect: Connect) -> None:
+    """Also before the newer run has committed anything: the state of the transaction shows its epoch."""
+    commit(connect(), 0, uploaded(store, "a"))
+    store.producer("spark-q").close()
+    txn = connect().view().transactions["spark-q"]
+    with pytest.raises(ProducerFencedError, match="run run-1 of query q is fenced"):
+        known_identity(txn, MicroBatch("q", "run-1", 1))
+    assert known_identity(txn, MicroBatch("q", "run-2", 1)) is None
+    assert known_identity(None, MicroBatch("q", "run-1", 1)) is None
+
+
+def test_versions_order_micro_batches_before_runs() -> None:
+    """A repeated micro-batch is recognized whatever the run: its number alone decides."""
+    for first, second in (("a", "b"), ("b", "a")):
+        one, two = MicroBatch("q", first, 4), MicroBatch("q", second, 5)
+        assert all(mine[1] < theirs[1] for mine, theirs in zip(one.versions, two.versions, strict=True))
+    assert max(MicroBatch("q", "r", 2**31 - 1).versions[1][1], 0) < 2**63
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_not_written(store: Store, connect: Connect) -> None:
+    batch = uploaded(store, "a")
+    store.delete_topic("t")
+    store.create_topic("t", partitions=2)
+    with pytest.raises(UnknownTopicOrPartitionError, match="deleted while the micro-batch ran"):
+        commit(connect(), 0, batch)
+
+
+def test_names_of_transactions() -> None:
+    assert transactional_id(None, None, "q") == "spark-q"
+    assert transactional_id(None, "etl", "q") == "spark-etl"
+    assert transactional_id("mine", "etl", "q") == "mine"
+
+
+# Offsets of the source ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    (tmp_path / "offsets").mkdir()
+    return tmp_path
+
+
+def plan(
+    checkpoint: Path, store: Store, number: int, start: int, end: int, group: str | None = "etl", other: str = ""
+) -> None:
+    """Spark's log of the offsets of a micro-batch."""
+    ids = {"in": stored_topic(store, "in").topic_id}
+    position = Position(other or connection_of(store).store_id, ids, {A: start}, {A: end}, group)
+    lines = ["v1", '{"batchWatermarkMs":0}', json.dumps(position.to_json())]
+    (checkpoint / "offsets" / str(number)).write_text("\n".join(lines))
+
+
+def committed(store: Store) -> int | None:
+    group = connection_of(store).view().groups.get("etl")
+    return group.offsets[A].value.offset if group and A in group.offsets else None
+
+
+def test_offsets_of_the_source_are_in_the_same_transaction(store: Store, connect: Connect, checkpoint: Path) -> None:
+    connection, options = connect(), {"group": "etl", "checkpointLocation": str(checkpoint)}
+    plan(checkpoint, store, 0, 0, 4)
+    commit(connection, 0, uploaded(store, "a"), **options)
+    assert committed(store) == 4
+    plan(checkpoint, store, 1, 4, 9)
+    commit(connection, 1, **options)  # Its rows were all filtered out.
+    assert committed(store) == 9
+    plan(checkpoint, store, 2, 4, 9)  # A micro-batch without new records, such as for a watermark.
+    assert not commit(connection, 2, **options)
+    assert not commit(connection, 1, uploaded(store, "a"), **options)
+    assert values(store) == [b"a"]
+
+
+def test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one(
+    store: Store, connect: Connect, checkpoint: Path
+) -> None:
+    """Both have the group, whose transactional id is the same; what one has read the other does not repeat."""
+    options = {"group": "etl", "checkpointLocation": str(checkpoint)}
+    given = sink_options({"path": "p", "topic": "t", **options})
+    old, new = connect(), connect()
+    plan(checkpoint, store, 0, 0, 4)
+    commit(old, 0, uploaded(store, "a"), **options)
+    plan(checkpoint, store, 0, 4, 6)  # The new query has read where the group was: 4.
+    plan(checkpoint, store, 1, 4, 8)
+    commit(old, 1, uploaded(store, "b"), **options)  # The old one was still alive.
+    with pytest.raises(ProducerFencedError, match="has read in-0 up to offset 8, but this micro-batch reads it from 4"):
+        commit_micro_batch(new, given, MicroBatch("q2", "r", 0), [uploaded(store, "twice")])
+    plan(checkpoint, store, 0, 8, 9)
+    assert commit_micro_batch(new, given, MicroBatch("q2", "r", 0), [uploaded(store, "c")])
+    plan(checkpoint, store, 2, 8, 9)
+    with pytest.raises(ProducerFencedError):
+        commit(old, 2, uploaded(store, "twice"), **options)
+    assert values(store) == [b"a", b"b", b"c"]
+
+
+def test_source_and_sink_must_have_one_group(store: Store, connect: Connect, checkpoint: Path) -> None:
+    options = {"group": "etl", "checkpointLocation": str(checkpoint)}
+    for group in (None, "another"):
+        plan(checkpoint, store, 0, 0, 4, group)
+        with pytest.raises(InvalidConfigError, match="give both the same option group"):
+            commit(connect(), 0, uploaded(store, "a"), **options)
+    plan(checkpoint, store, 0, 0, 4, other="another store")
+    commit(connect(), 0, uploaded(store, "a"), **options)
+    assert committed(store) is None
+
+
+def test_a_checkpoint_that_cannot_be_read_is_refused(store: Store, connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=r"offsets of micro-batch 0 cannot be read from file:.*missing"):
+        commit(connect(), 0, uploaded(store, "a"), group="etl", checkpointLocation=f"file:{tmp_path}/missing")

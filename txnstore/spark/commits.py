@@ -1,0 +1,99 @@
+"""Commits a micro-batch: all its segments and the offsets of its sources in one transaction, in one entry."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from txnstore.core.log.model import NewBatch
+from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
+from txnstore.core.view import View
+from txnstore.errors import UnknownTopicOrPartitionError
+from txnstore.spark.checkpoint import planned_positions
+from txnstore.spark.jobs import number, submit
+from txnstore.spark.microbatch import MicroBatch, consumed, known_identity, overtaken, transactional_id
+
+if TYPE_CHECKING:
+    from txnstore.connection import Connection
+    from txnstore.core.groups.commands import TxnOffsets
+    from txnstore.spark.options import SinkOptions
+    from txnstore.spark.positions import Position
+
+_LOG = logging.getLogger(__name__)
+
+
+def commit_micro_batch(
+    connection: Connection, options: SinkOptions, batch: MicroBatch, batches: Sequence[NewBatch]
+) -> Ended | None:
+    """Commit the batches and the offsets of a micro-batch, in their order, as one transaction.
+
+    The first commit of a run is granted an epoch, in an entry of its own. After that, a micro-batch is one entry, and
+    an empty one whose offsets have not moved is none.
+
+    Args:
+        connection: The store; it keeps the epochs of the runs that commit in this process.
+        options: The options of the sink.
+        batch: The micro-batch.
+        batches: What its tasks uploaded.
+
+    Returns:
+        The end of the transaction; None if the micro-batch is committed already, or there was nothing to commit.
+
+    Raises:
+        ProducerFencedError: A newer run of the query, or another query of its group, has taken over.
+        UnknownTopicOrPartitionError: A topic was deleted while the micro-batch ran.
+    """
+    name = transactional_id(options.transactional_id, options.group, batch.query_id)
+    fields = {"transactional_id": name, "query_id": batch.query_id, "micro_batch": batch.number}
+    identities: dict[tuple[str, str], ProducerIdentity] = connection.kept("runs of streaming queries", dict)
+    identity = identities.get((name, batch.run_id))
+    view = connection.view(refresh=identity is None)
+    txn = view.transactions.get(name)
+    if txn is not None and batch.is_committed(txn):
+        if identity is not None and not batch.is_of_last_run(txn):
+            raise overtaken(txn, batch)  # A run repeats its first micro-batch at most, and this one has committed.
+        _LOG.info("this micro-batch is committed; its batches are left to the vacuum", extra=fields)
+        return None
+    read = [] if options.group is None else _positions(options, batch)
+    if not batches and not _offsets(view, connection, options, read):
+        return None
+    _check_topics(view, batches)
+    if identity is None:
+        identity = known_identity(txn, batch)
+    if identity is None:
+        identity = submit(connection, InitProducer(name))
+        view = connection.view()
+    offsets = _offsets(view, connection, options, read)
+    command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions)
+    ended: Ended = submit(connection, command)
+    if not ended.repeated:  # Else the answer names the epoch of the run that has committed the micro-batch.
+        identities[name, batch.run_id] = ended.producer
+    _LOG.info("committed", extra={**fields, "batches": len(batches), "repeated": ended.repeated})
+    return ended
+
+
+def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch) -> bool:
+    """Whether a micro-batch is committed, so that it need not be computed. One GET for each chain."""
+    name = transactional_id(options.transactional_id, options.group, batch.query_id)
+    return batch.is_committed(connection.view().transactions.get(name))
+
+
+def _positions(options: SinkOptions, batch: MicroBatch) -> list[Position]:
+    return planned_positions(options.checkpoint or "", batch.number, options.location)
+
+
+def _offsets(
+    view: View, connection: Connection, options: SinkOptions, read: Sequence[Position]
+) -> tuple[TxnOffsets, ...]:
+    return () if options.group is None else consumed(view, connection.store_id, options.group, read)
+
+
+def _check_topics(view: View, batches: Sequence[NewBatch]) -> None:
+    """Raise for a topic that was deleted, or created again, since the tasks wrote for it."""
+    for name, topic_id in sorted({(batch.topic, batch.topic_id or "") for batch in batches}):
+        topic = view.topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            msg = f"topic {name!r} was deleted while the micro-batch ran; nothing was written"
+            raise UnknownTopicOrPartitionError(msg)

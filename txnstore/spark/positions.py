@@ -1,0 +1,297 @@
+"""The positions of a streaming query: what Spark stores in its checkpoint, and what each micro-batch reads. Pure.
+
+A position describes a whole micro-batch: the offset of each partition at its start and at its end. Spark stores the end
+of a micro-batch before it runs, but not the start of the first one, and asks for that start again when it repeats the
+micro-batch. A start such as ``latest`` would then be a later one, and the records in between would be lost. So the
+start is stored with the end, and a repeated micro-batch reads the same offsets.
+
+Spark compares positions as JSON text, so equal positions have equal text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from txnstore.core.model import TopicPartition
+from txnstore.errors import InvalidConfigError, UnsupportedFormatError
+from txnstore.validation import as_integer
+
+#: The version of the JSON text, under the name by which a position is recognized in a checkpoint.
+VERSION, MARK = 1, "txnstore"
+
+#: An offset for each of some partitions.
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A micro-batch of a stream: its start and its end, each the next offset to read by partition.
+
+    Attributes:
+        store_id: The id of the store that was read.
+        topic_ids: The ids of the topics by name: a topic that is created again has another id.
+        start: The offsets at which the micro-batch starts.
+        end: The offsets at which it ends.
+        group: The consumer group of the stream, if it has one.
+    """
+
+    store_id: str
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    start: Offsets = field(default_factory=dict)
+    end: Offsets = field(default_factory=dict)
+    group: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The position as Spark stores it; equal positions give equal text."""
+        group = {} if self.group is None else {"group": self.group}
+        topics = {name: self.topic_ids[name] for name in sorted(self.topic_ids)}
+        return {
+            MARK: VERSION,
+            "store": self.store_id,
+            **group,
+            "topics": topics,
+            "start": _nested(self.start),
+            "end": _nested(self.end),
+        }
+
+
+def parse(document: Any) -> Position:
+    """A position as Spark stored it.
+
+    Raises:
+        InvalidConfigError: It is not a position of txnstore.
+        UnsupportedFormatError: A newer txnstore wrote it.
+    """
+    if not is_position(document):
+        msg = f"the checkpoint holds an offset that is not one of txnstore: {json.dumps(document)[:200]}"
+        raise InvalidConfigError(msg)
+    if document[MARK] != VERSION:
+        msg = f"the checkpoint was written by a newer txnstore: its offsets have version {document[MARK]}"
+        raise UnsupportedFormatError(msg)
+    return Position(
+        document["store"],
+        dict(document["topics"]),
+        _flat(document["start"]),
+        _flat(document["end"]),
+        document.get("group"),
+    )
+
+
+def limits_json(limits: Offsets) -> dict[str, dict[str, int]]:
+    """The ends of partitions, as the progress of a query shows them."""
+    return _nested(limits)
+
+
+def is_position(document: object) -> bool:
+    """Whether a JSON value is a position of txnstore, of any version."""
+    return isinstance(document, dict) and as_integer(document.get(MARK)) is not None
+
+
+def planned(lines: Iterable[str]) -> list[Position]:
+    """The positions of txnstore among the lines of a file of Spark's offset log, which has a line for each source."""
+    found = []
+    for line in lines:
+        try:
+            document = json.loads(line)
+        except ValueError:
+            continue  # The line with the version of the log, or the offset of another source.
+        found += [parse(each) for each in _values(document) if is_position(each)]
+    return found
+
+
+def _values(document: Any) -> Iterable[Any]:
+    """The value of a line, and those inside of it: newer logs name their sources."""
+    yield document
+    if isinstance(document, dict) and not is_position(document):
+        for value in document.values():
+            if isinstance(value, str):
+                try:
+                    yield json.loads(value)
+                except ValueError:
+                    continue
+            else:
+                yield value
+
+
+def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
+    result: dict[str, dict[str, int]] = {}
+    for tp in sorted(offsets):
+        result.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return result
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, int(number)): at for topic, by in nested.items() for number, at in by.items()}
+
+
+# What a stream reads next ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The part of a partition log that a stream can read.
+
+    Attributes:
+        start: The first offset of the log.
+        limit: The offset up to which the stream may read: the last stable offset, or the high watermark.
+        end: The high watermark.
+    """
+
+    start: int
+    limit: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The partitions that a stream reads, as one view of the store shows them."""
+
+    store_id: str
+    topic_ids: Mapping[str, str]
+    partitions: Mapping[TopicPartition, Log]
+
+    @property
+    def limits(self) -> dict[TopicPartition, int]:
+        """The offsets up to which the stream may read."""
+        return {tp: log.limit for tp, log in self.partitions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An answer about a stream, and the records that the store has lost since the stream read it.
+
+    Attributes:
+        position: The micro-batch to read.
+        losses: A sentence for each partition that lost records before they were read.
+    """
+
+    position: Position
+    losses: tuple[str, ...] = ()
+
+
+def begin(logs: Logs, start: Offsets, group: str | None = None) -> Position:
+    """The position of a stream that has read nothing: it starts and ends at these offsets."""
+    return Position(logs.store_id, dict(logs.topic_ids), dict(start), dict(start), group)
+
+
+def following(
+    position: Position,
+    logs: Logs,
+    *,
+    until: Offsets | None = None,
+    max_offsets: int | None = None,
+) -> Step:
+    """The micro-batch after a position; the position itself if there is nothing to read.
+
+    Partitions that the position does not know are new, and are read from the start of their log.
+
+    Args:
+        position: The last micro-batch.
+        logs: The partitions to read.
+        until: Read no further than these offsets, and no other partitions; None: as far as the logs go.
+        max_offsets: The most offsets to read, over all partitions; None: no limit.
+    """
+    losses = _missing(position, logs)
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for tp, log in logs.partitions.items():
+        if until is not None and tp not in until and tp not in position.end:
+            continue
+        at, loss = _resume(position, logs, tp)
+        losses += loss
+        limit = log.limit if until is None else min(log.limit, until.get(tp, at))
+        starts[tp], ends[tp] = at, max(at, limit)
+    if max_offsets is not None:
+        ends = _shared(starts, ends, max_offsets)
+    if starts == ends and not losses:
+        return Step(position)
+    return Step(Position(logs.store_id, dict(logs.topic_ids), starts, ends, position.group), tuple(losses))
+
+
+def replayed(position: Position, logs: Logs) -> Step:
+    """What to read for a planned micro-batch: its offsets, or those of them that are still in the store."""
+    losses = [
+        f"topic {tp.topic!r} was deleted, or created again, before offsets {first} to {limit - 1} of {tp} were read"
+        for tp, (first, limit) in _ranges(position).items()
+        if not _is_same(position, logs, tp)
+    ]
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for tp, (first, limit) in _ranges(position).items():
+        if not _is_same(position, logs, tp):
+            continue
+        log = logs.partitions[tp]
+        if first < log.start:
+            losses.append(_expired(tp, first, min(limit, log.start)))
+        if limit > log.end:
+            losses.append(_shorter(tp, limit, log.end))
+        starts[tp] = min(max(first, log.start), log.end)
+        ends[tp] = max(starts[tp], min(limit, log.end))
+    return Step(Position(position.store_id, position.topic_ids, starts, ends, position.group), tuple(losses))
+
+
+def lag(end: Any, latest: Any) -> dict[TopicPartition, int]:
+    """The offsets of each partition that are not read yet, from the progress of a source.
+
+    Args:
+        end: The source's position, as JSON value.
+        latest: The ends of its partitions, from :func:`limits_json`.
+    """
+    read, limits = parse(end).end, _flat(latest)
+    return {tp: max(0, limit - read.get(tp, 0)) for tp, limit in sorted(limits.items())}
+
+
+def _ranges(position: Position) -> dict[TopicPartition, tuple[int, int]]:
+    """The offsets of each partition that the micro-batch reads; partitions without any are left out."""
+    ranges = {tp: (position.start.get(tp, 0), limit) for tp, limit in position.end.items()}
+    return {tp: (first, limit) for tp, (first, limit) in ranges.items() if first < limit}
+
+
+def _is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
+    """Whether the partition exists, in the topic that the position names."""
+    return tp in logs.partitions and position.topic_ids.get(tp.topic) == logs.topic_ids.get(tp.topic)
+
+
+def _missing(position: Position, logs: Logs) -> list[str]:
+    names = {tp.topic for tp in position.end} - set(logs.topic_ids)
+    return [f"topic {name!r} does not exist any more" for name in sorted(names)]
+
+
+def _resume(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, list[str]]:
+    """The offset at which to go on in a partition, and what was lost before it."""
+    log = logs.partitions[tp]
+    at = position.end.get(tp)
+    if at is None:
+        return log.start, []
+    if not _is_same(position, logs, tp):
+        return log.start, [f"topic {tp.topic!r} was deleted and created again since {tp} was read"]
+    if at < log.start:
+        return log.start, [_expired(tp, at, log.start)]
+    if at > log.end:
+        return log.end, [_shorter(tp, at, log.end)]
+    return at, []
+
+
+def _expired(tp: TopicPartition, first: int, limit: int) -> str:
+    return f"offsets {first} to {limit - 1} of {tp} were deleted before they were read (retention, or delete_records)"
+
+
+def _shorter(tp: TopicPartition, at: int, end: int) -> str:
+    return f"the stream has read {tp} up to offset {at}, but its log ends at {end}: was the store restored from a copy?"
+
+
+def _shared(starts: Offsets, ends: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """Ends that read at most ``limit`` offsets, shared between the partitions by what each has to read."""
+    pending = {tp: ends[tp] - starts[tp] for tp in ends}
+    total = sum(pending.values())
+    if total <= limit:
+        return dict(ends)
+    shares = {tp: limit * count // total for tp, count in pending.items()}
+    # What the rounding leaves goes to the largest remainders, so each micro-batch reads something.
+    by_remainder = sorted(pending, key=lambda tp: (-(limit * pending[tp] % total), tp))
+    for tp in by_remainder[: limit - sum(shares.values())]:
+        shares[tp] += 1
+    return {tp: starts[tp] + shares[tp] for tp in ends}

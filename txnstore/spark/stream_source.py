@@ -1,0 +1,114 @@
+"""The streaming source: Spark's interface to a :class:`~txnstore.spark.stream.Stream`.
+
+Spark asks one process of the driver for offsets, as long as the query runs, and reads in tasks with pickled copies. So
+the stream is opened by the first question for an offset, and copies do not contain it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from txnstore.spark import positions
+from txnstore.spark.options import Location, StreamOptions
+from txnstore.spark.planning import SliceGroup
+from txnstore.spark.reading import read_group, target_schema
+from txnstore.spark.stores import open_reader
+from txnstore.spark.stream import Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from txnstore.connection import Connection
+
+
+class StreamPartition(InputPartition):
+    """The slices that one task of a micro-batch reads, their store, and the columns as Spark expects them."""
+
+    def __init__(self, group: SliceGroup, location: Location, schema: pa.Schema) -> None:
+        super().__init__(None)
+        self.group, self.location, self.schema = group, location, schema
+
+
+class TxnStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as a stream.
+
+    Args:
+        options: The options of the stream.
+        schema: The columns that the query requests.
+    """
+
+    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        self._opened: tuple[Connection, Stream] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the open stream: a task reads the slices that it is given."""
+        return {**self.__dict__, "_opened": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The position before the first micro-batch."""
+        return self._stream.initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The limit of each micro-batch: ``maxOffsetsPerTrigger``."""
+        return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The next micro-batch; ``start`` itself if there is nothing new."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        position = positions.parse(start)
+        following = self._stream.following(position, most)
+        return start if following == position else following.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The ends of the partitions, for the progress of the query."""
+        return positions.limits_json(self._stream.limits())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Read no further than what exists now."""
+        self._stream.stop_at_present()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch. Checks that the topics still have the columns of the query."""
+        groups = self._stream.plan(positions.parse(start), positions.parse(end))
+        if not groups:
+            return []
+        schema = target_schema(self._stream.view, self._schema, self._stream.read_options)
+        # Tasks may have another working directory, so they need the store's absolute URL.
+        location = replace(self._options.read.location, url=self._connection.url)
+        return [StreamPartition(group, location, schema) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a group as record batches with exactly the schema that Spark expects."""
+        if isinstance(partition, StreamPartition):
+            yield from read_group(partition.location, partition.group, partition.schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has committed the micro-batch: the group of the stream follows."""
+        self._stream.commit(positions.parse(end))
+
+    def stop(self) -> None:
+        """Release the connection."""
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
+
+    @property
+    def _stream(self) -> Stream:
+        return self._open()[1]
+
+    @property
+    def _connection(self) -> Connection:
+        return self._open()[0]
+
+    def _open(self) -> tuple[Connection, Stream]:
+        if self._opened is None:
+            connection = open_reader(self._options.read.location)
+            self._opened = connection, Stream(connection, self._options)
+        return self._opened
