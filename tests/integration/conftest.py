@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.spark_home import link_spark_home
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -26,6 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         environment.setenv("PYTHONWARNINGS", "ignore")
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         environment.setenv("PYTHONPATH", os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        environment.setenv("SPARK_HOME", str(link_spark_home(tmp_path_factory.mktemp("spark"))))
         session = _start(tmp_path_factory.mktemp("warehouse"))
     yield session
     session.stop()
