@@ -140,6 +140,12 @@ torture: $(STAMP) $(if $(filter minio,$(STORE)),$(MINIO_BUILT)) $(if $(filter ve
 	PATH='$(S3_BIN)':"$$PATH" '$(BIN)/python' -m tests.harness.torture --duration '$(DURATION)' --store '$(STORE)' \
 		--chains '$(CHAINS)' --seed '$(SEED)' $(if $(SERVER_KILLS),--server-kills)
 
+KILLS ?= 50
+
+.PHONY: streaming-torture
+streaming-torture: java $(STAMP) ## Kill streaming pipelines of Spark KILLS=50 times each, then compare records: SEED
+	'$(BIN)/python' -m tests.harness.streaming --kills '$(KILLS)' --seed '$(SEED)'
+
 INTERRUPTS ?= 10000
 CASES ?= 2000
 

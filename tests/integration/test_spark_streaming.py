@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +124,7 @@ def test_a_running_query_picks_up_new_partitions_and_topics(spark: SparkSession,
         assert values(store, "out") == list(range(10, 60))
         assert query.lastProgress is not None
         progress = json.loads(query.lastProgress.json)
-        assert json.loads(progress["sources"][0]["latestOffset"])["in2"] == {"0": 10}
+        assert progress["sources"][0]["latestOffset"]["in2"] == {"0": 10}
     finally:
         query.stop()
 
@@ -156,6 +158,13 @@ def test_for_each_batch_commits_several_outputs_at_once(spark: SparkSession, sto
     assert values(store, "counts") == [30, 30]
 
 
+def test_the_example(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "spark_streaming.py"))
+    script["run"](spark, str(tmp_path / "store"), str(tmp_path / "checkpoint"))
+    found = [int(number) for number in re.findall(r"│\s+(\d+)\s+│", capsys.readouterr().out)]
+    assert found == [1200, 294_000, 294_000]
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +175,29 @@ def test_wrong_options_of_a_stream_are_refused(spark: SparkSession, store: Store
         load_stream(spark, store.url, "in", maxOffsetsPerTrigger=0).writeStream.format(
             "noop"
         ).start().awaitTermination()
+
+
+def test_a_wrong_topic_of_a_sink_ends_the_query(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    append(store, 0, 1)
+    with pytest.raises(StreamingQueryException, match="there is no topic 'on'"):
+        drain(stream_to(load_stream(spark, store.url, "in").select("value"), store.url, tmp_path / "c", topic="on"))
+
+
+def test_a_query_stops_when_another_one_takes_over(spark: SparkSession, store: Store, tmp_path: Path) -> None:
+    """Spark's own message says only that the write failed; the log of the driver has the error of the commit."""
+    append(store, 0, 10)
+    frame = load_stream(spark, store.url, "in", group="etl").select("value")
+    writer = stream_to(frame, store.url, tmp_path / "checkpoint", topic="out", group="etl")
+    query = running(writer.trigger(processingTime="0 seconds"))
+    try:
+        store.producer(transactional_id="spark-etl").close()
+        append(store, 10, 20)
+        with pytest.raises(StreamingQueryException):
+            query.processAllAvailable()
+        assert values(store, "out") == list(range(10))
+        assert sum(offsets(store, "etl").values()) == 10
+    finally:
+        query.stop()
 
 
 def test_a_checkpoint_of_another_store_is_refused(spark: SparkSession, store: Store, tmp_path: Path) -> None:

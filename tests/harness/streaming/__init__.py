@@ -1,0 +1,5 @@
+"""Kills streaming pipelines of Spark at random moments, and checks that every record arrives exactly once.
+
+A pipeline is a process of its own, with a JVM and Python processes. ``python -m tests.harness.streaming --kills 50``
+kills all of it, or only the JVM, or only Python processes, starts it again until it is done, and compares the records.
+"""

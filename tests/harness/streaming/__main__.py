@@ -1,0 +1,34 @@
+"""The command: ``python -m tests.harness.streaming --kills 50``; exit status 1 if a record was lost or repeated."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.harness.streaming.run import Settings, torture
+
+
+def main() -> int:
+    """Run with the arguments, print the report."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.harness.streaming",
+        description="Kill streaming pipelines of Spark, and check that every record arrives exactly once.",
+    )
+    parser.add_argument("--kills", type=int, default=Settings.kills, help="for each kind of pipeline")
+    parser.add_argument("--kind", choices=["sink", "foreach", "both"], default="both")
+    parser.add_argument("--seed", type=int, default=Settings.seed, help="of the moments and targets of the kills")
+    parser.add_argument("--records", type=int, default=Settings.records)
+    given = parser.parse_args()
+    ok = True
+    for kind in ("sink", "foreach") if given.kind == "both" else (given.kind,):
+        folder = Path(tempfile.mkdtemp(prefix=f"streaming-{kind}-"))
+        report = torture(Settings(folder, kind, given.kills, given.records, given.seed))
+        sys.stdout.writelines(f"{kind}: {line}\n" for line in [*report.lines(), str(folder)])
+        ok = ok and report.ok
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

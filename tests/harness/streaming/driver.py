@@ -1,0 +1,66 @@
+"""A pipeline in a process: ``python -m tests.harness.streaming.driver KIND URL CHECKPOINT HOME``.
+
+It copies the topic ``in`` to ``out``, and with ``foreach`` the odd numbers to ``odd``, too. It ends when it has read
+what there was when it started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import txnstore.spark
+
+_ROOT = Path(__file__).parents[3]
+#: Small micro-batches, so that a kill hits any phase of one.
+_OFFSETS = 40
+
+
+def main(kind: str, url: str, checkpoint: str, home: str) -> None:
+    """Run the pipeline to its end."""
+    os.environ.update(
+        PYSPARK_PYTHON=sys.executable,
+        PYTHONWARNINGS="ignore",
+        SPARK_LOCAL_IP="127.0.0.1",
+        SPARK_HOME=home,
+        PYTHONPATH=os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    )
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2,2]").appName("txnstore-streaming")
+    for name, value in {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    frame = (
+        spark.readStream.format("txnstore")
+        .options(topic="in", group=kind, maxOffsetsPerTrigger=_OFFSETS)
+        .load(url)
+        .select("key", "value")
+    )
+    if kind == "foreach":
+        function = txnstore.spark.for_each_batch(url, _process, group=kind, checkpoint=checkpoint)
+        writer = frame.writeStream.foreachBatch(function)
+    else:
+        writer = frame.writeStream.format("txnstore").options(topic="out", group=kind, path=url)
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.stop()
+
+
+def _process(batch: txnstore.spark.BatchTransaction) -> None:
+    batch.append(batch.frame, "out")
+    batch.append(batch.frame.where("cast(string(value) as int) % 2 = 1"), "odd")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
