@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.harness.executors import InlineExecutor
 from tests.helpers.connections import connection_of, stored_topic
 from tests.helpers.keys import FixedRuntime
 from tests.helpers.shell import ONE_CHAIN
-from txnstore import TopicPartition
+from txnstore import TopicPartition, create
 from txnstore.catalog.writing import topic_writer
 from txnstore.connection import Connection, open_connection
 from txnstore.core.log.model import NewBatch
@@ -22,8 +23,9 @@ from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
 from txnstore.spark.commits import commit_micro_batch
 from txnstore.spark.microbatch import MicroBatch, known_identity, transactional_id
-from txnstore.spark.options import sink_options
+from txnstore.spark.options import Location, sink_options
 from txnstore.spark.positions import Position
+from txnstore.spark.stores import kept_connection
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
@@ -167,6 +169,18 @@ def test_names_of_transactions() -> None:
     assert transactional_id(None, None, "q") == "spark-q"
     assert transactional_id(None, "etl", "q") == "spark-etl"
     assert transactional_id("mine", "etl", "q") == "mine"
+
+
+def test_a_kept_connection_notices_another_store_at_its_url(local_store_url: str, tmp_path: Path) -> None:
+    """Spark uses a process again, also for a store that was created again; a refresh is all that it costs."""
+    location = Location(local_store_url)
+    with create(local_store_url) as first:
+        kept = kept_connection(location)
+        assert kept_connection(location) is kept
+        assert kept.store_id == connection_of(first).store_id
+    shutil.rmtree(tmp_path / "store")
+    with create(local_store_url) as second:
+        assert kept_connection(location).store_id == connection_of(second).store_id
 
 
 # Offsets of the source ------------------------------------------------------------------------------------------------

@@ -61,8 +61,6 @@ class BatchTransaction:
             raise InvalidTxnStateError(msg)
         connection = kept_connection(self._options.location)
         view = connection.view(refresh=False)
-        if topic is None or topic not in view.topics:
-            view = connection.view()
         topics = topics_to_write(view, topic, frame.schema)
         location = Location(connection.url, self._options.location.storage_options)
         number, begun_at = self.batch_id, view.timestamp

@@ -6,6 +6,7 @@ import json
 import threading
 
 from txnstore.connection import Connection, open_connection, open_to_read
+from txnstore.errors import StorageRefusedError, StoreNotFoundError
 from txnstore.spark.options import Location
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.registry import open_store
@@ -22,14 +23,29 @@ def open_location(location: Location) -> Connection:
 
 
 def kept_connection(location: Location) -> Connection:
-    """The same, kept in this process: Spark plans and commits each micro-batch in a process that it uses again."""
+    """The same, kept in this process: Spark plans and commits each micro-batch in a process that it uses again.
+
+    Its view is refreshed, with one GET for each chain. A store that was created again at this URL is opened again.
+    """
     key = json.dumps([location.url, location.storage_options], sort_keys=True, default=repr)
     with _lock:
-        connection = _connections.pop(key, None) or open_location(location)
+        connection = _connections.pop(key, None)
+        if connection is not None and not _is_there(connection):
+            connection = None
+        connection = connection or open_location(location)
         _connections[key] = connection
         while len(_connections) > _KEPT:
             _connections.pop(next(iter(_connections))).close()
         return connection
+
+
+def _is_there(connection: Connection) -> bool:
+    try:
+        connection.view()
+    except (StoreNotFoundError, StorageRefusedError):  # The latter also for credentials that have expired.
+        connection.close()
+        return False
+    return True
 
 
 def open_reader(location: Location) -> Connection:

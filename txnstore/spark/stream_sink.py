@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from txnstore.connection import Connection
     from txnstore.spark.options import SinkOptions
 
 _LOG = logging.getLogger(__name__)
@@ -52,10 +53,15 @@ class TxnStoreStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         # Also where nothing but a commit follows, so that it fails for the same reason as the plan of the micro-batch.
         connection = kept_connection(options.location)
-        view = connection.view()
+        view = connection.view(refresh=False)
+        self._connection: Connection | None = connection
         self._topics = topics_to_write(view, options.topic, schema)
         self._begun_at = view.timestamp
         self._options = replace(options, location=replace(options.location, url=connection.url))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the connection: a task uploads to the topics that it is given."""
+        return {**self.__dict__, "_connection": None}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamUploaded:
         """Upload the rows of a task."""
@@ -79,7 +85,8 @@ class TxnStoreStreamWriter(DataSourceStreamArrowWriter):
             return  # Spark runs a task even for an empty micro-batch, so there was nothing to run at all.
         batch = MicroBatch(uploaded[0].query_id, uploaded[0].run_id, batchId)
         batches = [each for message in uploaded for each in message.batches]
-        commit_micro_batch(kept_connection(self._options.location), self._options, batch, batches)
+        connection = self._connection or kept_connection(self._options.location)
+        commit_micro_batch(connection, self._options, batch, batches)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: the outcome of a failed commit may be unknown, so the uploads must not be deleted here."""
