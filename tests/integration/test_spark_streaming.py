@@ -109,7 +109,8 @@ def test_a_micro_batch_for_several_topics_is_one_transaction(spark: SparkSession
 def test_a_running_query_picks_up_new_partitions_and_topics(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """With Spark's default trigger; ``latest`` skips what was there before, and nothing later."""
     append(store, 0, 10)
-    frame = load_stream(spark, store.url, topicPattern="in.*", startingOffsets="latest").select("key", "value")
+    frame = load_stream(spark, store.url, topicPattern="in.*", startingOffsets="latest", pollIntervalMs=0)
+    frame = frame.select("key", "value")
     writer = stream_to(frame, store.url, tmp_path / "checkpoint", topic="out")
     query = running(writer.trigger(processingTime="0 seconds"))
     try:
@@ -186,7 +187,7 @@ def test_a_wrong_topic_of_a_sink_ends_the_query(spark: SparkSession, store: Stor
 def test_a_query_stops_when_another_one_takes_over(spark: SparkSession, store: Store, tmp_path: Path) -> None:
     """Spark's own message says only that the write failed; the log of the driver has the error of the commit."""
     append(store, 0, 10)
-    frame = load_stream(spark, store.url, "in", group="etl").select("value")
+    frame = load_stream(spark, store.url, "in", group="etl", pollIntervalMs=0).select("value")
     writer = stream_to(frame, store.url, tmp_path / "checkpoint", topic="out", group="etl")
     query = running(writer.trigger(processingTime="0 seconds"))
     try:
