@@ -54,8 +54,8 @@ nitpick_ignore_regex = [
     (r"py:class", r"(pd|pl)\.DataFrame"),
     # DuckDB: connections and relations.
     (r"py:(class|exc)", r"(duckdb|_duckdb)\..*|DuckDBPy(Connection|Relation)"),
-    # PySpark: sessions and data frames.
-    (r"py:class", r"pyspark\..*|DataFrame|SparkSession|DataSource"),
+    # PySpark: sessions, data frames and the progress of queries.
+    (r"py:class", r"pyspark\..*|DataFrame|SparkSession|DataSource|StreamingQueryProgress"),
     # Internal: a type variable, a protocol, or a value object that signatures mention and callers never name.
     (r"py:class", r"(.*\.)?(T|_SendFuture|Batch|Connection|CountingStore|Map|ObjectStore)"),
     (r"py:class", r"(.*\.)?(Progress|Reads|RetryingStore|View)"),

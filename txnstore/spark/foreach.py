@@ -48,7 +48,7 @@ class BatchTransaction:
         The rows are visible when the micro-batch is committed.
 
         Args:
-            frame: The rows; derived from :attr:`frame`, or any other.
+            frame: The rows; derived from ``frame`` of this transaction, or any other.
             topic: The topic of all rows.
 
         Raises:
