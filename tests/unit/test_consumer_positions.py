@@ -202,6 +202,18 @@ def test_position_of_paused_partition_stays(store: Store) -> None:
     assert texts(read_all(consumer)) == ["b"]
 
 
+def test_position_of_paused_partition_outside_the_log_stays(store: Store) -> None:
+    """A poll does not fetch a paused partition, so it does not apply ``auto_offset_reset`` to it either."""
+    consumer = store.consumer(["t"])
+    consumer.pause(T0)
+    consumer.seek(T0, 1)
+    assert read_all(consumer) == []
+    append(store, "a", "b")
+    assert consumer.position(T0) == 1
+    consumer.resume(T0)
+    assert texts(read_all(consumer)) == ["b"]
+
+
 # Time -----------------------------------------------------------------------------------------------------------------
 
 

@@ -268,8 +268,11 @@ class Positions:
             if log is None:
                 part.stop()
                 continue
+            topic = view.topics[tp.topic]
+            if part.paused and part.position is not None and part.topic_id == topic.topic_id:
+                continue  # The position stays, even outside the log.
             try:
-                flow = self._locate(view, part, view.topics[tp.topic], log)
+                flow = self._locate(view, part, topic, log)
                 if not part.paused:
                     flow.plan(log, self.isolation)
             except UnstableOffsetCommitError as error:
