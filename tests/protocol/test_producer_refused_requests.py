@@ -1,4 +1,4 @@
-"""What records cost that a producer refuses: one look at the head of the catalog, then a pause."""
+"""What rows cost that do not fit the schema of their topic: one look at the head of the catalog, then a pause."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ WIDER = pa.schema([*SCHEMA, pa.field("name", pa.string())])
 BAD: dict[str, Callable[[Producer], object]] = {
     "row": lambda producer: producer.send("typed", {"id": 1, "name": "a"}),
     "table": lambda producer: producer.send_table("typed", [{"id": 1, "name": "a"}]),
-    "topic": lambda producer: producer.send("nothing", b"x"),
-    "partition": lambda producer: producer.send("typed", {"id": 1}, partition=7),
 }
 
 
@@ -48,7 +46,7 @@ def test_refused_records_in_a_row_cost_one_look(store: Store, clock: ManualClock
         producer.send("typed", {"id": 0})
         before = _requests(store)
         for _ in range(100):
-            with pytest.raises((SchemaMismatchError, UnknownTopicOrPartitionError)):
+            with pytest.raises(SchemaMismatchError):
                 BAD[what](producer)
         assert _requests(store) - before == 1
         clock.advance(1000)
@@ -63,7 +61,22 @@ def test_what_another_process_has_changed_is_seen_after_the_pause(store: Store, 
     with store.producer(linger=None) as producer:
         with pytest.raises(TxnStoreError):
             BAD[what](producer)
-        other.create_topic("nothing")
-        other.alter_topic("typed", schema=WIDER, partitions=8)
+        other.alter_topic("typed", schema=WIDER)
         clock.advance(1000)
         BAD[what](producer)
+
+
+def test_topic_or_partition_that_another_process_has_made_is_found_without_a_pause(store: Store) -> None:
+    """An application that creates what is missing repeats its send immediately."""
+    other = open_on(connection_of(store).objects)
+    with store.producer(linger=None) as producer:
+        for send in (
+            lambda: producer.send("nothing", b"x"),
+            lambda: producer.send("typed", {"id": 1}, partition=7),
+        ):
+            with pytest.raises(UnknownTopicOrPartitionError):
+                send()
+        other.create_topic("nothing")
+        other.alter_topic("typed", partitions=8)
+        producer.send("nothing", b"x")
+        producer.send("typed", {"id": 1}, partition=7)

@@ -20,7 +20,6 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.connection import Connection
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
-from txnstore.core.view import View
 from txnstore.errors import SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.producer.batches import RECORD_OVERHEAD, TABLE_OVERHEAD, Batch, Flusher, StickyPartitioner, Upload
 from txnstore.producer.buffers import Piece, TopicBuffer
@@ -39,7 +38,7 @@ from txnstore.segment.partition import key_bytes, partition_array, split_by_part
 from txnstore.segment.schema import fill_timestamps
 from txnstore.validation import as_integer, check_topic_name
 
-#: Milliseconds for which the head of the catalog is not read again for a topic that did not help a refused record.
+#: Milliseconds for which the head of the catalog is not read again for a topic whose schema did not fit a row there.
 _PAUSE_MS = 1000
 
 Headers = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
@@ -226,9 +225,8 @@ class RecordAccumulator:
         known = state.topics.get(topic)
         number = as_integer(partition)
         if known is None or (number is not None and number >= known.partitions):
-            known = self._newest(topic).find_topic(topic)  # Another process may have created or enlarged it.
-            if number is None or number < known.partitions:
-                self._looked = ("", 0)
+            known = self._connection.view().find_topic(topic)  # Another process may have created or enlarged it.
+            self.catalog = self._connection.chain
         buffer = self._topics.get(topic)
         if buffer is None or buffer.topic is not known:
             buffer = TopicBuffer(topic_writer(known))
@@ -240,21 +238,16 @@ class RecordAccumulator:
 
     def _altered(self, buffer: TopicBuffer) -> bool:
         """Whether the topic has another schema at the head of the catalog; its next use then takes that one."""
-        newest = self._newest(buffer.topic.name).topics.get(buffer.topic.name)
-        if newest is None or newest.schema == buffer.topic.schema:
-            return False
-        self._looked = ("", 0)
-        return True
-
-    def _newest(self, topic: str) -> View:
-        """The newest view; within a second after a look that did not help, the known one: bad rows come in rows."""
-        now, (name, at) = self._clock(), self._looked
-        recent = name == topic and 0 <= now - at < _PAUSE_MS
-        view = self._connection.view(refresh=not recent)
+        name, now = buffer.topic.name, self._clock()
+        recent = self._looked[0] == name and 0 <= now - self._looked[1] < _PAUSE_MS  # Bad rows come in rows.
+        newest = self._connection.view(refresh=not recent).topics.get(name)
         self.catalog = self._connection.chain
+        if newest is not None and newest.schema != buffer.topic.schema:
+            self._looked = ("", 0)
+            return True
         if not recent:
-            self._looked = (topic, now)
-        return view
+            self._looked = (name, now)
+        return False
 
     def _check_number(self, buffer: TopicBuffer, partition: object) -> None:
         number = as_integer(partition)
