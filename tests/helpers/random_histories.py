@@ -25,7 +25,7 @@ IDS = ["a", "b"]
 GROUPS = ["g", "h"]
 MORE = int(os.environ.get("TXNSTORE_DIFFERENTIAL", "0"))
 KAFKA = os.environ.get("TXNSTORE_KAFKA")
-#: What a broker cannot do, or not in time that is its own; its time-outs must not be over by chance.
+#: Operations that no history with a broker has: a broker has no injected clock, so no timeout may end by chance.
 NOT_BY_A_BROKER = {"tick", "sweep", "compact", "set_epoch"} if KAFKA else set()
 TIMEOUTS = (600_000, 900_000) if KAFKA else (10_000, 60_000)
 #: After these and only sometimes, because it takes long, a broker is observed.
