@@ -1,4 +1,4 @@
-"""A home of Spark in which Python processes start three times as fast.
+"""A small local session of Spark, and a home of Spark in which Python processes start three times as fast.
 
 Spark puts its own archive of PySpark in front of the path of every Python process that it starts. Modules of an archive
 are compiled at each start, which takes a second of processor time; and Spark gives up on the process of a streaming
@@ -8,7 +8,47 @@ PySpark, which is compiled already.
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROOT = Path(__file__).parents[2]
+_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What the JVM must start with, and its Python processes inherit: this interpreter, the project on their path."""
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONWARNINGS": "ignore",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(home),
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+
+
+def local_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with two cores; a task may fail once, the second time its job fails with it."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2,2]").appName(name)
+    for option, value in {**_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(option, value)
+    return builder.getOrCreate()
 
 
 def link_spark_home(folder: Path) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 
 from tests.harness.corruption.run import EFFECTS, KINDS, cases, run_case
+from tests.harness.findings import report
 
 
 def main() -> int:
@@ -20,20 +20,12 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--effect", choices=EFFECTS)
     given = parser.parse_args()
-    found: Counter[str] = Counter()
-    count = 0
-    for case in cases(given.cases, given.seed):
-        if given.kind not in (None, case.kind) or given.effect not in (None, case.effect):
-            continue
-        count += 1
-        for finding in run_case(case):
-            found[f"{case.effect} {case.kind}: {finding.step}"] += 1
-            sys.stdout.write(f"{finding}\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{count} cases from seed {given.seed}: {sum(found.values()) or 'no'} findings\n")
-    for what, times in found.most_common():
-        sys.stdout.write(f"{times:6} {what}\n")
-    return 1 if found else 0
+    chosen = (
+        case
+        for case in cases(given.cases, given.seed)
+        if given.kind in (None, case.kind) and given.effect in (None, case.effect)
+    )
+    return report(((f"{case.effect} {case.kind}", run_case(case)) for case in chosen), given.seed)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections import Counter
 
+from tests.harness.findings import report
 from tests.harness.hostile.run import KINDS, cases, run_case
 
 
@@ -21,21 +21,8 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS)
     given = parser.parse_args()
     logging.getLogger("txnstore").setLevel(logging.CRITICAL)  # A damaged checkpoint is a warning in each reader.
-    found: Counter[str] = Counter()
-    done: Counter[str] = Counter()
-    for case in cases(given.cases, given.seed):
-        if given.kind not in (None, case.kind):
-            continue
-        done[case.kind] += 1
-        for finding in run_case(case):
-            found[f"{case.kind}: {finding.step}"] += 1
-            sys.stdout.write(f"{finding}\n")
-            sys.stdout.flush()
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(done.items()))
-    sys.stdout.write(f"{done.total()} cases from seed {given.seed} ({kinds}): {found.total() or 'no'} findings\n")
-    for what, times in found.most_common():
-        sys.stdout.write(f"{times:6} {what}\n")
-    return 1 if found else 0
+    chosen = (case for case in cases(given.cases, given.seed) if given.kind in (None, case.kind))
+    return report(((case.kind, run_case(case)) for case in chosen), given.seed)
 
 
 if __name__ == "__main__":

@@ -11,36 +11,16 @@ import sys
 from pathlib import Path
 
 import txnstore.spark
+from tests.helpers.spark_home import environment, local_session
 
-_ROOT = Path(__file__).parents[3]
 #: Small micro-batches, so that a kill hits any phase of one.
 _OFFSETS = 40
 
 
 def main(kind: str, url: str, checkpoint: str, home: str) -> None:
     """Run the pipeline to its end."""
-    os.environ.update(
-        PYSPARK_PYTHON=sys.executable,
-        PYTHONWARNINGS="ignore",
-        SPARK_LOCAL_IP="127.0.0.1",
-        SPARK_HOME=home,
-        PYTHONPATH=os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    )
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2,2]").appName("txnstore-streaming")
-    for name, value in {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.codegen.wholeStage": "false",
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    os.environ.update(environment(Path(home)))
+    spark = local_session("txnstore-streaming")
     frame = (
         spark.readStream.format("txnstore")
         .options(topic="in", group=kind, maxOffsetsPerTrigger=_OFFSETS)
