@@ -12,6 +12,8 @@ from typing import Protocol
 
 #: Seconds before anything is shown, and between two drawings.
 DELAY, _REDRAW = 1.0, 0.2
+#: The name of the thread that draws.
+THREAD = "txnstore-progress"
 
 
 class Advance(Protocol):
@@ -36,7 +38,7 @@ def shown(
     # A lock and not an event: releasing it is one step, so an interrupt cannot leave the thread waiting forever.
     running = threading.Lock()
     running.acquire()
-    thread = threading.Thread(target=_draw, args=(what, known, detail, running, delay), daemon=True)
+    thread = threading.Thread(target=_draw, args=(what, known, detail, running, delay), name=THREAD, daemon=True)
     thread.start()
 
     def advance(done: float, total: float | None = None) -> None:
