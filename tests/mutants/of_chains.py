@@ -14,6 +14,14 @@ from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.view import View
 
+#: Lines of ``Coordinator._end``.
+_SEND_AHEAD = "    appended = self._send_ahead(command, home, others) if others else {}\n"
+_NAME_LAST = """\
+    last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
+    try:
+"""
+_DECIDE = "        ended: Ended = self.endings.when_free(producer, lambda: self._submit(home, last))\n"
+
 #: Faults between chains.
 MANY_CHAINS = (
     Mutant(
@@ -26,8 +34,8 @@ MANY_CHAINS = (
     Mutant(
         "the decision is written before the batches of other chains",
         Coordinator._end,
-        "appended = self._send_ahead(command, home, others) if others else {}",
-        "appended = {number: () for number in others}",
+        _SEND_AHEAD + _NAME_LAST + _DECIDE,
+        _NAME_LAST + _DECIDE + "    " + _SEND_AHEAD,
         chains=3,
     ),
     Mutant(
