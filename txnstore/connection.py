@@ -274,7 +274,9 @@ class Connection:
         try:
             probe_once(self.objects, self.runtime.new_id)
         except TxnStoreError as error:
-            _LOG.warning("an expired transaction blocks readers; it cannot be ended", extra={"error": str(error)})
+            _LOG.warning(
+                "an expired transaction blocks readers; it cannot be ended: %s", error, extra={"error": str(error)}
+            )
             return False
         self._checked = True
         return True

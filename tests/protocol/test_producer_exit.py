@@ -11,7 +11,7 @@ import pytest
 from txnstore.store import create
 from txnstore.store import open as open_store
 
-LOST = "a producer was not closed, and records of it were not written\n"
+LOST = "a producer was not closed, and records of it were not written: "
 SCRIPT = """
 import sys, txnstore
 store = txnstore.open(sys.argv[1])
@@ -49,9 +49,11 @@ def test_lingering_records_are_written_when_the_interpreter_exits(tmp_path: Path
 @pytest.mark.parametrize(("arguments", "begin"), [("linger=None", ""), ("'id'", "producer.begin_transaction()")])
 def test_records_that_are_lost_at_exit_are_reported(tmp_path: Path, arguments: str, begin: str) -> None:
     """Without a linger time nothing promised to write them."""
-    assert _run(tmp_path, arguments, begin) == LOST
+    assert _run(tmp_path, arguments, begin) == f"{LOST}flush, commit or close it before the process ends\n"
     assert _stored(tmp_path) == []
 
 
 def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -> None:
-    assert LOST in _run(tmp_path, "linger=0.1", end="import shutil; shutil.rmtree(sys.argv[1])")
+    said = _run(tmp_path, "linger=0.1", end="import shutil; shutil.rmtree(sys.argv[1])")
+    assert said.startswith(LOST)
+    assert "was deleted while it was in use" in said

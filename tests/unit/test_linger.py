@@ -129,7 +129,7 @@ def test_a_flush_that_failed_is_tried_again_without_a_wake(caplog: pytest.LogCap
             flush.wait()
         linger.stop()
     assert len(flush.threads) == 3
-    assert [record.message for record in caplog.records] == ["records wait for another flush"] * 2
+    assert [record.msg for record in caplog.records] == ["records wait for another flush: %s"] * 2
 
 
 def test_a_stop_does_not_wait_for_another_try() -> None:

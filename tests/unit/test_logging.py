@@ -63,7 +63,7 @@ def test_fencing_and_aborting_are_said(store: Store, caplog: pytest.LogCaptureFi
     old.send("t", b"v")
     old.flush()
     new = store.producer("p")
-    with pytest.raises(ProducerFencedError):
+    with pytest.raises(ProducerFencedError) as fenced:
         old.commit_transaction()
     new.begin_transaction()
     new.abort_transaction()
@@ -75,8 +75,9 @@ def test_fencing_and_aborting_are_said(store: Store, caplog: pytest.LogCaptureFi
         ("producer.producer", "transaction aborted"),
         ("admin.transactions", "producers fenced by an administrator"),
     ]
-    assert said(caplog, logging.WARNING) == [("producer.fencing", "producer fenced by a newer instance, or expired")]
-    assert field(caplog, "producer fenced by a newer instance, or expired", "transactional_id") == "p"
+    message = f"producer fenced by a newer instance, or expired: {fenced.value}"
+    assert said(caplog, logging.WARNING) == [("producer.fencing", message)]
+    assert field(caplog, message, "transactional_id") == "p"
 
 
 def test_recovery_and_maintenance_are_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -126,7 +126,9 @@ class Ages:
             return stamp <= self.newest_older_than(state, length_ms + 1)
         except TxnStoreError as error:
             _LOG.warning(
-                "the age of an entry is unknown", extra={"chain": state.chain, "stamp": stamp, "error": str(error)}
+                "the age of an entry is unknown: %s",
+                error,
+                extra={"chain": state.chain, "stamp": stamp, "error": str(error)},
             )
             return False
 

@@ -71,7 +71,7 @@ def hinted(chain: int, hint: bytes | None) -> int:
     try:
         return decode(LatestDocument, latest(chain), hint).sequence
     except CorruptionError as error:
-        _LOG.warning("checkpoint hint ignored", extra={"error": str(error)})
+        _LOG.warning("checkpoint hint ignored: %s", error, extra={"error": str(error)})
         return 0
 
 
@@ -103,7 +103,7 @@ def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) 
             raise CorruptionError(msg)
         return _state_of(document, batches, head_key)
     except (ObjectNotFoundError, CorruptionError) as error:
-        _LOG.warning("checkpoint ignored", extra={"sequence": sequence, "error": str(error)})
+        _LOG.warning("checkpoint ignored: %s", error, extra={"sequence": sequence, "error": str(error)})
         return None
 
 

@@ -150,9 +150,13 @@ class ConsumerGroup:
         try:
             self.commit()
         except (UnknownMemberError, FencedInstanceError, IllegalGenerationError) as error:
-            _LOG.warning("not committed: others have taken over", extra={"group": self.name, "error": str(error)})
+            _LOG.warning(
+                "not committed: others have taken over: %s", error, extra={"group": self.name, "error": str(error)}
+            )
         except UnknownTopicOrPartitionError as error:
-            _LOG.warning("not committed: the topics were deleted", extra={"group": self.name, "error": str(error)})
+            _LOG.warning(
+                "not committed: the topics were deleted: %s", error, extra={"group": self.name, "error": str(error)}
+            )
 
     # The end ----------------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,9 @@ class Lease:
             self.connection.submit(LeaveGroup(self.group, self.member_id, self.instance_id))
             _LOG.info("group left", extra={"group": self.group, "member_id": self.member_id})
         except (StorageError, FencedInstanceError) as error:
-            _LOG.warning("group not left, the lease will run out", extra={"group": self.group, "error": str(error)})
+            _LOG.warning(
+                "group not left, the lease will run out: %s", error, extra={"group": self.group, "error": str(error)}
+            )
         self.forget()
 
     def abandon(self) -> None:
@@ -72,7 +74,9 @@ class Lease:
         try:
             self.leave()
         except Exception as error:  # noqa: BLE001 - no caller can handle it
-            _LOG.warning("group not left, the lease will run out", extra={"group": self.group, "error": str(error)})
+            _LOG.warning(
+                "group not left, the lease will run out: %s", error, extra={"group": self.group, "error": str(error)}
+            )
 
 
 _OPEN: weakref.WeakSet[Lease] = weakref.WeakSet()

@@ -134,6 +134,7 @@ def _quietly(transactional_id: str | None, work: Callable[[], object]) -> None:
         work()
     except Exception as error:  # noqa: BLE001 - the next command of the transactional id repeats it and raises
         _LOG.warning(
-            "background work on a transaction failed; the next command or a recovery repeats it",
+            "background work on a transaction failed; the next command or a recovery repeats it: %s",
+            error,
             extra={"transactional_id": transactional_id, "error": str(error)},
         )

@@ -58,7 +58,9 @@ def copy_everywhere(chains: Chains, topic: Topic, *, deleted: bool = False) -> N
     for number, error in errors.items():
         if not isinstance(error, TxnStoreError):
             raise error
-        _LOG.warning("topic not copied yet", extra={"topic": topic.name, "chain": number, "error": str(error)})
+        _LOG.warning(
+            "topic not copied yet: %s", error, extra={"topic": topic.name, "chain": number, "error": str(error)}
+        )
 
 
 def delete_topic(chains: Chains, command: DeleteTopic) -> None:

@@ -99,7 +99,8 @@ def unblock(coordinator: Coordinator, transactions: Iterable[Transaction]) -> li
         except TxnStoreError as error:
             failed.append(txn)
             _LOG.warning(
-                "a transaction that blocks readers could not be ended",
+                "a transaction that blocks readers could not be ended: %s",
+                error,
                 extra={"transactional_id": txn.transactional_id, "error": str(error)},
             )
     return failed

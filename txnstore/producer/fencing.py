@@ -33,7 +33,7 @@ def refusal(connection: Connection, identity: ProducerIdentity, error: Exception
     txn = connection.view(refresh=(home,)).transactions.get(name)
     extra = {"transactional_id": name, "producer_id": identity.producer_id, "epoch": identity.epoch}
     if txn is None or outcome_of(txn, identity) is not Outcome.ABORT:
-        _LOG.warning("producer fenced by a newer instance, or expired", extra={**extra, "error": str(error)})
+        _LOG.warning("producer fenced by a newer instance, or expired: %s", error, extra={**extra, "error": str(error)})
         return error
     _LOG.warning("transaction aborted by another process", extra=extra)
     timeout = f"{txn.timeout_ms / 1000:g} s"

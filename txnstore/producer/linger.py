@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 _AGAIN = 1.0
 #: Seconds that the exit of the interpreter waits for the records of producers that were not closed.
 _PATIENCE = 10.0
-_LOST = "a producer was not closed, and records of it were not written"
+_LOST = "a producer was not closed, and records of it were not written: %s"
 
 
 class Flushing(Protocol):
@@ -114,7 +114,8 @@ class Linger:
             except Exception as found:  # noqa: BLE001 - no caller can handle it
                 error = found
         if error is not None or sender.has_more:
-            _LOG.warning(_LOST, extra={"error": str(error)})
+            reason = error if error is not None else "flush, commit or close it before the process ends"
+            _LOG.warning(_LOST, reason, extra={"error": str(reason)})
 
     # In the thread ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +146,7 @@ class Linger:
             waiters.clear()
             if error is None or self._seconds is None or not sender.has_more:
                 return True
-            _LOG.warning("records wait for another flush", extra={"error": str(error)})
+            _LOG.warning("records wait for another flush: %s", error, extra={"error": str(error)})
             self.woken = True
             try:
                 order, another = self._orders.get(timeout=self._again)
@@ -196,7 +197,7 @@ def _finish_all() -> None:
     except RuntimeError:  # Newer versions of Python start no threads at this point.
         task.run()
     if not task.wait(_PATIENCE):
-        _LOG.warning(_LOST, extra={"error": "the storage did not answer"})
+        _LOG.warning(_LOST, "the storage did not answer", extra={"error": "the storage did not answer"})
 
 
 def _finish_each(lingers: list[Linger]) -> None:

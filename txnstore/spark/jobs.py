@@ -129,7 +129,7 @@ def submit(connection: Connection, command: Command) -> Any:
         except StorageError as error:
             if not error.retriable:
                 raise
-            _LOG.warning("commit failed, retrying", extra={"error": str(error)})
+            _LOG.warning("commit failed, retrying: %s", error, extra={"error": str(error)})
             connection.runtime.sleep(_PAUSE_S * 2**attempt)
     return connection.submit(command)
 

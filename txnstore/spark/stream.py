@@ -205,7 +205,9 @@ class Stream:
             if not error.retriable:
                 raise
             _LOG.warning(
-                "offsets not committed; the next micro-batch does", extra={"group": group, "error": str(error)}
+                "offsets not committed; the next micro-batch does: %s",
+                error,
+                extra={"group": group, "error": str(error)},
             )
 
     def _behind(self, group: str, position: Position) -> dict[TopicPartition, int]:
