@@ -60,7 +60,7 @@ CHECKS := format lint types quick layers reference
 TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--jobs=2 --output-sync=target)
 
 .PHONY: check
-check: $(STAMP) ## Format, lint, types, layers, unit and protocol tests, some seeds: before each commit
+check: $(STAMP) ## Format, lint, types, layers, quick tests, some seeds: before each commit
 	@$(MAKE) --no-print-directory --keep-going $(TOGETHER) $(CHECKS)
 
 # A reference to a name that is not documented fails the build.
@@ -82,7 +82,7 @@ types: $(STAMP) ## One part of check: mypy
 	$(STEP) '$(BIN)/mypy'
 
 .PHONY: quick
-quick: $(STAMP) ## One part of check: unit and protocol tests, some seeds
+quick: $(STAMP) ## One part of check: quick unit and protocol tests, some seeds
 	$(STEP) $(PYTEST) -m 'not slow' tests/unit tests/protocol tests/simulation
 
 .PHONY: layers

@@ -24,6 +24,26 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("txnstore")
 
 
+#: The folders of the tests that ``make check`` runs, without those that are marked as slow.
+CHECKED = tuple(Path(__file__).parent / name for name in ("unit", "protocol", "simulation"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--after-check", action="store_true", help="leave out the tests that `make check` runs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--after-check"):
+        return
+    checked = [item for item in items if _is_checked(item)]
+    items[:] = [item for item in items if not _is_checked(item)]
+    config.hook.pytest_deselected(items=checked)
+
+
+def _is_checked(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is None and any(item.path.is_relative_to(folder) for folder in CHECKED)
+
+
 def pytest_configure() -> None:
     """A shell starts what runs in its background with interrupts ignored, and every process that a test starts would
     inherit that: tests that interrupt one would wait without bound.

@@ -103,6 +103,7 @@ def recover_by_reading(store: Store, clock: ManualClock) -> None:
     store.recover()  # A transaction that blocks no reader, such as one of offsets alone, is not visible.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("recover", [recover_by_init, recover_by_anybody, recover_by_reading])
 def test_rec_01_producer_crash_at_any_request(
@@ -125,6 +126,7 @@ def test_rec_01_producer_crash_at_any_request(
     assert outcomes.count(False) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_rec_02_recovery_crash_at_any_request(bucket: MemoryStore, clock: ManualClock, *, after: bool) -> None:
     """OBJ-12, REC-02, INIT-05: whatever a recoverer has done, the next one only goes on."""

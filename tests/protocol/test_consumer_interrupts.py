@@ -47,6 +47,7 @@ def full_store(clock: ManualClock) -> Store:
 VALUES = ["a0", "a1", "a2", "a3", "a4", "a5", "b0", "b1", "b2", "b3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("polls", [0, 1, 2])
 def test_poll_interrupted_anywhere_skips_no_record(clock: ManualClock, polls: int) -> None:
     """CON-18: the next poll returns what the interrupted one would have returned."""
@@ -125,6 +126,7 @@ def test_lag_interrupted_anywhere_skips_no_record(clock: ManualClock) -> None:
     assert len(list(everywhere(places(Consumer.lag, Flow.drop, Positions.locate), attempt))) > 10
 
 
+@pytest.mark.slow
 def test_first_poll_of_a_member_interrupted_anywhere_joins_once(clock: ManualClock) -> None:
     """The callback is called for each assignment that is read, and a position sought before is kept."""
 

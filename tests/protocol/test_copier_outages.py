@@ -91,6 +91,7 @@ class Copier:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [False, True], ids=["by-name", "by-membership"])
 @pytest.mark.parametrize("chains", [1, 3])
 def test_tst_07_outages_in_turn_cost_no_record(chains: int, *, members: bool) -> None:

@@ -170,6 +170,7 @@ class Requests(Histories):
             self.identities.append({"id": name, "producer_id": self._number(txn.producer_id), "epoch": epoch})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if MORE else 300)
 @pytest.mark.parametrize("machine", [Applications, Requests])
 def test_dif_11_random_histories_are_the_same_everywhere(

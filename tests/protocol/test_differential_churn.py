@@ -218,6 +218,7 @@ class Churn(Applications):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if MORE else 300)
 def test_dif_11_histories_are_the_same_while_everything_changes(
     running: RunningBroker | None, monkeypatch: pytest.MonkeyPatch

@@ -189,6 +189,7 @@ class Consumers(Histories):
             self.do("close_consumer", consumer=found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if MORE else 300)
 def test_dif_11_random_consumers_read_the_same_everywhere(
     running: RunningBroker | None,

@@ -111,6 +111,7 @@ def _lag(store: Store) -> int:
     return RECORDS - sum(done.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_tst_21_copiers_of_a_group_copy_every_record_once(chains: int, seed: int) -> None:

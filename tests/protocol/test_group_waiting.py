@@ -168,6 +168,7 @@ assert len(store.group("g").members) == 1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "raise KeyboardInterrupt", "sys.exit(3)", "store.close()"])
 def test_consumer_leaves_its_group_when_the_interpreter_exits(tmp_path: Path, end: str) -> None:
     with create(tmp_path / "store") as store:

@@ -90,6 +90,7 @@ def repeat(call: Callable[[], None], producer: Producer) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_commit_interrupted_anywhere_can_be_repeated() -> None:
     """Also between the answer of the chain and the last line of the call: what is committed is not called aborted."""
 
@@ -121,6 +122,7 @@ def test_an_abort_that_was_interrupted_anywhere_can_be_repeated() -> None:
     assert len(list(everywhere(ABORTING, attempt))) > 50
 
 
+@pytest.mark.slow
 def test_a_transaction_whose_sends_were_interrupted_commits_all_that_was_sent_or_has_to_be_aborted() -> None:
     """A batch that was half sealed must not lose the records that are in it already."""
 
@@ -147,6 +149,7 @@ def test_a_transaction_whose_sends_were_interrupted_commits_all_that_was_sent_or
     assert len(list(everywhere(SENDING, attempt))) > 100
 
 
+@pytest.mark.slow
 def test_records_outside_a_transaction_that_were_interrupted_are_written_or_their_futures_fail() -> None:
     """No future waits forever, and none reports a record that is not stored at its offset."""
 

@@ -38,6 +38,7 @@ def _stored(folder: Path) -> list[bytes]:
         return sorted(store.scan("t").to_table()["value"].to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "store.close()"])
 @pytest.mark.parametrize("linger", ["0.1", "3600"])
 def test_lingering_records_are_written_when_the_interpreter_exits(tmp_path: Path, linger: str, end: str) -> None:
@@ -46,6 +47,7 @@ def test_lingering_records_are_written_when_the_interpreter_exits(tmp_path: Path
     assert _stored(tmp_path) == [b"%d" % number for number in range(5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "begin"), [("linger=None", ""), ("'id'", "producer.begin_transaction()")])
 def test_records_that_are_lost_at_exit_are_reported(tmp_path: Path, arguments: str, begin: str) -> None:
     """Without a linger time nothing promised to write them."""

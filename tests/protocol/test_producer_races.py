@@ -56,6 +56,7 @@ def test_a_record_that_is_sent_while_its_transaction_ends_is_refused(end: str) -
     assert values(store) == ([b"in time", b"next"] if end == "commit_transaction" else [b"next"])
 
 
+@pytest.mark.slow
 def test_16_threads_send_while_another_commits() -> None:
     """API-19: every record that was accepted is committed, or its future says that it is not. Nothing is in between."""
     store = new_store(partitions=2)

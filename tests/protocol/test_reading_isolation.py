@@ -188,6 +188,7 @@ def test_abort_without_data_hides_no_records(store: Store) -> None:
     assert texts(read_all(store.consumer(["t"], isolation=RU))) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_100_000_aborted_records_are_skipped_in_one_poll(store: Store) -> None:
     """CON-06, CON-12: nothing of them is fetched, and the position ends where the log does."""
     with begin(store, "p") as producer:
@@ -230,6 +231,7 @@ def test_a_batch_is_recorded_with_its_producer(store: Store) -> None:
     assert min(one.producer_id, two.producer_id) >= 0
 
 
+@pytest.mark.slow
 def test_random_histories_are_read_as_by_the_model(clock: ManualClock) -> None:
     """CON-02, CON-15: at every step both levels show what the model of the log shows, and consumers never go back."""
     for seed in range(4):

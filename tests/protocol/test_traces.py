@@ -17,7 +17,6 @@ from tests.harness.differential.trace import MODEL
 FOLDER = Path(__file__).parent.parent / "traces"
 TRACES = {str(path.relative_to(FOLDER)): Trace.load(path) for path in sorted(FOLDER.rglob("*.json"))}
 RECORDED = {name: trace for name, trace in TRACES.items() if trace.source != MODEL}
-CHAINS = (1, 3)
 
 
 @cache
@@ -30,7 +29,7 @@ def replayed(name: str, chains: int) -> frozenset[str] | None:
         driver.close()
 
 
-@pytest.mark.parametrize("chains", CHAINS)
+@pytest.mark.parametrize("chains", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TRACES)
 def test_dif_07_store_matches_trace_after_each_operation(name: str, chains: int) -> None:
     """DIF-06, DIF-07, DIF-12; each trace names the items that it proves."""
@@ -73,6 +72,7 @@ def test_dif_10_recorded_traces_contain_timeouts() -> None:
     assert {"time_out_abort", "late_commit", "late_after_sweep"} <= waited
 
 
+@pytest.mark.slow
 def test_dif_09_each_difference_occurs_in_trace_of_broker() -> None:
     """DIF-09: an entry of the whitelist that no trace needs would only hide something. Some need several chains."""
     needed = {item for name in RECORDED for chains in (1, 3) for item in replayed(name, chains) or ()}

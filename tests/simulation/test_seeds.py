@@ -47,6 +47,7 @@ def test_a_seed_is_one_run(seed: int) -> None:
     assert first.digest == second.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [7, 20])
 def test_a_seed_is_the_same_run_in_another_process(seed: int) -> None:
     """Nothing depends on the hashes of strings, which differ from process to process."""

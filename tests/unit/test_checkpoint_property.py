@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ def _merge(state: State, tp: TopicPartition) -> ReplaceSegments:
     return ReplaceSegments(tp, removed, added)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps=steps, every=st.integers(1, 7))
 def test_checkpoint_at_any_entry_equals_folded_state(steps: list[Step], every: int) -> None:

@@ -22,6 +22,7 @@ def expected(keys: list[bytes | None], partitions: int) -> list[int]:
     return [-1 if key is None else partition_for_key(key, partitions) for key in keys]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(KEYS, st.integers(1, 100), st.sampled_from([pa.binary(), pa.large_binary()]))
 def test_partitions_equal_the_scalar_partitioner(keys: list[bytes | None], n: int, data_type: pa.DataType) -> None:
@@ -36,6 +37,7 @@ def test_hashes_of_equally_long_keys(keys: list[bytes]) -> None:
     assert murmur2_array(pa.array(keys, pa.binary())).tolist() == [murmur2(key) for key in keys]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=20), max_size=40), st.sampled_from([pa.string(), pa.large_string(), pa.string_view()]))
 def test_strings_are_hashed_as_utf8(keys: list[str], data_type: pa.DataType) -> None:

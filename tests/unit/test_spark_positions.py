@@ -119,6 +119,7 @@ def test_a_repeated_micro_batch_reports_what_is_lost() -> None:
     assert positions.replayed(at({A: 5}), logs(a0=(9, 9))).losses == ()
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.integers(0, 9), st.integers(0, 1000), min_size=1), st.integers(1, 500))
 def test_a_limit_is_used_up_and_never_exceeded(pending: Mapping[int, int], most: int) -> None:
     tps = {TopicPartition("a", number): count for number, count in pending.items()}

@@ -194,6 +194,7 @@ def _late_imports(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_late_imports_run_in_another_thread() -> None:
     """An interrupt in an import leaves Python's import lock acquired: functions call ``threads.load`` before it."""
     bare = {}
