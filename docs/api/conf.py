@@ -54,11 +54,11 @@ nitpick_ignore_regex = [
     (r"py:class", r"(pd|pl)\.DataFrame"),
     # DuckDB: connections and relations.
     (r"py:(class|exc)", r"(duckdb|_duckdb)\..*|DuckDBPy(Connection|Relation)"),
-    # PySpark: sessions, data frames and the progress of queries.
-    (r"py:class", r"pyspark\..*|DataFrame|SparkSession|DataSource|StreamingQueryProgress"),
+    # PySpark: sessions, data frames, queries, their writers and their progress.
+    (r"py:class", r"pyspark\..*|DataFrame|SparkSession|StructType|DataSource|DataStreamWriter|StreamingQuery(Progress)?"),
     # Internal: a type variable, a protocol, or a value object that signatures mention and callers never name.
     (r"py:class", r"(.*\.)?(T|_SendFuture|Batch|Connection|CountingStore|Map|ObjectStore)"),
-    (r"py:class", r"(.*\.)?(Progress|Reads|RetryingStore|View)"),
+    (r"py:class", r"(.*\.)?(Progress|Reads|RetryingStore|TopicCreator|View)"),
 ]
 
 _DOCUMENTED = ("class", "exception", "data", "attribute", "type", "function", "method", "property")

@@ -6,7 +6,7 @@ import pytest
 
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import InvalidConfigError
-from txnstore.spark.options import read_options, sink_options, stream_options, write_options
+from txnstore.spark.options import NewTopic, read_options, sink_options, stream_options, write_options
 
 BASE = {"path": "s3://bucket/store", "topic": "t"}
 
@@ -49,6 +49,29 @@ def test_storage_options_keep_their_types_and_their_secrets() -> None:
         "client_kwargs": {"region_name": "eu-central-1"},
     }
     assert "hush" not in repr(options)
+
+
+def test_a_missing_topic_may_be_created() -> None:
+    assert write_options({**BASE, "createTopic": "false"}).create is None
+    assert write_options({**BASE, "createtopic": "TRUE"}).create == NewTopic()
+    settings = {"createTopic": "true", "createTopic.partitions": "4", "createTopic.key": "id"}
+    assert sink_options({**BASE, **settings, "createTopic.timestamp": "at"}).create == NewTopic(4, "id", "at")
+    assert read_options({**BASE, **settings}).topics == ("t",)  # The options of a view that is read and written.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**BASE, "createTopic": "yes"}, "createTopic must be 'true' or 'false', not 'yes'"),
+        ({**BASE, "createTopic.partitions": "4"}, "createTopic.partitions needs the option createTopic"),
+        ({**BASE, "createTopic": "true", "createTopic.partitions": "0"}, "createTopic.partitions must be .* 1 or more"),
+        ({"path": "p", "createTopic": "true"}, "createTopic needs the option topic"),
+    ],
+)
+def test_wrong_options_of_a_new_topic_are_refused(options: dict[str, str], message: str) -> None:
+    for parse in (write_options, sink_options):
+        with pytest.raises(InvalidConfigError, match=message):
+            parse(options)
 
 
 def test_versions_of_a_job() -> None:

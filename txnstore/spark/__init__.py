@@ -14,14 +14,17 @@ from txnstore.validation import check_callable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.types import StructType
 
+    from txnstore.catalog.description import Topic
     from txnstore.core.model import TopicPartition
     from txnstore.read.plan import IsolationLevel
     from txnstore.snapshot import Snapshot
     from txnstore.spark.foreach import BatchTransaction
     from txnstore.spark.source import TxnStoreSource
+    from txnstore.spark.topics import TopicCreator
 
-__all__ = ["BatchTransaction", "TxnStoreSource", "for_each_batch", "lag", "read", "register"]
+__all__ = ["BatchTransaction", "TxnStoreSource", "create_topic", "for_each_batch", "lag", "read", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -33,6 +36,45 @@ def register(spark: SparkSession) -> None:
     from txnstore.spark.source import TxnStoreSource
 
     spark.dataSource.register(TxnStoreSource)
+
+
+def create_topic(
+    store: TopicCreator,
+    name: str,
+    schema: StructType,
+    partitions: int = 1,
+    key: str | None = None,
+    timestamp: str | None = None,
+    config: Mapping[str, object] | None = None,
+    *,
+    exist_ok: bool = False,
+) -> Topic:
+    """Create a topic for the rows of a DataFrame.
+
+    The topic has the columns of the DataFrame, all nullable. If these are ``value``, and perhaps ``key``, ``headers``
+    and ``timestamp``, of the types that a topic of Kafka records takes, it is such a topic, unless ``key`` or
+    ``timestamp`` is given. The columns ``_topic`` and ``_partition``, which route rows, are left out.
+
+    Args:
+        store: The :class:`txnstore.Store`.
+        name: The topic.
+        schema: The schema of the DataFrame: ``df.schema``.
+        partitions: The number of partitions, 1 to 100,000.
+        key: The column whose value chooses the partition, and of whose values compaction keeps the newest row.
+        timestamp: The column with the event time.
+        config: Settings with Kafka's names; durations in milliseconds.
+        exist_ok: Return the topic if it exists and was created the same way.
+
+    Raises:
+        SchemaMismatchError: A topic cannot store a column; the message names it.
+        TopicExistsError: It exists, and ``exist_ok`` is off or it was created with other arguments.
+        InvalidTopicError: The name is not legal.
+        InvalidConfigError: A setting is unknown or out of range.
+    """
+    from txnstore.spark.topics import topic_schema
+
+    columns = topic_schema(schema, typed=key is not None or timestamp is not None)
+    return store.create_topic(name, partitions, columns, key, timestamp, config, exist_ok=exist_ok)
 
 
 def read(

@@ -6,20 +6,22 @@ Spark passes option values as text, and their names in lower case.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError
-from txnstore.validation import as_integer, check_choice, check_expression, check_id, check_integer
+from txnstore.spark import values
+from txnstore.spark.values import EARLIEST, Offsets
+from txnstore.validation import check_choice, check_expression, check_id, check_integer
 
 _READ = (
     "path", "topic", "topicPattern", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "isolation",
 )  # fmt: skip
-_WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope")
+_CREATE = ("createTopic.partitions", "createTopic.key", "createTopic.timestamp")
+_WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope", "createTopic", *_CREATE)
 #: Options of streaming queries; ``checkpointLocation`` and ``queryName`` are Spark's own.
 _STREAMING = (
     "maxOffsetsPerTrigger", "failOnDataLoss", "pollIntervalMs", "group", "checkpointLocation", "queryName",
@@ -29,11 +31,6 @@ _KNOWN = {name.lower(): name for name in (*_READ, *_WRITE, *_STREAMING)}
 #: The default of ``pollIntervalMs``.
 POLL_INTERVAL_MS = 1_000
 _STORAGE = "storage."
-#: Kafka's numbers for the ends of a partition in JSON offsets.
-EARLIEST, LATEST = -2, -1
-
-#: Where a read begins or ends: offsets by partition, or ``earliest`` or ``latest`` for all partitions.
-Offsets = str | Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +90,21 @@ class StreamOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class NewTopic:
+    """How a write creates a topic that does not exist.
+
+    Attributes:
+        partitions: The number of partitions.
+        key: The column whose value chooses the partition; None for none.
+        timestamp: The column with the event time; None for the append time.
+    """
+
+    partitions: int = 1
+    key: str | None = None
+    timestamp: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The options of a write.
 
@@ -101,12 +113,14 @@ class WriteOptions:
         topic: The topic of all rows; None if each row names its topic in the column ``_topic``.
         transactional_id: The transactional id; None for a generated one.
         versions: (scope, version) pairs of the job.
+        create: How to create the topic if it does not exist; None to refuse that.
     """
 
     location: Location
     topic: str | None
     transactional_id: str | None = None
     versions: tuple[tuple[str, int], ...] = ()
+    create: NewTopic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,7 @@ class SinkOptions:
         transactional_id: The transactional id; None for one that is made of the id of the query.
         group: The consumer group that gets the offsets of the query's source; None for none.
         checkpoint: The checkpoint location of the query, if the query names it.
+        create: How to create the topic if it does not exist; None to refuse that.
     """
 
     location: Location
@@ -126,12 +141,13 @@ class SinkOptions:
     transactional_id: str | None = None
     group: str | None = None
     checkpoint: str | None = None
+    create: NewTopic | None = None
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the options of a read. Raises :class:`InvalidConfigError`; the message names the option."""
     given = _checked(options, streaming=streaming)
-    topics = tuple(_names("topic", given.get("topic", "")))
+    topics = tuple(values.parse_names("topic", given.get("topic", "")))
     pattern = given.get("topicPattern")
     check_expression(pattern)
     if not topics and not pattern:
@@ -152,10 +168,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         location=_location(given),
         topics=topics,
         pattern=pattern,
-        columns=None if columns is None else tuple(_columns(columns)),
-        partitions=None if partitions is None else _integers("partitions", partitions),
-        start=_offsets("startingOffsets", given.get("startingOffsets", "earliest"), topics),
-        end=_offsets("endingOffsets", given.get("endingOffsets", "latest"), topics),
+        columns=None if columns is None else tuple(values.parse_columns(columns)),
+        partitions=None if partitions is None else values.parse_integers("partitions", partitions),
+        start=values.parse_offsets("startingOffsets", given.get("startingOffsets", "earliest"), topics),
+        end=values.parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), topics),
         start_ms=_optional_integer(given, "startingTimestamp"),
         end_ms=_optional_integer(given, "endingTimestamp"),
         isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
@@ -175,7 +191,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
     return StreamOptions(
         read,
         max_offsets=_at_least(given, "maxOffsetsPerTrigger", 1, None),
-        fail_on_data_loss=_boolean(given, "failOnDataLoss"),
+        fail_on_data_loss=values.parse_boolean("failOnDataLoss", given.get("failOnDataLoss", "true")),
         poll_interval_ms=_at_least(given, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
         group=_group(given),
     )
@@ -188,13 +204,14 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         if name in given:
             msg = f"{name} is for batch writes: a stream has its query and the number of the micro-batch as version"
             raise InvalidConfigError(msg)
-    return checked_sink(
+    sink = checked_sink(
         _location(given),
         given.get("topic"),
         given.get("transactionalId"),
         given.get("group"),
         given.get("checkpointLocation"),
     )
+    return replace(sink, create=_new_topic(given))
 
 
 def checked_sink(
@@ -228,7 +245,22 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         msg = "txnScope needs a txnVersion: the scope names the sequence of versions"
         raise InvalidConfigError(msg)
     versions = () if version is None else ((given.get("txnScope", ""), version),)
-    return WriteOptions(_location(given), given.get("topic"), transactional_id, versions)
+    return WriteOptions(_location(given), given.get("topic"), transactional_id, versions, _new_topic(given))
+
+
+def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
+    """How to create the topic of a write if it does not exist."""
+    if not values.parse_boolean("createTopic", given.get("createTopic", "false")):
+        for name in _CREATE:
+            if name in given:
+                msg = f"{name} needs the option createTopic: without it, no topic is created"
+                raise InvalidConfigError(msg)
+        return None
+    if "topic" not in given:
+        msg = "createTopic needs the option topic: the rows of a frame with a column _topic show no topic's columns"
+        raise InvalidConfigError(msg)
+    partitions = _at_least(given, "createTopic.partitions", 1, 1) or 1
+    return NewTopic(partitions, given.get("createTopic.key"), given.get("createTopic.timestamp"))
 
 
 def _group(given: Mapping[str, str]) -> str | None:
@@ -238,10 +270,6 @@ def _group(given: Mapping[str, str]) -> str | None:
 def _at_least(given: Mapping[str, str], option: str, least: int, default: int | None) -> int | None:
     number = _optional_integer(given, option)
     return default if number is None else check_integer(option, number, least)
-
-
-def _boolean(given: Mapping[str, str], option: str) -> bool:
-    return check_choice(option, given.get(option, "true").strip().lower(), ("true", "false")) == "true"
 
 
 def _checked(options: Mapping[str, str], *, streaming: bool = False) -> dict[str, str]:
@@ -269,7 +297,11 @@ def _unknown(key: str) -> InvalidConfigError:
 
 
 def _location(given: Mapping[str, str]) -> Location:
-    storage = {key[len(_STORAGE) :]: _value(key, given[key]) for key in given if key.lower().startswith(_STORAGE)}
+    storage = {
+        key[len(_STORAGE) :]: values.parse_storage_value(key, given[key])
+        for key in given
+        if key.lower().startswith(_STORAGE)
+    }
     return checked_location(given.get("path", ""), storage)
 
 
@@ -284,89 +316,5 @@ def checked_location(url: str, storage_options: Mapping[str, Any]) -> Location:
     return Location(url, dict(storage_options))
 
 
-def _value(key: str, text: str) -> Any:
-    """The value of a storage option: parsed JSON for true, false, an object or a list, else the text."""
-    if text in ("true", "false") or text.startswith(("{", "[")):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            msg = f"the option {key} is not valid JSON at character {getattr(error, 'pos', 0)}"
-            raise InvalidConfigError(msg) from None
-    return text
-
-
-def _names(option: str, text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")] if text.strip() else []
-    if "" in names:
-        msg = f"the option {option} contains an empty name: {text!r}"
-        raise InvalidConfigError(msg)
-    if len(set(names)) < len(names):
-        msg = f"the option {option} contains a duplicate name: {text!r}"
-        raise InvalidConfigError(msg)
-    return names
-
-
-def _columns(text: str) -> list[str]:
-    """Names separated by commas, or a JSON list of names, which may contain commas."""
-    if not text.lstrip().startswith("["):
-        return _names("columns", text)
-    try:
-        names = json.loads(text)
-    except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        msg = f'the option columns must be names separated by commas, or a JSON list like ["a","b"], not {text!r}'
-        raise InvalidConfigError(msg)
-    if len(set(names)) < len(names):
-        msg = f"the option columns contains a duplicate name: {text!r}"
-        raise InvalidConfigError(msg)
-    return names
-
-
-def _integer(option: str, text: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        msg = f"the option {option} must be an integer or a list of integers, not {text.strip()!r}"
-        raise InvalidConfigError(msg) from None
-
-
-def _integers(option: str, text: str) -> tuple[int, ...]:
-    return tuple(_integer(option, part) for part in text.split(","))
-
-
 def _optional_integer(given: Mapping[str, str], option: str) -> int | None:
-    return _integer(option, given[option]) if option in given else None
-
-
-def _offsets(option: str, text: str, topics: tuple[str, ...]) -> Offsets:
-    """Parse ``earliest``, ``latest``, or JSON as in Spark's Kafka source; for a single topic its name is optional."""
-    word = text.strip().lower()
-    if word in ("earliest", "latest"):
-        return word
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        msg = f'{option} must be earliest, latest or JSON like {{"topic":{{"0":23,"1":-2}}}}, not {text!r}'
-        raise InvalidConfigError(msg)
-    if parsed and not any(isinstance(value, dict) for value in parsed.values()):
-        if len(topics) != 1:
-            msg = f"{option} must name the topic of its offsets, because the read may have several"
-            raise InvalidConfigError(msg)
-        parsed = {topics[0]: parsed}
-    result: dict[TopicPartition, int] = {}
-    for topic, offsets in parsed.items():
-        if topics and topic not in topics:
-            msg = f"{option} names the topic {topic!r}, which is not read"
-            raise InvalidConfigError(msg)
-        if not isinstance(offsets, dict):
-            msg = f"{option} must give offsets by partition for topic {topic!r}, not {offsets!r}"
-            raise InvalidConfigError(msg)
-        for partition, offset in offsets.items():
-            if as_integer(offset) is None or offset < EARLIEST:
-                msg = f"{option} of {topic}-{partition} must be an offset, -2 (earliest) or -1 (latest), not {offset!r}"
-                raise InvalidConfigError(msg)
-            result[TopicPartition(topic, _integer(option, partition))] = offset
-    return result
+    return values.parse_integer(option, given[option]) if option in given else None

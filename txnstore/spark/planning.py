@@ -21,7 +21,8 @@ from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownT
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions, offset_for_time
 from txnstore.read.reader import Projection
-from txnstore.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+from txnstore.spark.options import ReadOptions
+from txnstore.spark.values import EARLIEST, LATEST, Offsets
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection

@@ -19,9 +19,10 @@ from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, StorageEr
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions
 from txnstore.spark import positions
-from txnstore.spark.options import LATEST, ReadOptions, StreamOptions
+from txnstore.spark.options import ReadOptions, StreamOptions
 from txnstore.spark.planning import SliceGroup, all_bounds, check_partitions, in_groups
 from txnstore.spark.positions import Log, Logs, Offsets, Position, Step
+from txnstore.spark.values import LATEST
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection

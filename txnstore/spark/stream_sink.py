@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from txnstore.spark.commits import commit_micro_batch
 from txnstore.spark.microbatch import MicroBatch
 from txnstore.spark.stores import kept_connection
+from txnstore.spark.topics import create_missing
 from txnstore.spark.writing import Uploaded, not_before, topics_to_write, upload_rows
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class TxnStoreStreamWriter(DataSourceStreamArrowWriter):
         # Also where nothing but a commit follows, so that it fails for the same reason as the plan of the micro-batch.
         connection = kept_connection(options.location)
         view = connection.view(refresh=False)
+        if options.create is not None and options.topic is not None:
+            view = create_missing(connection, view, options.topic, schema, options.create)
         self._connection: Connection | None = connection
         self._topics = topics_to_write(view, options.topic, schema)
         self._begun_at = view.timestamp

@@ -29,6 +29,7 @@ from txnstore.spark import jobs
 from txnstore.spark.options import Location, WriteOptions
 from txnstore.spark.routing import PARTITION, TOPIC, SegmentRouter
 from txnstore.spark.stores import open_location, open_objects
+from txnstore.spark.topics import create_missing
 from txnstore.spark.types import arrow_type
 
 _LOG = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class TxnStoreWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         with open_location(options.location) as connection:
             view = connection.view(refresh=False)
+            if options.create is not None and options.topic is not None:
+                view = create_missing(connection, view, options.topic, schema, options.create)
             self._only = options.topic
             self._topics = topics_to_write(view, options.topic, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
