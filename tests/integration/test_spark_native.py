@@ -106,14 +106,39 @@ def test_columns_of_yesterday_and_of_today(spark: SparkSession, store: Store) ->
     assert same(spark, store) == 41
 
 
-def test_many_files_are_joined_with_their_offsets(spark: SparkSession, store: Store) -> None:
-    """Beyond some files a literal map would be walked for each row."""
+def test_many_files_are_planned_without_a_job(spark: SparkSession, store: Store) -> None:
+    """Spark is given the list of the files; it would look for more than 32 paths in a job with one task for each."""
     with store.producer("writer") as producer:
         for number in range(40, 80):
             with producer.transaction() as txn:
                 txn.send_table("typed", pa.table([[number]], names=["id"]))
     assert same(spark, store) == 80
-    assert read(spark, store.url, "typed", columns=["id"]).count() == 80
+    spark.sparkContext.setJobGroup("plan", "plan of many files")
+    frame = read(spark, store.url, "typed")
+    spark.sparkContext.setJobGroup("other", "")
+    assert not spark.sparkContext.statusTracker().getJobIdsForGroup("plan")
+    assert read(spark, store.url, "typed", columns=["id"]).count() == frame.count() == 80
+
+
+def test_session_that_ignores_lists_of_files_takes_the_other_road(spark: SparkSession, store: Store) -> None:
+    """With this setting Spark would look into the folder of the list, which has no data: not one row would be read."""
+    other = spark.newSession()
+    other.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "true")
+    frame = read(other, store.url, "typed")
+    assert not is_native(frame)
+    assert frame.count() == 40
+
+
+def test_frames_of_two_snapshots_are_never_taken_for_each_other(spark: SparkSession, store: Store) -> None:
+    """Spark reads a persisted frame where it finds the same plan: that of another snapshot is another plan."""
+    before = read(spark, store.url, "typed").persist()
+    try:
+        assert before.count() == 40
+        commit(store, 40, 50)
+        assert read(spark, store.url, "typed").count() == 50
+        assert before.count() == 40
+    finally:
+        before.unpersist()
 
 
 def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, store: Store) -> None:
@@ -168,8 +193,8 @@ def test_the_example_runs(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
     assert "sum of amounts: 2450000" in told
 
 
-@pytest.mark.parametrize("name", ["100%25 of it", "a b%"])
-def test_folder_with_a_percent_sign_is_read_natively(spark: SparkSession, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["100%25 of it", "a b%", "*[a-b]{c}?", "year=2026"])
+def test_folder_with_any_name_is_read_natively(spark: SparkSession, tmp_path: Path, name: str) -> None:
     with txnstore.create(tmp_path / name) as store:
         store.create_topic("typed", schema=SCHEMA, key="id", timestamp="at")
         commit(store, 0, 8)

@@ -93,8 +93,9 @@ def read(
     """Read a topic with Spark's own Parquet reader, including column pruning and filter pushdown; for large scans.
 
     The files are planned by this call, so the frame always shows the same snapshot. If Spark cannot read the files
-    itself (Arrow segments, ``s3://`` without hadoop-aws or with ``storage_options``, Spark Connect), the frame uses
-    ``format("txnstore")``, which gives the same rows. Spark's reader does not verify recorded checksums.
+    itself (Arrow segments, ``s3://`` without hadoop-aws, Spark Connect), the frame uses ``format("txnstore")``, which
+    gives the same rows. Spark's reader does not verify recorded checksums. On S3 it uses Spark's settings
+    (``spark.hadoop.fs.s3a.*``); one HEAD checks that they lead to the same objects.
 
     Args:
         spark: The session.

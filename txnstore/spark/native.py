@@ -2,7 +2,8 @@
 
 A segment belongs to one transaction, so the plan excludes aborted and open data by excluding files. No filter is
 needed, and Spark prunes columns and row groups as with any Parquet files. The offset of a row is the base offset of its
-batch plus its row number in the file, unless a compaction has stored the offsets.
+batch plus its row number in the file, unless a compaction has stored the offsets. Spark is given the list of the files
+(:mod:`txnstore.spark.listing`), so it does not look for them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote
 
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.visibility import Slice
@@ -22,7 +23,9 @@ from txnstore.read.reader import Projection
 from txnstore.scan import Scan
 from txnstore.segment.schema import RESERVED_FIELDS
 from txnstore.spark import types
+from txnstore.spark.listing import ListedFile, list_number, read_listed
 from txnstore.spark.options import Location, read_options
+from txnstore.spark.s3a import root_for_spark
 from txnstore.spark.stores import open_reader
 
 if TYPE_CHECKING:
@@ -35,9 +38,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
-#: The metadata of up to this many files is a literal map, which is free if no column needs it. A lookup in the map is
-#: linear, so the metadata of more files is a small table that is joined.
-_MAP_FILES = 32
 #: Helper columns. Their names are reserved (see ``is_reserved``), so no topic has such a column.
 _FILE, _ROW = "_topic_file", "_topic_row"
 
@@ -47,22 +47,26 @@ class File:
     """A segment with the metadata that derives the columns of its rows.
 
     Attributes:
-        name: The file name.
+        key: The key.
+        size: The size in bytes.
         partition: The partition.
-        base: The offset of the first row; None if the offsets are stored in the file.
+        base: The offset of the first row; 0 if the offsets are stored in the file.
         low: The first offset of the read.
         high: The offset after the last one of the read.
-        cut: Whether some rows of the file are outside ``[low, high)``.
         default_ms: The ``_timestamp`` of rows without one, in milliseconds.
     """
 
-    name: str
+    key: str
+    size: int
     partition: int
-    base: int | None
+    base: int
     low: int
     high: int
-    cut: bool
     default_ms: int
+
+
+#: The files by whether the offsets are stored in them, and whether some of their rows are outside ``[low, high)``.
+Kinds = Mapping[tuple[bool, bool], Sequence[File]]
 
 
 def read_native(
@@ -88,39 +92,16 @@ def read_native(
     schema = types.spark_schema(projection.schema)
     if not slices:
         return spark.createDataFrame([], types.ddl(schema))
-    root = _root(spark, location)
-    files = _files(slices, projection) if root is not None and _is_readable(projection, slices) else None
-    if root is None or files is None:
+    kinds = _kinds(slices, projection) if _is_readable(projection, slices) else None
+    root = root_for_spark(spark, location, slices[0].batch.segment) if kinds is not None else None
+    frame = _Frames(spark, root, projection, schema).read(kinds) if root is not None and kinds is not None else None
+    if frame is None:
         _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
         return _format(spark, location, scan, slices, isolation)
-    return _Frames(spark, root, projection, schema).read(files)
+    return frame
 
 
 # What Spark can read --------------------------------------------------------------------------------------------------
-
-
-def _root(spark: SparkSession, location: Location) -> str | None:
-    """The URL of the store's root for Spark; None if Spark cannot read it."""
-    if not hasattr(spark, "_jvm"):
-        return None  # Spark Connect: its server may see other files than this process.
-    if set(location.url) & set("*?[]{}\\"):
-        return None  # Spark would interpret the path as a glob pattern.
-    if location.url.startswith("file://"):
-        return unquote(location.url)  # A path of Hadoop is not percent-encoded.
-    if location.url.startswith("s3://") and not location.storage_options and _has_s3a(spark):
-        return "s3a://" + location.url.removeprefix("s3://")
-    return None
-
-
-def _has_s3a(spark: Any) -> bool:
-    from py4j.protocol import Py4JJavaError
-
-    loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # noqa: SLF001 - There is no public way.
-    try:
-        loader.loadClass("org.apache.hadoop.fs.s3a.S3AFileSystem")
-    except Py4JJavaError:
-        return False
-    return True
 
 
 def _is_readable(projection: Projection, slices: Sequence[Slice]) -> bool:
@@ -142,23 +123,26 @@ def _stored(topic: Topic) -> pa.Schema:
     return pa.schema([field for field in everything if field.name not in _RESERVED])
 
 
-def _files(slices: Sequence[Slice], projection: Projection) -> dict[str, File] | None:
-    """The files by key; None if a file contains several batches, so that its rows have no single base offset."""
-    files: dict[str, File] = {}
+def _kinds(slices: Sequence[Slice], projection: Projection) -> Kinds | None:
+    """The files; None if a file contains several batches, so that its rows have no single base offset."""
+    kinds: dict[tuple[bool, bool], list[File]] = {}
+    keys: set[str] = set()
     for part in slices:
         batch, segment = part.batch, part.batch.segment
-        if segment.key in files or batch.records != segment.rows:
+        if segment.key in keys or batch.records != segment.rows:
             return None
-        files[segment.key] = File(
-            name=segment.key.rpartition("/")[2],
+        keys.add(segment.key)
+        file = File(
+            key=segment.key,
+            size=segment.size,
             partition=part.tp.partition,
-            base=None if segment.explicit_offsets else batch.base_offset,
+            base=0 if segment.explicit_offsets else batch.base_offset,
             low=part.start,
             high=part.limit,
-            cut=not part.whole,
             default_ms=projection.default_timestamp(part),
         )
-    return files
+        kinds.setdefault((segment.explicit_offsets, not part.whole), []).append(file)
+    return kinds
 
 
 def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequence[Slice], isolation: str) -> DataFrame:
@@ -191,25 +175,28 @@ class _Frames:
         self._spark, self._root = spark, root
         self._projection, self._schema = projection, schema
 
-    def read(self, files: Mapping[str, File]) -> DataFrame:
-        """Read all files as one frame."""
-        kinds: dict[tuple[bool, bool], dict[str, File]] = {}
-        for key, file in files.items():
-            kinds.setdefault((file.base is None, file.cut), {})[key] = file
-        frames = [self._frame(kind, explicit=explicit, cut=cut) for (explicit, cut), kind in sorted(kinds.items())]
-        return reduce(lambda one, other: one.union(other), frames)
+    def read(self, kinds: Kinds) -> DataFrame | None:
+        """Read all files as one frame; None if this Spark cannot be given a list of files."""
+        frames = [self._frame(files, explicit=explicit, cut=cut) for (explicit, cut), files in sorted(kinds.items())]
+        known = [frame for frame in frames if frame is not None]
+        return reduce(lambda one, other: one.union(other), known) if len(known) == len(frames) else None
 
-    def _frame(self, files: Mapping[str, File], *, explicit: bool, cut: bool) -> DataFrame:
+    def _frame(self, files: Sequence[File], *, explicit: bool, cut: bool) -> DataFrame | None:
         import pyarrow as pa
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         stored = list(_stored(self._projection.topic))
         if explicit:
             stored += [field for field in RESERVED_FIELDS if field.name in ("_offset", "_timestamp")]
-        paths = [f"{self._root}/{key}" for key in files]
-        frame = self._spark.read.schema(types.ddl(types.spark_schema(pa.schema(stored)))).parquet(*paths)
-        frame = frame.select("*", F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
-        frame, known = self._known(frame, list(files.values()), cut=cut)
+        listed = [ListedFile(f"{self._root}/{quote(file.key)}", file.size) for file in files]
+        frame = read_listed(self._spark, types.ddl(types.spark_schema(pa.schema(stored))), listed)
+        if frame is None:
+            return None
+        frame = frame.select("*", list_number().alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
+
+        def known(name: str) -> Column:
+            return _by_file([getattr(file, name) for file in files])
+
         offset = F.col("_offset") if explicit else known("base") + F.col(_ROW)
         if cut:
             frame = frame.where((offset >= known("low")) & (offset < known("high")))
@@ -226,26 +213,6 @@ class _Frames:
             ),
         )
 
-    def _known(
-        self, frame: DataFrame, files: Sequence[File], *, cut: bool
-    ) -> tuple[DataFrame, Callable[[str], Column]]:
-        """The frame, and a function that gives the metadata of each row's file as a column."""
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
-        if len(files) <= _MAP_FILES:
-
-            def look_up(name: str) -> Column:
-                pairs = [F.lit(value) for file in files for value in (file.name, getattr(file, name))]
-                return F.element_at(F.create_map(*pairs), F.col(_FILE)).cast("bigint")
-
-            return frame, look_up
-        if not cut and not {"_partition", "_offset", "_timestamp"} & set(self._schema.names):
-            return frame, lambda name: F.lit(None)
-        rows = [(file.name, file.partition, file.base, file.low, file.high, file.default_ms) for file in files]
-        numbers = ", ".join(f"{_FILE}_{name} bigint" for name in ("partition", "base", "low", "high", "default_ms"))
-        table = self._spark.createDataFrame(rows, f"{_FILE} string, {numbers}")
-        return frame.join(F.broadcast(table), _FILE), lambda name: F.col(f"{_FILE}_{name}")
-
     def _timestamp(self, default_ms: Column, *, explicit: bool) -> Column:
         """The ``_timestamp``: stored by a compaction, else from the topic's time column, else that of the batch."""
         from pyspark.sql import functions as F  # noqa: N812 - its usual name
@@ -257,3 +224,13 @@ class _Frames:
             is_number = types.type_name(_stored(self._projection.topic).field(column).type) == "bigint"
             moments.append(F.timestamp_millis(moment) if is_number else F.date_trunc("millisecond", moment))
         return F.coalesce(*moments, F.timestamp_millis(default_ms))
+
+
+def _by_file(numbers: Sequence[int]) -> Column:
+    """The number of each row's file: looked up in an array, which is one literal in the plan, whatever its length."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    if len(set(numbers)) == 1:
+        return F.lit(numbers[0]).cast("bigint")
+    array = F.split(F.lit(",".join(map(str, numbers))), ",").cast("array<bigint>")
+    return F.get(array, F.col(_FILE))

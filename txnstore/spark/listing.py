@@ -1,0 +1,80 @@
+"""Gives Spark a list of files to read, so that it looks for none: no request per file, whatever their number.
+
+Spark lists paths that it is given in a job with one task for each path, which takes 10 ms a file in a folder and
+several requests on S3. In a folder that a streaming file sink of Spark has written, Spark reads the log of the sink
+instead, which names each file with its size. :func:`read_listed` writes such a log; Spark reads it once, on the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Spark's names for the log of a file sink, and for a batch of the log that includes all earlier ones.
+_LOG_FOLDER, _LOG_FILE, _LOG_VERSION = "_spark_metadata", "0.compact", "v1"
+#: Spark has no locality for these files, so their blocks have any size.
+_BLOCK_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file for Spark.
+
+    Attributes:
+        url: The URL, percent-encoded.
+        size: The size in bytes.
+    """
+
+    url: str
+    size: int
+
+
+def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> DataFrame | None:
+    """A frame of exactly these Parquet files.
+
+    Args:
+        spark: The session, which shares this machine.
+        ddl: The columns to read, as DDL of Spark SQL.
+        files: The files.
+
+    Returns:
+        The frame; None if this Spark does not read the log of a file sink.
+    """
+    with tempfile.TemporaryDirectory(prefix="txnstore-files-") as folder:
+        log = Path(folder, _LOG_FOLDER, _LOG_FILE)
+        log.parent.mkdir()
+        with log.open("w", encoding="utf-8") as out:
+            out.write(_LOG_VERSION)
+            out.writelines("\n" + _line(number, file) for number, file in enumerate(files))
+        # With this option, Spark takes the files of the log from any folder, and no column from a folder's name.
+        frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(Path(folder).as_uri())
+    # A setting (spark.sql.streaming.fileStreamSink.ignoreMetadata), or another Spark, may not read the log: no files.
+    return frame if len(frame._jdf.inputFiles()) == len(files) else None  # noqa: SLF001 - ``DataFrame.inputFiles`` makes a call for each file.
+
+
+def list_number() -> Column:
+    """The number of a row's file in the list, from 0: Spark knows it as the file's time of modification."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    return F.unix_millis("_metadata.file_modification_time").cast("int")
+
+
+def _line(number: int, file: ListedFile) -> str:
+    return json.dumps(
+        {
+            "path": file.url,
+            "size": file.size,
+            "isDir": False,
+            "modificationTime": number,
+            "blockReplication": 1,
+            "blockSize": _BLOCK_BYTES,
+            "action": "add",
+        }
+    )
