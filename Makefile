@@ -51,6 +51,10 @@ java:
 demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: Spark, a crash, recovery, SQL
 	'$(BIN)/txnstore' demo
 
+.PHONY: demo-stream
+demo-stream: java $(STAMP) ## The flights as a stream: Spark's driver is killed in a micro-batch, and starts again
+	'$(BIN)/txnstore' demo --streaming
+
 # Processes that run tests: as many as there are processors. JOBS=0 runs them in pytest's own process, as `pytest` does.
 JOBS ?= auto
 PYTEST := '$(BIN)/python' -m pytest -q -n $(JOBS) --dist loadgroup

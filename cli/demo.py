@@ -12,33 +12,38 @@ import click
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 
 if TYPE_CHECKING:
-    from txnstore.cli.demo_story import DemoRun
+    from txnstore.cli.demo_run import DemoRun
 
 
 @click.command()
 @click.option("--keep", is_flag=True, help="Keep the temporary folder.")
 @click.option("--limit", type=click.IntRange(min=1_000), help="Use only this number of the 336,776 flights.")
+@click.option(
+    "--streaming", is_flag=True, help="Let the flights arrive as a stream, and kill the driver of the stream."
+)
 @shared_options(hidden=False)
 @pass_app
-def demo(app: App, keep: bool, limit: int | None) -> int:
+def demo(app: App, keep: bool, limit: int | None, streaming: bool) -> int:
     """Show exactly-once processing on real data: all flights that left New York City in 2013.
 
     Spark writes the flights in transactions. A job computes delays from them; it is killed in the middle of a
     transaction and restarted, and a zombie instance is fenced. SQL then verifies that no record is missing or
-    duplicate. Without --store, the demo uses a temporary folder, even if TXNSTORE_STORE is set. It needs Java 17 and
-    the extra: pip install 'txnstore[demo]'.
+    duplicate. With --streaming, Spark computes the delays while the flights arrive; the driver of its query is killed
+    in a micro-batch and restarted from its checkpoint. Without --store, the demo uses a temporary folder, even if
+    TXNSTORE_STORE is set. It needs Java 17 and the extra: pip install 'txnstore[demo]'.
     """
     from txnstore.cli.demo_data import flights
-    from txnstore.cli.demo_spark import check_java
+    from txnstore.cli.demo_spark import check_spark
     from txnstore.cli.demo_story import run_demo
+    from txnstore.cli.demo_stream_story import run_stream
 
     if app.url is not None and app.url.startswith("memory://"):
         msg = "memory:// is in the memory of one process, but the demo uses several"
         raise click.UsageError(msg)
-    check_java()
+    check_spark()
     table = flights(limit)
     with _demo_run(app, keep=keep) as run:
-        return 0 if run_demo(run, table) else 1
+        return 0 if (run_stream if streaming else run_demo)(run, table) else 1
 
 
 @contextmanager
@@ -48,7 +53,7 @@ def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
 
     import txnstore
     from txnstore.cli.demo_data import DELAYS, FLIGHTS
-    from txnstore.cli.demo_story import DemoRun
+    from txnstore.cli.demo_run import DemoRun
 
     with ExitStack() as stack:
         if keep:

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txnstore.cli.demo_data import DELAYS, FLIGHTS, GROUP, JOB, delays
+from txnstore.cli.demo_process import report
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnstore.consumer import Consumer
     from txnstore.producer import Producer
-
-
-def report(event: str, **values: Any) -> None:
-    """Report an event to the process that started the job."""
-    print(json.dumps({"event": event, **values}), flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Starts the job of the demo as a process, reads its events, and kills it."""
+"""Starts a job of the demo as a process, reads its events, and kills it with all that it started."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from typing import Any, Self
 from txnstore.cli.context import CommandError
 
 
-class JobProcess:
-    """A running ``txnstore.cli.demo_job``; leaving the ``with`` block ends it.
+def report(event: str, **values: Any) -> None:
+    """Report an event, in a job, to the process that started it."""
+    print(json.dumps({"event": event, **values}), flush=True)
 
-    The configuration may contain credentials, so it is passed through standard input: command lines are visible to
-    other users.
+
+class JobProcess:
+    """A running job of the demo; leaving the ``with`` block ends it.
+
+    A job reads its configuration, one JSON object, from standard input, and reports its progress as JSON lines on
+    standard output. The configuration may contain credentials: command lines are visible to other users.
+
+    Args:
+        module: A module of ``txnstore.cli``.
+        config: The configuration of the job.
+        log: The file for its standard error.
     """
 
-    def __init__(
-        self,
-        url: str,
-        storage_options: Mapping[str, Any],
-        log: Path,
-        *,
-        batch: int,
-        pause_after: int | None = None,
-    ) -> None:
+    def __init__(self, module: str, config: Mapping[str, Any], log: Path) -> None:
         import txnstore.errors
 
         root = str(Path(txnstore.errors.__file__).parent.parent)
@@ -39,14 +41,14 @@ class JobProcess:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "txnstore.cli.demo_job"],
+                [sys.executable, "-m", f"txnstore.cli.{module}"],
                 env={**os.environ, "PYTHONPATH": paths},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                start_new_session=True,  # An interrupt from the terminal ends the job through us, with its JVM.
             )
-        config = {"url": url, "storage_options": dict(storage_options), "batch": batch, "pause_after": pause_after}
         self._send_line(json.dumps(config))
 
     @property
@@ -72,9 +74,20 @@ class JobProcess:
         """Resume a paused job."""
         self._send_line("")
 
+    def end(self) -> None:
+        """Close the job's standard input, which ends a job that would run on, and wait until it has finished."""
+        self._close_input()
+        self.until("finished")
+
     def kill(self) -> int:
-        """Kill the process with SIGKILL, which simulates a crash; returns its exit status."""
-        os.kill(self.pid, signal.SIGKILL)
+        """Kill the process and its JVM with SIGKILL, which simulates a crash; returns its exit status.
+
+        Spark's Python processes end when their JVM does.
+        """
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._process.stdout is not None:
+            self._process.stdout.read()  # The JVM has this pipe, too: waits for its end.
         return self._process.wait()
 
     def __enter__(self) -> Self:
@@ -84,12 +97,16 @@ class JobProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._process.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+            self.kill()
+        self._close_input()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         self._process.wait()
+
+    def _close_input(self) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def _send_line(self, line: str) -> None:
         assert self._process.stdin is not None

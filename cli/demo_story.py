@@ -2,87 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from txnstore.cli import demo_checks as checks
-from txnstore.cli.demo_checks import Check, Expected
+from txnstore.cli.demo_checks import Expected
 from txnstore.cli.demo_data import DELAYS, DELAYS_SCHEMA, FLIGHTS, FLIGHTS_SCHEMA, JOB, PARTITIONS
 from txnstore.cli.demo_process import JobProcess
+from txnstore.cli.demo_run import DemoRun, summary
 from txnstore.cli.demo_spark import session, write
-from txnstore.cli.output import Output
 from txnstore.core.view import View
-from txnstore.runtime import wall_clock_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnstore.producer import Producer
-    from txnstore.store import Store
 
 #: The approximate number of transactions of the job.
 _TRANSACTIONS = 30
 #: The first instance is killed after this number of transactions, and the second pauses after this number of its own.
 _FIRST_PAUSE, _SECOND_PAUSE = 10, 6
-
-_WORST = """
-    SELECT carrier, count(*) AS flights, count(*) FILTER (status = 'cancelled') AS cancelled,
-           count(*) FILTER (status = 'late') AS late, round(avg(delay), 1) AS mean_delay, max(delay) AS worst_delay
-    FROM delays GROUP BY carrier ORDER BY mean_delay DESC NULLS LAST LIMIT 5
-"""
-
-
-@dataclass
-class DemoRun:
-    """The environment and the checks of a run. ``folder`` contains logs and Spark's files."""
-
-    out: Output
-    store: Store
-    url: str
-    storage_options: dict[str, Any] = field(repr=False)
-    folder: Path
-    checks: list[Check] = field(default_factory=list)
-    clock: Callable[[], int] = wall_clock_ms
-
-    @contextmanager
-    def step(self, title: str) -> Iterator[None]:
-        """Run a step; prints its title and its duration."""
-        clock = self.clock
-        began = clock()
-        if not self.out.as_json:
-            self.out.line(f"\n{title}")
-            self.out.flush()
-        yield
-        seconds = (clock() - began) / 1000
-        if self.out.as_json:
-            self.out.record({"type": "step", "title": title, "seconds": seconds})
-        else:
-            self.tell(f"{seconds:.1f} s")
-        self.out.flush()
-
-    def tell(self, text: str) -> None:
-        """Print a line of text; nothing with ``--json``."""
-        if not self.out.as_json:
-            self.out.line(f"   {text}")
-            self.out.flush()
-
-    def check(self, claim: str, found: Any, expected: Any) -> None:
-        """Add a check and print its result."""
-        self.add([Check(claim, found, expected)])
-
-    def add(self, found: list[Check]) -> None:
-        """Add checks and print their results."""
-        for check in found:
-            self.checks.append(check)
-            self.tell(f"{_mark(check)} {check.claim}: {_told(check)}")
-
-    def job(self, batch: int, pause_after: int | None = None) -> JobProcess:
-        """Start an instance of the job."""
-        log = self.folder / "job.log"
-        return JobProcess(self.url, self.storage_options, log, batch=batch, pause_after=pause_after)
 
 
 def run_demo(run: DemoRun, table: pa.Table) -> bool:
@@ -97,7 +36,7 @@ def run_demo(run: DemoRun, table: pa.Table) -> bool:
     aborted = _run_job(run, expected)
     _ask(run, expected, aborted)
     _compact(run, expected)
-    return _summary(run, (clock() - began) / 1000)
+    return summary(run, 6, (clock() - began) / 1000)
 
 
 def _load(run: DemoRun, table: pa.Table) -> None:
@@ -130,6 +69,11 @@ def _run_job(run: DemoRun, expected: Expected) -> int:
             return lost + _zombie(run, batch, progress, lost)
 
 
+def _job(run: DemoRun, batch: int, pause_after: int | None = None) -> JobProcess:
+    """Start an instance of the job."""
+    return run.process("demo_job", batch=batch, pause_after=pause_after)
+
+
 def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
     done = 0
 
@@ -143,7 +87,7 @@ def _progress(advance: Callable[[float], None]) -> Callable[[int], None]:
 
 def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
     store = run.store
-    with run.job(batch, _FIRST_PAUSE) as job:
+    with _job(run, batch, _FIRST_PAUSE) as job:
         flushed = int(job.until("flushed", progress=progress)["records"])
         status = job.kill()
     run.check(f"exit status of the job, process {job.pid}, after SIGKILL", status, -9)
@@ -163,7 +107,7 @@ def _crash(run: DemoRun, batch: int, progress: Callable[[int], None]) -> int:
 def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], lost: int) -> int:
     store = run.store
     before = checks.count(store)
-    with run.job(batch, _SECOND_PAUSE) as second:
+    with _job(run, batch, _SECOND_PAUSE) as second:
         epoch = second.until("started")["epoch"]
         view = store.snapshot().view
         run.tell(f"process {second.pid} took over with epoch {epoch}")
@@ -172,7 +116,7 @@ def _zombie(run: DemoRun, batch: int, progress: Callable[[int], None], lost: int
         run.check("aborted records that read_uncommitted still sees", checks.aborted(store), lost)
         frozen = int(second.until("flushed", progress=progress)["records"])
         run.tell(f"process {second.pid} pauses with {frozen:,} records of a transaction in the log")
-        with run.job(batch) as third:
+        with _job(run, batch) as third:
             epoch = third.until("started")["epoch"]
             run.tell(f"process {third.pid} took over with epoch {epoch}")
             third.until("finished", progress=progress)
@@ -190,10 +134,7 @@ def _ask(run: DemoRun, expected: Expected, aborted: int) -> None:
         uncommitted = checks.count(store, "read_uncommitted")
         run.check("delays under read_uncommitted, including aborted ones", uncommitted, expected.flights + aborted)
         run.check("lag of the job's group", checks.lag(store), 0)
-        with store.duckdb() as connection:
-            worst = connection.sql(_WORST).to_arrow_table()
-        if not run.out.as_json:
-            run.out.rows(worst.to_pylist(), worst.schema.names)
+        run.show_worst()
 
 
 def _compact(run: DemoRun, expected: Expected) -> None:
@@ -226,34 +167,6 @@ def _send_some(producer: Producer, count: int) -> None:
     row = {"carrier": "XX", "flight": 0, "tailnum": "N00000", "status": "in flight", "flights_partition": -1}
     producer.send_table(DELAYS, [{**row, "flights_offset": number} for number in range(count)])
     producer.flush()
-
-
-def _summary(run: DemoRun, seconds: float) -> bool:
-    failed = [check for check in run.checks if not check.ok]
-    rows = [
-        {"type": "check", "check": check.claim, "found": check.found, "expected": check.expected, "ok": check.ok}
-        for check in run.checks
-    ]
-    if run.out.as_json:
-        run.out.rows(rows, [])
-    else:
-        run.out.line("\n6  Summary of the checks")
-        shown = [{"": _mark(check), "check": check.claim, "found": _told(check)} for check in run.checks]
-        run.out.rows(shown, ["", "check", "found"])
-    text = f"All {len(rows)} checks hold" if not failed else f"{len(failed)} of {len(rows)} checks FAILED"
-    run.out.result(
-        f"{text}, after {seconds:.0f} s.", type="summary", checks=len(rows), failed=len(failed), seconds=seconds
-    )
-    return not failed
-
-
-def _mark(check: Check) -> str:
-    return "✓" if check.ok else "✗"
-
-
-def _told(check: Check) -> str:
-    found = f"{check.found:,}" if isinstance(check.found, int) else str(check.found)
-    return found if check.ok else f"{found}, not {check.expected}"
 
 
 # Values of a view ----------------------------------------------------------------------------------------------------
