@@ -127,6 +127,12 @@ $(VERSITYGW_BUILT):
 minio: java $(STAMP) $(MINIO_BUILT) ## Build MinIO with Go, and run the S3 tests on it
 	PATH='$(S3_BIN)':"$$PATH" TXNSTORE_TEST_S3=minio $(PYTEST) -m s3
 
+# Spark fetches hadoop-aws from Maven Central: 18 MB, once.
+.PHONY: s3a
+s3a: java $(STAMP) $(MINIO_BUILT) ## Read MinIO with Spark's own Parquet reader and hadoop-aws, which Spark fetches
+	PATH='$(S3_BIN)':"$$PATH" TXNSTORE_TEST_S3=minio TXNSTORE_S3A=1 \
+		'$(BIN)/python' -m pytest -q -n 0 tests/integration/test_spark_s3a.py
+
 .PHONY: versitygw
 versitygw: java $(STAMP) $(VERSITYGW_BUILT) ## Build the S3 gateway of Versity with Go, and run the S3 tests on it
 	PATH='$(S3_BIN)':"$$PATH" TXNSTORE_TEST_S3=versitygw $(PYTEST) -m s3

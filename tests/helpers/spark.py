@@ -49,6 +49,11 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[:3])
 
 
+def is_native(frame: DataFrame) -> bool:
+    """Whether the plan reads Parquet files, not a Python data source."""
+    return "parquet" in frame._jdf.queryExecution().optimizedPlan().toString()
+
+
 def load_stream(spark: SparkSession, url: str, topic: str = "", **options: Any) -> DataFrame:
     """A streaming frame of a topic; its name may be left out where an option has a pattern."""
     given = {"topic": topic, **options} if topic else options

@@ -29,6 +29,18 @@ _SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
 }
 
+#: hadoop-aws in the release of PySpark's Hadoop, with the SDK that it was built with: 18 MB in place of the 0.7 GB of
+#: the SDK's bundle, which has the clients of all services. Spark fetches it once, into its Ivy cache.
+S3A = {
+    "spark.jars.packages": ",".join(
+        [
+            "org.apache.hadoop:hadoop-aws:3.5.0",
+            *(f"software.amazon.awssdk:{name}:2.35.4" for name in ("s3-transfer-manager", "apache-client", "sts")),
+        ]
+    ),
+    "spark.jars.excludes": "software.amazon.awssdk:bundle,org.slf4j:slf4j-api,org.wildfly.openssl:wildfly-openssl",
+}
+
 
 def environment(home: Path) -> dict[str, str]:
     """What the JVM must start with, and its Python processes inherit: this interpreter, the project on their path."""

@@ -13,13 +13,13 @@ import pytest
 
 import txnstore
 from tests.helpers.connections import connection_of
-from tests.helpers.spark import load, rows, storage
+from tests.helpers.spark import is_native, load, rows, storage
 from txnstore.core.model import TopicPartition
 from txnstore.spark import TxnStoreSource, read, register
 from txnstore.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -48,11 +48,6 @@ def commit(store: Store, first: int, limit: int, *, abort: bool = False) -> None
             producer.abort_transaction()
         else:
             producer.commit_transaction()
-
-
-def is_native(frame: DataFrame) -> bool:
-    """Whether the plan reads Parquet files, not a Python data source."""
-    return "parquet" in frame._jdf.queryExecution().optimizedPlan().toString()
 
 
 def same(spark: SparkSession, store: Store, **bounds: Any) -> int:
@@ -161,8 +156,10 @@ def test_other_segments_take_the_other_road(spark: SparkSession, store: Store) -
 
 
 @pytest.mark.s3
-def test_a_store_on_s3(spark: SparkSession, s3_bucket_url: str, storage_options: dict[str, Any]) -> None:
-    """Credentials travel as ``storage.*`` options; without hadoop-aws the scan takes the other road."""
+def test_a_store_on_s3(
+    spark: SparkSession, s3_bucket_url: str, storage_options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Credentials travel as ``storage.*`` options; without hadoop-aws the scan takes the other road, with a warning."""
     with txnstore.create(s3_bucket_url, storage_options=storage_options) as store:
         store.create_topic("events", partitions=2)
         frame = spark.range(0, 20, 1, 2).selectExpr("cast(id % 3 as string) as key", "cast(id as string) as value")
@@ -171,6 +168,7 @@ def test_a_store_on_s3(spark: SparkSession, s3_bucket_url: str, storage_options:
         found = spark.read.format("txnstore").options(**options).load(s3_bucket_url)
         assert sorted(int(row["value"]) for row in found.collect()) == list(range(20))
         scanned = read(spark, s3_bucket_url, "events", columns=["value"], storage_options=storage_options)
+        assert "Add hadoop-aws to spark.jars.packages" in caplog.text
         assert sorted(int(row["value"]) for row in scanned.collect()) == list(range(20))
         assert connection_of(store).view().partitions[TopicPartition("events", 0)].high_watermark > 0
 
