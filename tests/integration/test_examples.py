@@ -1,0 +1,174 @@
+"""The examples that need no Spark, each as its docstring says; ``test_spark_examples.py`` has those that do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import txnstore
+
+ROOT = Path(__file__).parents[2]
+_PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": _PATH}
+
+
+def run(name: str, *arguments: str | Path) -> str:
+    """What an example prints, run as a process."""
+    command = [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)]
+    done = subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("quickstart.py", ["aborted: there are no pears", "read_committed: [{'_partition':", "read_uncommitted: ["]),
+        ("sql.py", ["before the refresh: 30 orders", "after the refresh: 31 orders"]),
+        ("consume_transform_produce.py", ["first run: 1000 readings", "second run: 0 readings", "99 alarms"]),
+    ],
+)
+def test_an_example_runs_with_and_without_a_url(name: str, expected: list[str], tmp_path: Path) -> None:
+    for arguments in ([], [tmp_path / "store"]):
+        told = run(name, *arguments)
+        assert [text for text in expected if text not in told] == [], told
+
+
+def rows(path: Path, first: int, count: int) -> None:
+    """A Parquet file with these ids."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ids = list(range(first, first + count))
+    pq.write_table(pa.table({"id": ids, "name": [f"n{number}" for number in ids]}), path, row_group_size=10)
+
+
+def test_a_parquet_folder_is_migrated_once(tmp_path: Path) -> None:
+    """Each file is one transaction: repeated runs add nothing, and later files come with the next run."""
+    folder, url = tmp_path / "in", str(tmp_path / "store")
+    rows(folder / "a.parquet", 0, 25)
+    rows(folder / "day=2" / "b.parquet", 25, 5)
+    assert run("migrate_parquet.py", folder, url, "people", "--key", "id") == "30 rows migrated\n"
+    assert run("migrate_parquet.py", folder, url, "people", "--key", "id") == "0 rows migrated\n"
+    rows(folder / "c.parquet", 30, 10)
+    assert run("migrate_parquet.py", folder, url, "people", "--key", "id") == "10 rows migrated\n"
+    with txnstore.open(url) as store:
+        found = store.sql("select count(*), count(distinct id), sum(id), min(name) from people").fetchall()
+        files = store.sql("select file, rows from migrated_files order by file").fetchall()
+    assert found == [(40, 40, sum(range(40)), "n0")]
+    assert files == [("a.parquet", 25), ("c.parquet", 10), ("day=2/b.parquet", 5)]
+
+
+def test_a_file_that_cannot_be_read_is_not_in_the_topic(tmp_path: Path) -> None:
+    """The run fails, and nothing of the file is visible; when it is whole, the next run migrates it."""
+    folder, url = tmp_path / "in", str(tmp_path / "store")
+    rows(folder / "a.parquet", 0, 10)
+    rows(folder / "b.parquet", 10, 10_000)
+    whole = (folder / "b.parquet").read_bytes()
+    (folder / "b.parquet").write_bytes(whole[:100] + b"\0" * 400 + whole[500:])
+    with pytest.raises(AssertionError):
+        run("migrate_parquet.py", folder, url, "people")
+    with txnstore.open(url) as store:
+        assert store.sql("select count(*) from people").fetchall() == [(10,)]
+    (folder / "b.parquet").write_bytes(whole)
+    assert run("migrate_parquet.py", folder, url, "people") == "10000 rows migrated\n"
+
+
+def records(partition: int, first: int, count: int) -> list[dict[str, Any]]:
+    """Records of a Kafka topic as a connector writes them."""
+    return [
+        {
+            "key": f"k{partition}",
+            "value": f"{partition}/{offset}",
+            "headers": [{"key": "h", "value": "x"}] if offset % 2 else None,
+            "timestamp": 1_700_000_000_000 + offset,
+        }
+        for offset in range(first, first + count)
+    ]
+
+
+def write_parquet(path: Path, found: list[dict[str, Any]]) -> None:
+    schema = pa.schema(
+        [
+            ("key", pa.string()),
+            ("value", pa.string()),
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))),
+            ("timestamp", pa.timestamp("ms", "UTC")),
+        ]
+    )
+    pq.write_table(pa.Table.from_pylist(found, schema), path)
+
+
+def write_json(path: Path, found: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in found))
+
+
+@pytest.mark.parametrize(("ending", "write"), [("parquet", write_parquet), ("json", write_json)])
+def test_files_of_a_kafka_connector_are_migrated_once(
+    ending: str, write: Callable[[Path, list[dict[str, Any]]], None], tmp_path: Path
+) -> None:
+    """Keys, headers, timestamps and partitions are kept, and the order of each partition."""
+    topics, url = tmp_path / "topics", str(tmp_path / "store")
+
+    def file(partition: int, first: int, count: int) -> None:
+        path = topics / "orders" / f"partition={partition}" / f"orders+{partition}+{first:010d}.{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, records(partition, first, count))
+
+    file(0, 0, 7)
+    file(0, 7, 5)
+    file(2, 100, 4)
+    assert run("migrate_kafka.py", topics, url, "orders") == "16 records migrated\n"
+    file(0, 12, 3)
+    assert run("migrate_kafka.py", topics, url, "orders") == "3 records migrated\n"
+    assert run("migrate_kafka.py", topics, url, "orders") == "0 records migrated\n"
+    with txnstore.open(url) as store:
+        assert store.topic("orders").partitions == 3
+        table = store.scan("orders").to_table().to_pylist()
+    for partition, expected in ((0, records(0, 0, 15)), (1, []), (2, records(2, 100, 4))):
+        found = [
+            {
+                "key": row["key"].decode(),
+                "value": row["value"].decode(),
+                "headers": [{"key": each["key"], "value": each["value"].decode()} for each in row["headers"] or []]
+                or None,
+                "timestamp": round(row["_timestamp"].timestamp() * 1000),
+            }
+            for row in sorted(table, key=lambda row: row["_offset"])
+            if row["_partition"] == partition
+        ]
+        assert found == expected
+
+
+def test_a_file_of_bare_values_is_refused(tmp_path: Path) -> None:
+    """A connector that is not told to writes only values, which would become records without any."""
+    path = tmp_path / "topics" / "orders" / "partition=0" / "orders+0+0000000000.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"amount": 3}\n')
+    with pytest.raises(AssertionError, match="a record without the field value"):
+        run("migrate_kafka.py", tmp_path / "topics", tmp_path / "store", "orders")
+    with txnstore.open(tmp_path / "store", read_only=True) as store:
+        assert store.sql("select count(*) from orders").fetchall() == [(0,)]
+        assert store.snapshot().blocked() == ()
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """All cells, in a kernel; it is stored without outputs, so that each run shows what it finds."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "examples" / "analysis.ipynb", as_version=4)
+    assert [cell for cell in notebook.cells if cell.get("outputs")] == []
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    told = "\n".join(output.get("text") or output["data"]["text/plain"] for output in outputs)
+    assert "before [(1000, 40)], after [(1001, 240)]" in told
+    for text in ("American", "COMPLETE_COMMIT"):
+        assert text in told
