@@ -11,6 +11,7 @@ from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_producer import PRODUCER
+from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
 from tests.mutants.of_worlds import WORLDS
 from txnstore.chain import state_document
@@ -322,5 +323,5 @@ ONE_CHAIN = (
 
 MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
-    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS),
+    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS),
 )

@@ -211,6 +211,17 @@ def test_repeated_version_gets_same_answer(world: World) -> None:
     world.refuse(ProducerFencedError, end)
 
 
+def test_commit_of_another_version_is_no_repetition(world: World) -> None:
+    """Two processes have the identity of a job, and the other one has committed with it: nothing of this is stored."""
+    client = world.client("job")
+    other = client.end(COMMIT, client.numbered(2), versions=(("s", 1),))
+    late = client.end(COMMIT, client.numbered(1), versions=(("s", 2),))
+    first = world.do(other)
+    world.refuse(ProducerFencedError, late)
+    assert world.do(other).producer == first.producer
+    assert world.read(RC) == [0, 1]
+
+
 def test_aborted_version_is_not_committed(world: World) -> None:
     client = world.client("job")
     client.send()

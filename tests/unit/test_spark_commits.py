@@ -18,6 +18,7 @@ from txnstore import TopicPartition, create
 from txnstore.catalog.writing import topic_writer
 from txnstore.connection import Connection, open_connection
 from txnstore.core.log.model import NewBatch
+from txnstore.core.transactions.model import MAX_EPOCH
 from txnstore.errors import InvalidConfigError, ProducerFencedError, UnknownTopicOrPartitionError
 from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
@@ -102,6 +103,24 @@ def test_a_repeated_micro_batch_does_nothing(store: Store, connect: Connect, run
     assert values(store) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("others", [1, 2])
+@pytest.mark.parametrize("known", [False, True])
+def test_processes_of_one_run_commit_in_turn(store: Store, connect: Connect, others: int, *, known: bool) -> None:
+    """Spark has a pool of processes for the commits of all queries; each of them remembers the epoch that it used last.
+
+    After one commit of another process, the old epoch is that of the last transaction: a repetition, by the epoch.
+    """
+    first, second = connect(), connect()
+    assert commit(first, 0, uploaded(store, "0"))
+    for number in range(1, others + 1):
+        assert commit(second, number, uploaded(store, f"{number}"))
+    if known:
+        first.view()  # As another query that commits in this process.
+    assert commit(first, others + 1, uploaded(store, f"{others + 1}"))
+    assert commit(second, others + 2, uploaded(store, f"{others + 2}"))
+    assert values(store) == [b"%d" % number for number in range(others + 3)]
+
+
 @ONE_CHAIN
 def test_an_empty_micro_batch_costs_no_entry(store: Store, connect: Connect) -> None:
     connection = connect()
@@ -153,8 +172,8 @@ def test_versions_order_micro_batches_before_runs() -> None:
     """A repeated micro-batch is recognized whatever the run: its number alone decides."""
     for first, second in (("a", "b"), ("b", "a")):
         one, two = MicroBatch("q", first, 4), MicroBatch("q", second, 5)
-        assert all(mine[1] < theirs[1] for mine, theirs in zip(one.versions, two.versions, strict=True))
-    assert max(MicroBatch("q", "r", 2**31 - 1).versions[1][1], 0) < 2**63
+        assert all(mine[1] < theirs[1] for mine, theirs in zip(one.versions(9), two.versions(0), strict=True))
+    assert max(version for _, version in MicroBatch("q", "r", 2**31 - 1).versions(MAX_EPOCH)) < 2**63
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_not_written(store: Store, connect: Connect) -> None:
@@ -240,6 +259,8 @@ def test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one(
     plan(checkpoint, store, 2, 8, 9)
     with pytest.raises(ProducerFencedError):
         commit(old, 2, uploaded(store, "twice"), **options)
+    with pytest.raises(ProducerFencedError, match="run run-1 of query q is fenced"):
+        commit(connect(), 2, uploaded(store, "twice"), **options)  # In another process, which knows no epoch.
     assert values(store) == [b"a", b"b", b"c"]
 
 

@@ -10,7 +10,7 @@ from txnstore.core.log.model import NewBatch
 from txnstore.core.model import Outcome, ProducerIdentity
 from txnstore.core.transactions.commands import Ended, EndTxn, InitProducer
 from txnstore.core.view import View
-from txnstore.errors import UnknownTopicOrPartitionError
+from txnstore.errors import ProducerFencedError, UnknownTopicOrPartitionError
 from txnstore.spark.checkpoint import planned_positions
 from txnstore.spark.jobs import number, submit
 from txnstore.spark.microbatch import MicroBatch, consumed, known_identity, overtaken, transactional_id
@@ -45,10 +45,35 @@ def commit_micro_batch(
         ProducerFencedError: A newer run of the query, or another query of its group, has taken over.
         UnknownTopicOrPartitionError: A topic was deleted while the micro-batch ran.
     """
-    name = transactional_id(options.transactional_id, options.group, batch.query_id)
-    fields = {"transactional_id": name, "query_id": batch.query_id, "micro_batch": batch.number}
+    name = _name(options, batch)
     identities: dict[tuple[str, str], ProducerIdentity] = connection.kept("runs of streaming queries", dict)
     identity = identities.get((name, batch.run_id))
+    try:
+        ended = _commit(connection, options, batch, batches, identity)
+    except ProducerFencedError:
+        if identity is None:
+            raise
+        # Another process of this run may have committed since: Spark has a pool of them for all queries.
+        current = known_identity(connection.view().transactions.get(name), batch)
+        if current in {None, identity}:
+            raise
+        ended = _commit(connection, options, batch, batches, current)
+    if ended is not None and not ended.repeated:
+        # The answer to a repetition names the epoch of the run that has committed the micro-batch.
+        identities[name, batch.run_id] = ended.producer
+    return ended
+
+
+def _commit(
+    connection: Connection,
+    options: SinkOptions,
+    batch: MicroBatch,
+    batches: Sequence[NewBatch],
+    identity: ProducerIdentity | None,
+) -> Ended | None:
+    """Commit with the identity that the run had last, as far as this process knows; None: find it, or get one."""
+    name = _name(options, batch)
+    fields = {"transactional_id": name, "query_id": batch.query_id, "micro_batch": batch.number}
     view = connection.view(refresh=identity is None)
     txn = view.transactions.get(name)
     if txn is not None and batch.is_committed(txn):
@@ -66,18 +91,20 @@ def commit_micro_batch(
         identity = submit(connection, InitProducer(name))
         view = connection.view()
     offsets = _offsets(view, connection, options, read)
-    command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions)
+    command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions(identity.epoch))
     ended: Ended = submit(connection, command)
-    if not ended.repeated:  # Else the answer names the epoch of the run that has committed the micro-batch.
-        identities[name, batch.run_id] = ended.producer
     _LOG.info("committed", extra={**fields, "batches": len(batches), "repeated": ended.repeated})
     return ended
 
 
 def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch) -> bool:
     """Whether a micro-batch is committed in the known view, so that it need not be computed."""
-    name = transactional_id(options.transactional_id, options.group, batch.query_id)
+    name = _name(options, batch)
     return batch.is_committed(connection.view(refresh=False).transactions.get(name))
+
+
+def _name(options: SinkOptions, batch: MicroBatch) -> str:
+    return transactional_id(options.transactional_id, options.group, batch.query_id)
 
 
 def _positions(options: SinkOptions, batch: MicroBatch) -> list[Position]:

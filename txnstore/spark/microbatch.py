@@ -3,10 +3,11 @@
 The version of a micro-batch is its number, and the scope of the version is the id of its query. Spark repeats a
 micro-batch under the same number with the same offsets, so a version that is committed already is left alone.
 
-A second version names the run that has committed the micro-batch: each start of a query is a run. The first micro-batch
-of a run is granted a new epoch, which fences the earlier runs. The commits of a run may happen in several processes,
-since Spark stops those that are idle; a later process finds in the store that the last micro-batch is of its own run,
-and continues with the run's epoch instead of a new one. So a run that was fenced cannot fence the newer run.
+A second version names the run that has committed the micro-batch, and a third one its epoch: each start of a query is
+a run. The first micro-batch of a run is granted a new epoch, which fences the earlier runs. The commits of a run may
+happen in several processes, in turn, since Spark has a pool of them for all queries. A process finds in the store that
+the last micro-batch is of its own run and the last transaction, and continues with the run's epoch instead of a new
+one. So a run that was fenced, by another run of the query or another query of the group, cannot fence the newer one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, ProducerFencedError
 from txnstore.spark.positions import Position
 
-#: The bits of a version that tell runs apart; the number of the micro-batch is above them.
-_RUN_BITS = 32
+#: The bits of versions with the run and with the epoch; the number of the micro-batch is above them.
+_RUN_BITS, _EPOCH_BITS = 32, 16
 #: A transaction that its own run committed, and that no other run has replaced.
 _COMMITTED = frozenset({TxnState.PREPARE_COMMIT, TxnState.COMPLETE_COMMIT})
 
@@ -45,10 +46,13 @@ class MicroBatch:
     run_id: str
     number: int
 
-    @property
-    def versions(self) -> tuple[tuple[str, int], ...]:
-        """The (scope, version) pairs that the commit records."""
-        return ((self.query_id, self.number), (self._run_scope, self.number << _RUN_BITS | self._run))
+    def versions(self, epoch: int) -> tuple[tuple[str, int], ...]:
+        """The (scope, version) pairs that the commit with this epoch records."""
+        return (
+            (self.query_id, self.number),
+            (self._run_scope, self.number << _RUN_BITS | self._run),
+            (self._epoch_scope, self.number << _EPOCH_BITS | epoch),
+        )
 
     def is_committed(self, txn: Transaction | None) -> bool:
         """Whether this micro-batch, or a later one of the query, is committed."""
@@ -59,6 +63,15 @@ class MicroBatch:
         return txn.versions.get(self._run_scope, -1) & (1 << _RUN_BITS) - 1 == self._run and (
             self._run_scope in txn.versions
         )
+
+    def is_of_last_transaction(self, txn: Transaction) -> bool:
+        """Whether the last micro-batch of the query was committed by the last transaction of its transactional id."""
+        last = txn.epoch if txn.state in DECIDED else txn.last_epoch
+        return txn.versions.get(self._epoch_scope, -1) & (1 << _EPOCH_BITS) - 1 == last
+
+    @property
+    def _epoch_scope(self) -> str:
+        return f"{self.query_id}/epoch"
 
     @property
     def _run_scope(self) -> str:
@@ -81,11 +94,11 @@ def known_identity(txn: Transaction | None, batch: MicroBatch) -> ProducerIdenti
     """The identity of the run, from its last micro-batch; None if it needs a new one, which fences the earlier runs.
 
     Raises:
-        ProducerFencedError: A newer run was granted an epoch since the last micro-batch of this run.
+        ProducerFencedError: Another run was granted an epoch since the last micro-batch of this run.
     """
     if txn is None or not batch.is_of_last_run(txn):
         return None
-    if txn.state not in _COMMITTED:
+    if txn.state not in _COMMITTED or not batch.is_of_last_transaction(txn):
         raise overtaken(txn, batch)
     producer_id, epoch = following(txn) if txn.state in DECIDED else (txn.producer_id, txn.epoch)
     return ProducerIdentity(producer_id, epoch, txn.transactional_id)

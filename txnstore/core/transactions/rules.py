@@ -51,11 +51,11 @@ from txnstore.core.transactions.events import (
 )
 from txnstore.core.transactions.model import DECIDED, MAX_EPOCH, VALID_PREVIOUS_STATES, Transaction, TxnState
 from txnstore.core.transactions.table import (
+    earlier_outcome,
     fenced,
     following,
     knows_version,
     next_identity,
-    outcome_of,
     still_ending,
     takes_others,
     transaction_of,
@@ -217,7 +217,7 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     producer = command.producer
     if txn.state in DECIDED and (producer.producer_id, producer.epoch) == following(txn):
         raise still_ending(txn)
-    outcome = outcome_of(txn, producer)
+    outcome = earlier_outcome(txn, command)
     if outcome is Outcome.ABORT and knows_version(txn, command.versions):
         return Ended(next_identity(state, producer), repeated=True, unfinished=unfinished_of(txn))
     if outcome is None or (outcome is Outcome.ABORT and command.outcome is Outcome.COMMIT):

@@ -24,8 +24,20 @@ from txnstore.errors import ConcurrentTransactionsError, InvalidPidMappingError,
 
 def was_decided(txn: Transaction, command: EndTxn) -> bool:
     """Whether an earlier attempt of this end was decided, so that this one gets the same answer."""
-    outcome = outcome_of(txn, command.producer)
+    outcome = earlier_outcome(txn, command)
     return outcome is command.outcome or (outcome is Outcome.ABORT and knows_version(txn, command.versions))
+
+
+def earlier_outcome(txn: Transaction, command: EndTxn) -> Outcome | None:
+    """The outcome of an earlier attempt of this end; None if there was none.
+
+    A commit records its versions. So if the last transaction of the producer was committed without them, it was another
+    one: of a second process that has the same identity.
+    """
+    outcome = outcome_of(txn, command.producer)
+    if outcome is Outcome.COMMIT and command.versions and not knows_version(txn, command.versions):
+        return None
+    return outcome
 
 
 def knows_version(txn: Transaction, versions: Iterable[tuple[str, int]]) -> bool:

@@ -1,0 +1,77 @@
+"""Mutants of the commits and offsets of streaming queries, each killed by a test."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.core.transactions import table as transactions_table
+from txnstore.spark import commits, microbatch, positions
+
+_COMMITS = "unit/test_spark_commits.py::"
+_POSITIONS = "unit/test_spark_positions.py::"
+
+#: Faults of streaming queries.
+STREAMS = (
+    Mutant(
+        "the commit of another process with the identity counts as a repetition",
+        transactions_table.earlier_outcome,
+        "if outcome is Outcome.COMMIT and command.versions and not knows_version(txn, command.versions):",
+        "if False:",
+        test=_COMMITS + "test_processes_of_one_run_commit_in_turn",
+    ),
+    Mutant(
+        "a process of a run does not see what another one has committed",
+        commits.commit_micro_batch,
+        "if current in {None, identity}:",
+        "if True:",
+        test=_COMMITS + "test_processes_of_one_run_commit_in_turn",
+    ),
+    Mutant(
+        "a fenced run continues with the epoch of another query of its group",
+        microbatch.known_identity,
+        "or not batch.is_of_last_transaction(txn)",
+        "",
+        test=_COMMITS + "test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one",
+    ),
+    Mutant(
+        "the older driver takes the micro-batch of the newer one for its own",
+        commits._commit,
+        "if identity is not None and not batch.is_of_last_run(txn):",
+        "if False:",
+        test=_COMMITS + "test_the_older_of_two_drivers_is_fenced",
+    ),
+    Mutant(
+        "a query commits what another query of its group has read",
+        microbatch._is_due,
+        "if found is not None and found.offset not in (start, end):",
+        "if False:",
+        test=_COMMITS + "test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one",
+    ),
+    Mutant(
+        "a micro-batch writes to a topic that was created again",
+        commits._check_topics,
+        "if topic is None or topic.topic_id != topic_id:",
+        "if topic is None:",
+        test=_COMMITS + "test_a_topic_that_was_deleted_meanwhile_is_not_written",
+    ),
+    Mutant(
+        "a repeated micro-batch starts where the last one has ended",
+        positions._ranges,
+        "position.start.get(tp, 0)",
+        "position.end.get(tp, 0)",
+        test=_POSITIONS + "test_a_repeated_micro_batch_reads_its_own_start",
+    ),
+    Mutant(
+        "a stream passes over records that were deleted before it has read them",
+        positions._resume,
+        "if at < log.start:",
+        "if False:",
+        test=_POSITIONS + "test_lost_records_are_reported_and_can_be_passed_over",
+    ),
+    Mutant(
+        "a stream takes a topic that was created again for the one that it has read",
+        positions._is_same,
+        "and position.topic_ids.get(tp.topic) == logs.topic_ids.get(tp.topic)",
+        "",
+        test="unit/test_spark_stream.py::test_a_topic_that_was_created_again_is_not_the_one_that_was_read",
+    ),
+)
