@@ -144,17 +144,19 @@ STORE ?= local
 CHAINS ?= 1
 SEED ?= 0
 SERVER_KILLS ?=
+STORE_BUILT = $(if $(filter minio,$(STORE)),$(MINIO_BUILT)) $(if $(filter versitygw,$(STORE)),$(VERSITYGW_BUILT))
 
 .PHONY: torture
-torture: $(STAMP) $(if $(filter minio,$(STORE)),$(MINIO_BUILT)) $(if $(filter versitygw,$(STORE)),$(VERSITYGW_BUILT)) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
+torture: $(STAMP) $(STORE_BUILT) ## Kill and pause real processes on one store, then check what they saw: DURATION, STORE, CHAINS, SEED
 	PATH='$(S3_BIN)':"$$PATH" '$(BIN)/python' -m tests.harness.torture --duration '$(DURATION)' --store '$(STORE)' \
 		--chains '$(CHAINS)' --seed '$(SEED)' $(if $(SERVER_KILLS),--server-kills)
 
 KILLS ?= 50
 
 .PHONY: streaming-torture
-streaming-torture: java $(STAMP) ## Kill streaming pipelines of Spark KILLS=50 times each, then compare records: SEED
-	'$(BIN)/python' -m tests.harness.streaming --kills '$(KILLS)' --seed '$(SEED)'
+streaming-torture: java $(STAMP) $(STORE_BUILT) ## Kill streaming pipelines of Spark KILLS=50 times each, then compare records: STORE, SEED
+	PATH='$(S3_BIN)':"$$PATH" '$(BIN)/python' -m tests.harness.streaming --kills '$(KILLS)' --store '$(STORE)' \
+		--seed '$(SEED)' $(if $(SERVER_KILLS),--server-kills)
 
 INTERRUPTS ?= 10000
 CASES ?= 2000

@@ -6,8 +6,14 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
+from tests.harness.places import PLACES
+from tests.harness.streaming.driver import Kind
 from tests.harness.streaming.run import Settings, torture
+from txnstore.testing.programs import PROGRAMS
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def main() -> int:
@@ -17,14 +23,19 @@ def main() -> int:
         description="Kill streaming pipelines of Spark, and check that every record arrives exactly once.",
     )
     parser.add_argument("--kills", type=int, default=Settings.kills, help="for each kind of pipeline")
-    parser.add_argument("--kind", choices=["sink", "foreach", "both"], default="both")
+    parser.add_argument("--kind", choices=[*KINDS, "all"], default="all")
+    parser.add_argument("--store", choices=PLACES, default=Settings.store)
+    parser.add_argument("--server-kills", action="store_true", help=f"kill and restart {' or '.join(PROGRAMS)} too")
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the moments and targets of the kills")
     parser.add_argument("--records", type=int, default=Settings.records)
     given = parser.parse_args()
     ok = True
-    for kind in ("sink", "foreach") if given.kind == "both" else (given.kind,):
+    for kind in KINDS if given.kind == "all" else (given.kind,):
         folder = Path(tempfile.mkdtemp(prefix=f"streaming-{kind}-"))
-        report = torture(Settings(folder, kind, given.kills, given.records, given.seed))
+        settings = Settings(
+            folder, kind, given.kills, given.records, given.seed, store=given.store, server_kills=given.server_kills
+        )
+        report = torture(settings)
         sys.stdout.writelines(f"{kind}: {line}\n" for line in [*report.lines(), str(folder)])
         ok = ok and report.ok
     return 0 if ok else 1

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import txnstore
+from tests.harness.places import Place, check_server_kills, place
+from tests.harness.streaming.driver import Kind, Pipeline
 from tests.helpers.connections import connection_of
 from tests.helpers.spark_home import link_spark_home
 from txnstore.store import Store
@@ -21,8 +23,10 @@ from txnstore.store import Store
 _ROOT = Path(__file__).parents[3]
 #: Seconds: a guard against a pipeline that does not end.
 _LONGEST = 1_800
-#: The share of kills that wait until the pipeline works.
-_WHILE_IT_WORKS = 0.8
+#: The share of kills that wait until the pipeline works, and of those after which it has lost its checkpoint.
+_WHILE_IT_WORKS, _LOSES_ITS_CHECKPOINT = 0.8, 0.15
+#: Seconds for which the server is away.
+_SERVER_AWAY = (0.5, 6.0)
 
 
 @dataclass(frozen=True)
@@ -30,20 +34,33 @@ class Settings:
     """A run.
 
     Attributes:
-        folder: An empty folder for the store, the checkpoint and the logs.
-        kind: ``sink`` or ``foreach``.
+        folder: An empty folder for the store, the checkpoints and the logs.
+        kind: Which queries the pipeline has.
         kills: The number of kills.
         records: The records that go in; some before each start of the pipeline.
         seed: Of the moments and targets of the kills.
         longest_s: The longest time between the first commit of a run and its kill, in seconds.
+        store: ``local``, or a kind of S3 server.
+        server_kills: Kill and restart the server, too.
     """
 
     folder: Path
-    kind: str = "sink"
+    kind: Kind = "sink"
     kills: int = 10
     records: int = 4_000
     seed: int = 0
     longest_s: float = 5.0
+    store: str = "local"
+    server_kills: bool = False
+
+    def __post_init__(self) -> None:
+        if self.server_kills:
+            check_server_kills(self.store)
+
+    @property
+    def targets(self) -> list[str]:
+        """What may be killed."""
+        return ["everything", "JVM", "Python", *(["server"] if self.server_kills else [])]
 
 
 @dataclass
@@ -52,6 +69,7 @@ class Report:
 
     starts: int = 0
     kills: Counter[str] = field(default_factory=Counter)
+    checkpoints: int = 1
     lost: int = 0
     repeated: int = 0
     violations: list[str] = field(default_factory=list)
@@ -65,7 +83,7 @@ class Report:
         """The report, for people."""
         kills = ", ".join(f"{count} of {target}" for target, count in sorted(self.kills.items()))
         return [
-            f"{self.starts} starts, {self.kills.total()} kills ({kills})",
+            f"{self.starts} starts, {self.kills.total()} kills ({kills}), {self.checkpoints - 1} lost checkpoints",
             f"{self.lost} records lost, {self.repeated} repeated",
             *self.violations,
         ]
@@ -73,24 +91,73 @@ class Report:
 
 def torture(settings: Settings) -> Report:
     """Run the pipeline until all records are out, with so many kills in between."""
-    rng, report = random.Random(settings.seed), Report()
     home = settings.folder / "spark"
     home.mkdir()
     link_spark_home(home)
-    with txnstore.create(str(settings.folder / "store")) as store:
+    with ExitStack() as stack:
+        found = place(settings.store, settings.folder / "store", stack)
+        store = stack.enter_context(txnstore.create(found.url, storage_options=found.options or None))
         for name in ("in", "out", "odd"):
             store.create_topic(name, partitions=2)
+        return _Torture(settings, found, store, home).run()
+
+
+class _Torture:
+    """The lives of one pipeline."""
+
+    def __init__(self, settings: Settings, found: Place, store: Store, home: Path) -> None:
+        self._settings, self._place, self._store, self._home = settings, found, store, home
+        self._rng, self._report = random.Random(settings.seed), Report()
+
+    def run(self) -> Report:
+        """Kill it as often as asked, let it end, and compare."""
+        settings, report = self._settings, self._report
         share, sent = settings.records // (settings.kills + 1), 0
         while report.kills.total() < settings.kills:
-            sent = _send(store, sent, share)
-            _run(settings, store, home, report, rng)
-        _send(store, sent, settings.records - sent)
-        while _run(settings, store, home, report, None) != 0:
+            sent = _send(self._store, sent, share)
+            self._live(self._rng.choice(settings.targets))
+        _send(self._store, sent, settings.records - sent)
+        while self._live() != 0:
             if report.starts > 5 * settings.kills + 10:
                 report.violations.append("the pipeline does not end; see its log")
                 break
-        _compare(settings, store, report)
-    return report
+        _compare(settings, self._store, report)
+        return report
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the pipeline."""
+        self._report.starts += 1
+        settings, found = self._settings, self._place
+        checkpoint = settings.folder / f"checkpoint-{self._report.checkpoints}"
+        pipeline = Pipeline(settings.kind, found.url, found.options, str(checkpoint), str(self._home))
+        command = [sys.executable, "-m", "tests.harness.streaming.driver", pipeline.to_json()]
+        with (settings.folder / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=_ROOT, stdout=log, stderr=log, start_new_session=True)
+
+    def _live(self, target: str | None = None) -> int:
+        """One life of the pipeline; its target is killed once it has begun to work or after a while."""
+        process = self._start()
+        try:
+            if target is not None:
+                _wait(process, self._store, self._rng, self._settings.longest_s)
+                if process.poll() is None and self._kill(process, target):
+                    self._report.kills[target] += 1
+                    self._report.checkpoints += self._rng.random() < _LOSES_ITS_CHECKPOINT
+            return process.wait(_LONGEST)
+        finally:
+            _kill(process.pid, "everything")
+            process.wait()
+
+    def _kill(self, process: subprocess.Popen[bytes], target: str) -> bool:
+        """Kill the target; whether there was one. The server comes back."""
+        server = self._place.server
+        if target != "server" or server is None:
+            return _kill(process.pid, target)
+        server.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(self._rng.uniform(*_SERVER_AWAY))
+        server.start()
+        return True
 
 
 def _send(store: Store, first: int, count: int) -> int:
@@ -98,25 +165,6 @@ def _send(store: Store, first: int, count: int) -> int:
         for number in range(first, first + count):
             producer.send("in", b"%d" % number, key=b"k%d" % (number % 10))
     return first + count
-
-
-def _run(settings: Settings, store: Store, home: Path, report: Report, rng: random.Random | None) -> int | None:
-    """One life of the pipeline; killed with ``rng``, once it has begun to work or after a while."""
-    report.starts += 1
-    command = [sys.executable, "-m", "tests.harness.streaming.driver"]
-    arguments = [settings.kind, store.url, str(settings.folder / "checkpoint"), str(home)]
-    with (settings.folder / "log").open("ab") as log:
-        process = subprocess.Popen([*command, *arguments], cwd=_ROOT, stdout=log, stderr=log, start_new_session=True)
-    try:
-        if rng is not None:
-            target = rng.choice(["everything", "JVM", "Python"])
-            _wait(process, store, rng, settings.longest_s)
-            if process.poll() is None and _kill(process.pid, target):
-                report.kills[target] += 1
-        return process.wait(_LONGEST)
-    finally:
-        _kill(process.pid, "everything")
-        process.wait()
 
 
 def _wait(process: subprocess.Popen[bytes], store: Store, rng: random.Random, longest_s: float) -> None:
@@ -156,7 +204,7 @@ def _processes(session: int) -> Iterator[tuple[int, str]]:
 
 def _compare(settings: Settings, store: Store, report: Report) -> None:
     """By SQL: each number that went in is in the output once."""
-    topics = {"out": "true", **({"odd": "cast(decode(value) as int) % 2 = 1"} if settings.kind == "foreach" else {})}
+    topics = {"out": "true", **({"odd": "cast(decode(value) as int) % 2 = 1"} if settings.kind != "sink" else {})}
     for topic, condition in topics.items():
         query = f"""
             with went_in as (select decode(value) as number from "in" where {condition}),

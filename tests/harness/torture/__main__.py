@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.harness.places import PLACES
 from tests.harness.torture.run import Settings, torture
 from txnstore.testing.programs import PROGRAMS
 
@@ -18,7 +19,7 @@ def main() -> int:
         description="Torture a store with real processes, and check their histories.",
     )
     parser.add_argument("--duration", type=float, default=Settings.duration, help="seconds of faults")
-    parser.add_argument("--store", choices=["local", "s3", "moto", *PROGRAMS], default=Settings.store)
+    parser.add_argument("--store", choices=PLACES, default=Settings.store)
     parser.add_argument("--chains", type=int, default=Settings.chains)
     parser.add_argument("--seed", type=int, default=Settings.seed, help="of the faults and of the work")
     parser.add_argument("--folder", type=Path, help="an empty one, for histories, logs and a local store")

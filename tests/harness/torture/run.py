@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import txnstore
 from tests.harness.history import (
@@ -22,14 +22,12 @@ from tests.harness.history import (
     to_file,
     write_history,
 )
+from tests.harness.places import check_server_kills, place
 from tests.harness.torture.nemesis import Nemesis
 from tests.harness.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Task, observe, polled
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
 from txnstore.core.transactions.model import TxnState
-from txnstore.runtime import Runtime
-from txnstore.testing.programs import PROGRAMS
-from txnstore.testing.servers import Kind, S3Server
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,8 @@ class Settings:
     server_kills: bool = False
 
     def __post_init__(self) -> None:
-        if self.server_kills and self.store not in PROGRAMS:
-            raise ValueError(
-                f"Only {' and '.join(PROGRAMS)} keep their objects when they are killed, not {self.store}."
-            )
+        if self.server_kills:
+            check_server_kills(self.store)
 
 
 @dataclass
@@ -95,12 +91,12 @@ def torture(settings: Settings) -> Report:
     """Run it. The folder keeps the histories, the logs of the processes and a local store."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        url, options, server = _place(settings, stack)
-        store = stack.enter_context(txnstore.create(url, settings.chains, options or None))
+        found = place(settings.store, settings.folder / "store", stack)
+        store = stack.enter_context(txnstore.create(found.url, settings.chains, found.options or None))
         for topic in (INPUT, OUTPUT):
             store.create_topic(topic, partitions=settings.partitions)
-        tasks = _tasks(settings, url, options)
-        nemesis = Nemesis(tasks, settings.seed, server if settings.server_kills else None)
+        tasks = _tasks(settings, found.url, found.options)
+        nemesis = Nemesis(tasks, settings.seed, found.server if settings.server_kills else None)
         try:
             nemesis.run(settings.duration, settings.least)
             nemesis.finish()
@@ -112,16 +108,6 @@ def torture(settings: Settings) -> Report:
     report = Report(settings, check(history), nemesis.surprises, violations, nemesis.faults)
     _count(history, report)
     return report
-
-
-def _place(settings: Settings, stack: ExitStack) -> tuple[str, dict[str, Any], S3Server | None]:
-    folder = settings.folder / "store"
-    if settings.store == "local":
-        return str(folder), {}, None
-    folder.mkdir()
-    kind = None if settings.store == "s3" else cast("Kind", settings.store)
-    server = stack.enter_context(S3Server(kind, folder=folder))
-    return server.create_bucket(f"torture-{Runtime().new_id()}"), server.storage_options, server
 
 
 def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:
@@ -161,8 +147,8 @@ def decisions(store: txnstore.Store) -> Iterator[Decision]:
     for chain in store._connection.chains:
         for sequence in range(1, chain.state.sequence + 1):
             key = store._connection.keys.entry(chain.number, sequence)
-            for place, event in enumerate(decode(Entry, key, store._connection.objects.get(key)).events):
-                position = sequence * 100_000 + place
+            for number, event in enumerate(decode(Entry, key, store._connection.objects.get(key)).events):
+                position = sequence * 100_000 + number
                 if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
                     yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)
                 elif isinstance(event, TxnPrepared):
