@@ -186,19 +186,26 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 		'$(BIN)/python' -m pytest -q --hypothesis-seed=$$seed tests/protocol/test_differential.py \
 		tests/protocol/test_differential_consumers.py tests/protocol/test_differential_churn.py
 
-# The jars of the release in the pom.
+# The jars of the releases in the poms: a broker with its clients, and Spark's source for Kafka.
 LIBS := build/kafka/libs
+SPARK_LIBS := build/kafka/spark
 
 $(LIBS)/.fetched: tests/harness/kafka/pom.xml
+$(SPARK_LIBS)/.fetched: tests/harness/kafka/spark-pom.xml
+$(LIBS)/.fetched $(SPARK_LIBS)/.fetched:
 	@command -v mvn >/dev/null || { \
 		echo 'Maven fetches the jars of Kafka, and is not installed. Install it (Debian: maven), or unpack a release of Kafka' \
 		'and name its libs folder: make differential KAFKA=…/libs' >&2; exit 1; }
-	rm -rf '$(LIBS)'
-	mvn -B -q -f '$<' dependency:copy-dependencies -DoutputDirectory='$(abspath $(LIBS))' -DincludeScope=runtime
+	rm -rf '$(@D)'
+	mvn -B -q -f '$<' dependency:copy-dependencies -DoutputDirectory='$(abspath $(@D))' -DincludeScope=runtime
 	@touch '$@'
 
+.PHONY: migration
+migration: java $(STAMP) $(LIBS)/.fetched $(SPARK_LIBS)/.fetched ## Fetch Kafka by Maven, and migrate a topic from its broker
+	'$(BIN)/python' -m tests.harness.kafka.migration '$(LIBS)' '$(SPARK_LIBS)'
+
 .PHONY: kafka
-kafka: java $(STAMP) $(LIBS)/.fetched ## Fetch Kafka by Maven, and compare HISTORIES=20 random histories with its broker: SEED
+kafka: migration ## Fetch Kafka by Maven; migrate a topic, and compare HISTORIES=20 random histories with its broker: SEED
 	@$(MAKE) --no-print-directory differential KAFKA='$(LIBS)' \
 		HISTORIES='$(if $(filter file,$(origin HISTORIES)),20,$(HISTORIES))'
 
