@@ -55,7 +55,7 @@ nitpick_ignore_regex = [
     # DuckDB: connections and relations.
     (r"py:(class|exc)", r"(duckdb|_duckdb)\..*|DuckDBPy(Connection|Relation)"),
     # PySpark: sessions, data frames, queries, their writers and their progress.
-    (r"py:class", r"pyspark\..*|DataFrame|SparkSession|StructType|DataSource|DataStreamWriter|StreamingQuery(Progress)?"),
+    (r"py:(class|exc)", r"pyspark\..*|DataFrame|SparkSession|StructType|DataSource|DataStreamWriter|StreamingQuery(Progress)?"),
     # Internal: a type variable, a protocol, or a value object that signatures mention and callers never name.
     (r"py:class", r"(.*\.)?(T|_SendFuture|Batch|Connection|CountingStore|Map|ObjectStore)"),
     (r"py:class", r"(.*\.)?(Progress|Reads|RetryingStore|TopicCreator|View)"),

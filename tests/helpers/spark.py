@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import txnstore.spark
 from txnstore.read.plan import IsolationLevel
 from txnstore.store import Store
 
@@ -76,11 +77,20 @@ def running(writer: DataStreamWriter) -> StreamingQuery:
     return _again(writer, StreamingQuery.processAllAvailable)
 
 
-def _again(writer: DataStreamWriter, wait: Callable[[StreamingQuery], object]) -> StreamingQuery:
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query as the documentation says, and wait for its first micro-batch."""
+    return _again(writer, lambda _: None, lambda writer: txnstore.spark.start(writer, timeout=600))
+
+
+def _again(
+    writer: DataStreamWriter,
+    wait: Callable[[StreamingQuery], object],
+    start: Callable[[DataStreamWriter], StreamingQuery] = DataStreamWriter.start,
+) -> StreamingQuery:
     """Spark gives up on a process that has not started after 10 seconds, which a busy machine may need: start again."""
     for _ in range(20):
-        query = writer.start()
         try:
+            query = start(writer)
             wait(query)
         except StreamingQueryException as error:
             if "Python worker failed to connect back" not in str(error):

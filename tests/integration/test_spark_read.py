@@ -145,8 +145,28 @@ def test_columns_as_an_option_or_as_a_schema(spark: SparkSession, store: Store) 
     reader = spark.read.format("txnstore").option("topic", "events").schema("_partition int, value binary")
     assert reader.load(store.url).columns == ["_partition", "value"]
     assert {row[1] for row in reader.load(store.url).collect()} == {b"%d" % n for n in (*range(5), *range(10, 15))}
+    assert reader.option("columns", "_partition,value").load(store.url).columns == ["_partition", "value"]
+    with pytest.raises(Exception, match="give the option columns or a schema, not both"):
+        reader.option("columns", "value").load(store.url).count()
     with pytest.raises(Exception, match="'value' is of type binary; the schema of the read says string"):
         spark.read.format("txnstore").option("topic", "events").schema("value string").load(store.url).count()
+
+
+def test_several_tasks_read_one_large_segment(spark: SparkSession, store: Store) -> None:
+    """A task for each of its row groups, if the read asks for so many; each row once, also of a part of it."""
+    rows = 300_000
+    store.create_topic("large", schema=pa.schema([("n", pa.int64())]))
+    with store.producer() as producer:
+        producer.send_table("large", pa.table({"n": range(rows)}))
+    store.compact("large")
+    (part,) = store.scan("large").plan()
+    assert part.batch.segment.rows == rows
+    frame = load(spark, store.url, "large", columns="_offset,n", minPartitions=8)
+    assert frame.rdd.getNumPartitions() == 3
+    assert frame.selectExpr("count(*)", "sum(n)", "sum(_offset)").collect()[0][:2] == (rows, rows * (rows - 1) // 2)
+    some = load(spark, store.url, "large", columns="n", minPartitions=8, startingOffsets='{"0":100000}')
+    assert some.selectExpr("count(*)", "min(n)").collect()[0] == (rows - 100_000, 100_000)
+    assert load(spark, store.url, "large").rdd.getNumPartitions() == 1  # It is small.
 
 
 def test_offsets_partitions_and_times(spark: SparkSession, store: Store) -> None:

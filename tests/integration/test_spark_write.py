@@ -233,7 +233,7 @@ def test_insert_into_a_view_appends(spark: SparkSession, store: Store) -> None:
     spark.sql(f"create temporary view log using txnstore options ({options})")
     try:
         spark.sql("insert into log values (cast('k' as binary), cast('7' as binary))")
-        with pytest.raises(Exception, match="can only append"):
+        with pytest.raises(Exception, match="a log can only be appended to"):
             spark.sql("insert overwrite log values (cast('k' as binary), cast('8' as binary))")
     finally:
         spark.catalog.dropTempView("log")
@@ -267,9 +267,17 @@ def test_mistakes_in_rows_are_named_and_nothing_is_written(spark: SparkSession, 
 
 def test_overwrite_is_refused(spark: SparkSession, store: Store) -> None:
     append(records(spark, 3), store.url, "events")
-    with pytest.raises(Exception, match="can only append"):
+    with pytest.raises(Exception, match="a log can only be appended to"):
         records(spark, 3).write.format("txnstore").option("topic", "events").mode("overwrite").save(store.url)
     assert values(store, "events") == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["error", "errorifexists", "ignore"])
+def test_other_save_modes_are_refused_by_spark(spark: SparkSession, store: Store, mode: str) -> None:
+    """Spark asks no Python data source; docs/spark.md explains its message."""
+    with pytest.raises(Exception, match=r"UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*\"Append\""):
+        records(spark, 1).write.format("txnstore").option("topic", "events").mode(mode).save(store.url)
+    assert values(store, "events") == []
 
 
 def test_a_store_that_is_not_there_is_named(spark: SparkSession, local_store_url: str) -> None:

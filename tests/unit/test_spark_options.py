@@ -6,7 +6,7 @@ import pytest
 
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import InvalidConfigError
-from txnstore.spark.options import NewTopic, read_options, sink_options, stream_options, write_options
+from txnstore.spark.options import NewTopic, column_options, read_options, sink_options, stream_options, write_options
 
 BASE = {"path": "s3://bucket/store", "topic": "t"}
 
@@ -49,6 +49,15 @@ def test_storage_options_keep_their_types_and_their_secrets() -> None:
         "client_kwargs": {"region_name": "eu-central-1"},
     }
     assert "hush" not in repr(options)
+
+
+def test_options_of_a_read_are_checked_when_spark_asks_for_its_columns() -> None:
+    """Spark asks the same of a batch and of a stream; an option of streams alone makes it one."""
+    assert column_options({**BASE, "columns": "a", "endingTimestamp": "5"}).columns == ("a",)
+    assert column_options({**BASE, "group": "g", "failonDATAloss": "false"}).topics == ("t",)
+    for wrong in ({"maxoffsetspertrigger": "0"}, {"group": "g", "endingTimestamp": "5"}, {"pollIntervalMs": "-1"}):
+        with pytest.raises(InvalidConfigError):
+            column_options({**BASE, **wrong})
 
 
 def test_a_missing_topic_may_be_created() -> None:
@@ -95,6 +104,7 @@ def test_versions_of_a_job() -> None:
         ({**BASE, "maxOffsetsPerTrigger": "5"}, "is for streaming queries"),
         ({**BASE, "isolation": "serializable"}, "isolation must be"),
         ({**BASE, "partitions": "0,x"}, "partitions must be an integer or a list of integers, not 'x'"),
+        ({**BASE, "minPartitions": "0"}, "minPartitions must be an integer, 1 or more, not 0"),
         ({**BASE, "startingOffsets": "0"}, "must be earliest, latest or JSON"),
         ({**BASE, "startingOffsets": "{"}, "must be earliest, latest or JSON"),
         ({**BASE, "startingOffsets": '{"0":-3}'}, "of t-0 must be an offset"),

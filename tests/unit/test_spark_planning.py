@@ -13,12 +13,14 @@ import txnstore
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
 from txnstore import BlockedReadWarning
+from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
+from txnstore.read.shares import Share
 from txnstore.spark.options import read_options
-from txnstore.spark.planning import group, plan, projection_schema, view_to_read
+from txnstore.spark.planning import check_starts, group, in_groups, plan, projection_schema, view_to_read
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
@@ -72,14 +74,29 @@ def test_planned_offsets_of_bounds(store: Store, options: dict[str, str], slices
 
 
 def test_invalid_bounds_are_refused(store: Store) -> None:
-    with pytest.raises(OffsetOutOfRangeError, match="offset 99 of t-1 is outside the log"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 99 of t-1 is outside the log.*: change starting"):
         planned(store, startingOffsets='{"1":99}')
-    with pytest.raises(OffsetOutOfRangeError, match="cannot start at offset 9 and end at 3"):
+    with pytest.raises(OffsetOutOfRangeError, match=r"start at offset 9 and end at 3, .* change startingOffsets or"):
         planned(store, startingOffsets='{"0":9}', endingOffsets='{"0":3}')
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 2"):
         planned(store, endingOffsets='{"2":3}')
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 5"):
         planned(store, partitions="5")
+
+
+def test_a_start_above_the_log_is_refused_when_columns_are_asked_for(store: Store) -> None:
+    """One below the log start may be where a stream has started, and a topic of a pattern may be deleted."""
+    view = connection_of(store).view()
+
+    def check(offsets: str) -> None:
+        check_starts(view, read_options({"path": "p", "topicPattern": ".*", "startingOffsets": offsets}))
+
+    for offsets in ("latest", '{"t":{"0":18,"1":-1}}', '{"u":{"0":99}}'):
+        check(offsets)
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 19 of t-1 is outside the log.*: change startingOffsets"):
+        check('{"t":{"1":19}}')
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 2"):
+        check('{"t":{"2":0}}')
 
 
 def test_topics_are_never_mixed_in_a_group(store: Store) -> None:
@@ -116,6 +133,31 @@ def test_groups_are_filled_up_to_the_target() -> None:
     groups = [[each.start for each in run] for run in group(parts, 64 * mb)]
     assert groups == [[0, 1], [2], [3, 4], [5]]
     assert list(group([], mb)) == []
+
+
+def test_large_segments_are_split_into_shares_and_small_ones_are_not() -> None:
+    """About 64 MB each, or as many tasks as the read asks for; only tasks of one segment have a share."""
+
+    def part(number: int, size: int, rows: int) -> Slice:
+        segment = Segment(f"k{number}", "parquet", size, "", rows)
+        first = number * 10_000_000
+        return Slice(TopicPartition("t", 0), Batch(first, first + rows, rows, segment, 0, 0), first, first + rows)
+
+    topic = Topic(name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0)
+    mb, rows = 1 << 20, 128 * 1024
+    slices = [part(0, mb, 100), part(1, 1024 * mb, 16 * rows), part(2, mb, 100), part(3, mb, 100)]
+    groups = in_groups([(topic, slices)])
+    assert [(len(each.slices), each.share) for each in groups] == [
+        (1, None),
+        *((1, Share(number, 16)) for number in range(16)),
+        (2, None),
+    ]
+    assert {each.slices for each in groups[1:-1]} == {(slices[1],)}
+    assert len(in_groups([(topic, slices[2:])], 2)) == 2
+    assert len(in_groups([(topic, [part(0, 3 * mb, 3 * rows)])])) == 1
+    assert len(in_groups([(topic, [part(0, 3 * mb, 3 * rows)])], 20)) == 3
+    assert len(in_groups([(topic, [part(0, 1000, 3 * rows)])], 20)) == 3  # As few bytes as sorted numbers take.
+    assert pickle.loads(pickle.dumps(groups)) == groups  # noqa: S301 - our own bytes; Spark does the same
 
 
 # Blocked reads --------------------------------------------------------------------------------------------------------

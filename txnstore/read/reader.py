@@ -35,7 +35,7 @@ from txnstore.segment.schema import (
 from txnstore.storage.base import ObjectStore
 
 #: The exceptions that pyarrow raises for damaged bytes.
-_DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
+DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 _RESERVED = {field.name for field in RESERVED_FIELDS}
 
 
@@ -145,7 +145,7 @@ def _check_columns(topic: str, columns: Sequence[str], schema: pa.Schema) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class Piece:
     """The rows ``[first_row, first_row + rows)`` of a piece of a segment; ``offset`` is the offset of the first one."""
 
     number: int
@@ -157,11 +157,11 @@ class _Piece:
 class OpenSlice:
     """A slice whose segment has been fetched and checked. Thread-safe; read it piece by piece."""
 
-    def __init__(self, part: Slice, projection: Projection, file: SegmentFile) -> None:
+    def __init__(self, part: Slice, projection: Projection, file: SegmentFile, pieces: Sequence[Piece]) -> None:
         self.part = part
         self._projection = projection
         self._file = file
-        self._pieces = list(_pieces(part, file))
+        self._pieces = pieces
 
     def __len__(self) -> int:
         """The number of pieces with rows of the slice."""
@@ -186,8 +186,8 @@ class OpenSlice:
             if segment.explicit_offsets:
                 table = _cut(table, self.part.start, self.part.limit)
             return self._projection.fit(table, self.part, piece.offset)
-        except _DAMAGE as error:
-            raise _unreadable(segment, error) from error
+        except DAMAGE as error:
+            raise unreadable(segment, error) from error
 
 
 def open_slice(objects: ObjectStore, part: Slice, projection: Projection) -> OpenSlice:
@@ -200,15 +200,24 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Ope
     data = fetch(objects, part.tp, segment)
     try:
         file = open_segment(data, segment.format)
-    except _DAMAGE as error:
-        raise _unreadable(segment, error) from error
+    except DAMAGE as error:
+        raise unreadable(segment, error) from error
+    check_file(segment, file)
+    return OpenSlice(part, projection, file, pieces_of(part, file))
+
+
+def check_file(segment: Segment, file: SegmentFile) -> None:
+    """Compare an open segment with its description in the chain.
+
+    Raises:
+        CorruptionError: It has another number of rows, or no column of offsets.
+    """
     if sum(file.rows) != segment.rows:
         msg = f"segment {segment.key} has {sum(file.rows)} rows; expected {segment.rows}"
         raise CorruptionError(msg)
     if segment.explicit_offsets and OFFSET_FIELD.name not in file.columns:
         msg = f"segment {segment.key} has no column {OFFSET_FIELD.name}, which every merged segment has"
         raise CorruptionError(msg)
-    return OpenSlice(part, projection, file)
 
 
 def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.Table:
@@ -231,13 +240,18 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
     try:
         data = objects.get(segment.key)
     except ObjectNotFoundError as error:
-        msg = (
-            f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this is "
-            "an old snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
-        )
-        raise CorruptionError(msg) from error
+        raise missing(tp, segment) from error
     verify_checksum(f"segment {segment.key} of {tp}", data, segment.sha256, segment.size)
     return data
+
+
+def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
+    """The error of a segment that does not exist; raise it from the error of the storage."""
+    msg = (
+        f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this is an old "
+        "snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
+    )
+    return CorruptionError(msg)
 
 
 def is_missing(error: CorruptionError) -> bool:
@@ -245,11 +259,12 @@ def is_missing(error: CorruptionError) -> bool:
     return isinstance(error.__cause__, ObjectNotFoundError)
 
 
-def _unreadable(segment: Segment, error: Exception) -> CorruptionError:
+def unreadable(segment: Segment, error: Exception) -> CorruptionError:
+    """The error of a segment whose bytes are damaged."""
     return CorruptionError(f"segment {segment.key} cannot be decoded as {segment.format}: {error}")
 
 
-def _pieces(part: Slice, file: SegmentFile) -> list[_Piece]:
+def pieces_of(part: Slice, file: SegmentFile) -> list[Piece]:
     """The pieces of a segment with rows of the slice."""
     batch = part.batch
     first, limit = batch.first_row, batch.first_row + batch.records
@@ -261,7 +276,7 @@ def _pieces(part: Slice, file: SegmentFile) -> list[_Piece]:
         start, end = max(first, at), min(limit, at + rows)
         if start < end and _may_hold(file, number, part):
             offset = batch.base_offset + start - batch.first_row
-            result.append(_Piece(number, start - at, end - start, offset))
+            result.append(Piece(number, start - at, end - start, offset))
         at += rows
     return result
 

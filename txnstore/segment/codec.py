@@ -32,9 +32,9 @@ COMPRESSIONS: dict[str, dict[str, str | None]] = {
 }
 #: Rows per row group (Parquet) or record batch (Arrow).
 ROW_GROUP_ROWS = 128 * 1024
-
 #: The maximum size of a row group in bytes before compression.
-_ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_BYTES = 64 << 20
+
 #: Higher levels of zstd compress little better and cost much more time.
 _ZSTD_LEVEL = 1
 #: Columns whose values are longer than this on average, in bytes, get neither statistics nor a dictionary.
@@ -243,9 +243,9 @@ class SegmentWriter:
 
     def _group_rows(self) -> int:
         """The number of rows of the next row group."""
-        if self._pending_bytes <= _ROW_GROUP_BYTES:
+        if self._pending_bytes <= ROW_GROUP_BYTES:
             return self._row_group_rows
-        return max(1, min(self._row_group_rows, _ROW_GROUP_BYTES * self._pending_rows // self._pending_bytes))
+        return max(1, min(self._row_group_rows, ROW_GROUP_BYTES * self._pending_rows // self._pending_bytes))
 
     def _flush(self, whole_groups: bool) -> None:
         """Write the pending rows; with ``whole_groups``, keep those that do not fill a row group."""

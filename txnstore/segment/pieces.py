@@ -50,14 +50,20 @@ def open_segment(data: bytes, fmt: str) -> SegmentFile:
         pyarrow.ArrowException: The bytes are not of this format.
     """
     if fmt == "parquet":
-        return _Parquet(data)
+        return ParquetSegment(data)
     if fmt == "arrow":
         return _ArrowIpc(data)
     msg = f"this txnstore cannot read segments of format {fmt!r}; it reads parquet and arrow"
     raise UnsupportedFormatError(msg)
 
 
-class _Parquet:
+class ParquetSegment:
+    """A Parquet file; a piece is a row group.
+
+    Args:
+        data: The bytes, or an Arrow buffer. Only the footer, and the row groups that are read, need to be there.
+    """
+
     def __init__(self, data: bytes) -> None:
         self._data = data
         file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
@@ -66,6 +72,7 @@ class _Parquet:
         self.rows = [self._metadata.row_group(number).num_rows for number in range(self._metadata.num_row_groups)]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
+        """The smallest and the largest ``_offset`` of a row group, by its statistics."""
         group = self._metadata.row_group(piece)
         for number in range(group.num_columns):
             column = group.column(number)
@@ -76,7 +83,19 @@ class _Parquet:
                 return statistics.min, statistics.max
         return None
 
+    def byte_range(self, piece: int) -> tuple[int, int]:
+        """The first byte of a row group, and the byte after its last one."""
+        group = self._metadata.row_group(piece)
+        starts, ends = [], []
+        for number in range(group.num_columns):
+            column = group.column(number)
+            first = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+            starts.append(first)
+            ends.append(first + column.total_compressed_size)
+        return min(starts), max(ends)
+
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
+        """Decode these columns of a row group; ignores names that the segment does not have."""
         held = [name for name in columns if name in self.columns]
         # A ParquetFile is not thread-safe. A new one per call is cheap, because the footer is parsed already.
         file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata, pre_buffer=False)

@@ -14,6 +14,8 @@ from txnstore.validation import check_callable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
     from txnstore.catalog.description import Topic
@@ -24,7 +26,30 @@ if TYPE_CHECKING:
     from txnstore.spark.source import TxnStoreSource
     from txnstore.spark.topics import TopicCreator
 
-__all__ = ["BatchTransaction", "TxnStoreSource", "create_topic", "for_each_batch", "lag", "read", "register"]
+__all__ = [
+    "BatchTransaction", "TxnStoreSource", "create_topic", "for_each_batch", "lag", "read", "register", "session",
+    "start", "write_stream",
+]  # fmt: skip
+
+
+def session(*, master: str | None = None, app_name: str | None = None, **conf: object) -> SparkSession:
+    """A session of Spark whose Python workers run the interpreter of this process, and so find txnstore.
+
+    Spark takes the interpreter from the environment: this sets ``PYSPARK_PYTHON`` there, unless it is set, and
+    ``PYSPARK_DRIVER_PYTHON`` for the processes of data sources on this machine. If there is a session, it is returned.
+
+    Args:
+        master: The master, such as ``"local[4]"``; None for that of the environment.
+        app_name: The name of the application.
+        **conf: Settings by their names in Spark: ``session(**{"spark.sql.shuffle.partitions": 8})``.
+            ``spark.pyspark.python`` replaces ``PYSPARK_PYTHON``.
+
+    Raises:
+        InvalidConfigError: A name is not a setting of Spark, or the workers do not find txnstore.
+    """
+    from txnstore.spark.workers import make_session
+
+    return make_session(master, app_name, conf)
 
 
 def register(spark: SparkSession) -> None:
@@ -32,9 +57,14 @@ def register(spark: SparkSession) -> None:
 
     Needed only if Spark does not find it automatically: with ``spark-submit --py-files``, or if another ``pyspark_*``
     package fails to import.
+
+    Raises:
+        InvalidConfigError: Spark's Python workers run an interpreter that does not find txnstore.
     """
     from txnstore.spark.source import TxnStoreSource
+    from txnstore.spark.workers import check_workers
 
+    check_workers(spark)
     spark.dataSource.register(TxnStoreSource)
 
 
@@ -123,6 +153,49 @@ def read(
         storage_options=storage_options,
         snapshot=snapshot,
     )
+
+
+def write_stream(frame: DataFrame, url: str, **options: object) -> DataStreamWriter:
+    """A writer of a stream to ``format("txnstore")``, whose options and columns are checked now.
+
+    Spark asks a Python sink for the first time in the first micro-batch. This makes the same checks in this process:
+    options, store, permissions, topic, columns, checkpoint. ``start(write_stream(…).trigger(…))`` starts the query.
+
+    Args:
+        frame: The streaming DataFrame.
+        url: The URL of the store.
+        **options: The options of the sink by their names: ``topic="t", checkpointLocation="/checkpoints/q"``.
+
+    Raises:
+        InvalidConfigError: An option is wrong, or Spark's Python workers do not find txnstore.
+        StoreNotFoundError: There is no store at this URL.
+        StorageRefusedError: The storage refuses to read or to write.
+        UnsafeStorageError: The storage does not refuse a second create of a name.
+        UnknownTopicOrPartitionError: There is no such topic.
+        SchemaMismatchError: The topic does not take these columns.
+    """
+    from txnstore.spark.queries import checked_writer
+
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return checked_writer(frame, {**given, "path": url})
+
+
+def start(writer: DataStreamWriter, timeout: float = 60.0) -> StreamingQuery:
+    """Start a query, and wait until its first micro-batch is committed, or there is nothing to read.
+
+    ``writer.start()`` returns before the query has read its checkpoint and asked its sources. This raises the error of
+    a query that ends in between, such as offsets outside the log or the checkpoint of another store.
+
+    Args:
+        writer: The writer of any stream, with all its options.
+        timeout: Return the query after so many seconds in any case.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: The query has ended with an error; the message has its cause.
+    """
+    from txnstore.spark.queries import started
+
+    return started(writer, timeout)
 
 
 def for_each_batch(

@@ -19,6 +19,7 @@ from txnstore.spark.commits import commit_micro_batch, is_committed
 from txnstore.spark.microbatch import MicroBatch
 from txnstore.spark.options import Location, SinkOptions
 from txnstore.spark.stores import kept_connection
+from txnstore.spark.workers import check_workers
 from txnstore.spark.writing import not_before, topics_to_write, upload_rows
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ class BatchTransaction:
             InvalidTxnStateError: The micro-batch is over.
             UnknownTopicOrPartitionError: There is no such topic.
             SchemaMismatchError: The topic does not take these columns.
+            InvalidConfigError: Spark's Python workers do not find txnstore.
         """
         if not self._open:
             msg = f"micro-batch {self.batch_id} is over: append inside of the function"
             raise InvalidTxnStateError(msg)
+        check_workers(frame.sparkSession)
         connection = kept_connection(self._options.location)
         view = connection.view(refresh=False)
         topics = topics_to_write(view, topic, frame.schema)

@@ -18,14 +18,13 @@ from txnstore.validation import check_choice, check_expression, check_id, check_
 
 _READ = (
     "path", "topic", "topicPattern", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "isolation",
+    "endingTimestamp", "isolation", "minPartitions",
 )  # fmt: skip
 _CREATE = ("createTopic.partitions", "createTopic.key", "createTopic.timestamp")
 _WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope", "createTopic", *_CREATE)
 #: Options of streaming queries; ``checkpointLocation`` and ``queryName`` are Spark's own.
-_STREAMING = (
-    "maxOffsetsPerTrigger", "failOnDataLoss", "pollIntervalMs", "group", "checkpointLocation", "queryName",
-)  # fmt: skip
+_SOURCE = ("maxOffsetsPerTrigger", "failOnDataLoss", "pollIntervalMs", "group")
+_STREAMING = (*_SOURCE, "checkpointLocation", "queryName")
 #: A view may be read and inserted into with one set of options, so reads accept the options of writes and vice versa.
 _KNOWN = {name.lower(): name for name in (*_READ, *_WRITE, *_STREAMING)}
 #: The default of ``pollIntervalMs``.
@@ -56,6 +55,7 @@ class ReadOptions:
         start_ms: Start at the first record at or after this time, in milliseconds; replaces ``start``.
         end_ms: End before the first record at or after this time, in milliseconds; replaces ``end``.
         isolation: The isolation level.
+        min_partitions: The number of tasks that is wanted at least; None for what is suitable.
     """
 
     location: Location
@@ -68,6 +68,7 @@ class ReadOptions:
     start_ms: int | None = None
     end_ms: int | None = None
     isolation: Isolation = Isolation.READ_COMMITTED
+    min_partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         start_ms=_optional_integer(given, "startingTimestamp"),
         end_ms=_optional_integer(given, "endingTimestamp"),
         isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
+        min_partitions=_at_least(given, "minPartitions", 1, None),
     )
 
 
@@ -195,6 +197,17 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         poll_interval_ms=_at_least(given, "pollIntervalMs", 0, POLL_INTERVAL_MS) or 0,
         group=_group(given),
     )
+
+
+def column_options(options: Mapping[str, str]) -> ReadOptions:
+    """Parse the options of a read when Spark asks for its columns, which is the same for batches and streams.
+
+    Raises:
+        InvalidConfigError: An option is wrong; the message names it.
+    """
+    if any(name.lower() in (key.lower() for key in options) for name in _SOURCE):
+        return stream_options(options).read
+    return read_options(options, streaming=True)
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:

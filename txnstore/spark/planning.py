@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from txnstore.core.blocked import blocked_partitions
 from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import Slice, check_offset, visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
@@ -21,6 +22,7 @@ from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownT
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions, offset_for_time
 from txnstore.read.reader import Projection
+from txnstore.read.shares import Share, share_count
 from txnstore.spark.options import ReadOptions
 from txnstore.spark.values import EARLIEST, LATEST, Offsets
 
@@ -36,10 +38,17 @@ _OPEN_COST = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class SliceGroup:
-    """The slices of one task: of one topic, in the order of partitions and offsets."""
+    """The slices of one task: of one topic, in the order of partitions and offsets.
+
+    Attributes:
+        topic: The topic.
+        slices: The slices; one if the task reads a share.
+        share: The share of the only slice, of a large segment; None for all of the slices.
+    """
 
     topic: Topic
     slices: tuple[Slice, ...]
+    share: Share | None = None
 
 
 def with_topics(view: View, options: ReadOptions) -> ReadOptions:
@@ -84,14 +93,28 @@ def plan(connection: Connection, view: View, options: ReadOptions) -> list[Slice
     """The groups of slices to read, one per task. Warns of committed records that the read leaves out."""
     options = with_topics(view, options)
     found = [(view.find_topic(name), list(_slices(connection, view, name, options))) for name in options.topics]
-    return in_groups(found)
+    return in_groups(found, options.min_partitions)
 
 
-def in_groups(found: Sequence[tuple[Topic, Sequence[Slice]]]) -> list[SliceGroup]:
-    """The slices of each topic in groups of suitable size for a task."""
+def in_groups(found: Sequence[tuple[Topic, Sequence[Slice]]], min_partitions: int | None = None) -> list[SliceGroup]:
+    """The slices of each topic in groups of suitable size for a task; large segments are split into shares.
+
+    Args:
+        found: The slices of each topic.
+        min_partitions: The number of tasks that is wanted at least; None for what is suitable.
+    """
     total = sum(_cost(part) for _, slices in found for part in slices)
-    target = min(_MAX_TASK_BYTES, max(_MIN_TASK_BYTES, total // _TASKS_AT_LEAST))
-    return [SliceGroup(topic, run) for topic, slices in found for run in group(slices, target)]
+    least = _MIN_TASK_BYTES if min_partitions is None else 1
+    target = min(_MAX_TASK_BYTES, max(least, total // (min_partitions or _TASKS_AT_LEAST)))
+    return [each for topic, slices in found for run in group(slices, target) for each in _shares(topic, run, target)]
+
+
+def _shares(topic: Topic, run: tuple[Slice, ...], target: int) -> list[SliceGroup]:
+    """The tasks for a run of slices: one, or several for a single slice of a large segment."""
+    count = share_count(run[0], target, _OPEN_COST) if len(run) == 1 else 1
+    if count == 1:
+        return [SliceGroup(topic, run)]
+    return [SliceGroup(topic, run, Share(number, count)) for number in range(count)]
 
 
 def group(slices: Iterable[Slice], target: int) -> Iterator[tuple[Slice, ...]]:
@@ -139,17 +162,21 @@ def _bounds(connection: Connection, view: View, tp: TopicPartition, options: Rea
     partition = view.find_partition(tp)
     earliest, latest = partition.log_start, partition.high_watermark
 
-    def bound(offsets: Offsets, moment: int | None, default: int) -> int:
+    def bound(option: str, offsets: Offsets, moment: int | None, default: int) -> int:
         if moment is not None:
             found = offset_for_time(connection.objects, view, tp, options.isolation, moment)
             return found.offset if found is not None else latest
         offset = _resolve(offsets, tp, earliest, latest, default)
-        check_offset(tp, partition, options.isolation, offset)
+        _check_offset(tp, partition, options.isolation, offset, option)
         return offset
 
-    start, end = bound(options.start, options.start_ms, earliest), bound(options.end, options.end_ms, latest)
+    start = bound("startingOffsets", options.start, options.start_ms, earliest)
+    end = bound("endingOffsets", options.end, options.end_ms, latest)
     if start > end and options.start_ms is None and options.end_ms is None:
-        msg = f"a read of {tp} cannot start at offset {start} and end at {end}, before it"
+        msg = (
+            f"a read of {tp} cannot start at offset {start} and end at {end}, before it: change startingOffsets or "
+            "endingOffsets"
+        )
         raise OffsetOutOfRangeError(msg)
     return start, end
 
@@ -160,6 +187,34 @@ def _resolve(offsets: Offsets, tp: TopicPartition, earliest: int, latest: int, d
         return earliest if offsets == "earliest" else latest
     offset = offsets.get(tp, default)
     return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
+
+
+def _check_offset(tp: TopicPartition, partition: Partition, isolation: Isolation, offset: int, option: str) -> None:
+    """Raise for an offset outside the log; the message names the option that gives it."""
+    try:
+        check_offset(tp, partition, isolation, offset)
+    except OffsetOutOfRangeError as error:
+        msg = f"{error}: change {option}"
+        raise OffsetOutOfRangeError(msg) from None
+
+
+def check_starts(view: View, options: ReadOptions) -> None:
+    """Raise for starting offsets that no read of these topics can have; all that is known when Spark asks for columns.
+
+    An offset below the log start is accepted: it may be the one at which a stream has started, which goes on from its
+    checkpoint. A plan refuses it.
+
+    Raises:
+        UnknownTopicOrPartitionError: There is no such partition.
+        OffsetOutOfRangeError: The offset is above the high watermark.
+    """
+    if isinstance(options.start, str):
+        return
+    for tp, offset in sorted(options.start.items()):
+        if tp.topic in view.topics:
+            partition = view.find_partition(tp)
+            if offset > partition.high_watermark:
+                _check_offset(tp, partition, options.isolation, offset, "startingOffsets")
 
 
 def check_partitions(view: View, offsets: Offsets) -> None:

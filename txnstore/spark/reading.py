@@ -16,10 +16,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from txnstore.errors import InvalidConfigError, SchemaMismatchError
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
+from txnstore.read.shares import read_share
 from txnstore.spark import types
 from txnstore.spark.options import Location, ReadOptions
 from txnstore.spark.planning import SliceGroup, plan, projection_schema, view_to_read, with_topics
 from txnstore.spark.stores import open_objects, open_reader
+from txnstore.spark.workers import Sent
 from txnstore.threads import Workers
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class SlicesPartition(InputPartition):
         self.group = group
 
 
-class TxnStoreReader(DataSourceReader):
+class TxnStoreReader(Sent, DataSourceReader):
     """Reads the slices of one snapshot; the plan is fixed when Spark plans the DataFrame."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -74,7 +76,11 @@ def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iter
     objects = open_objects(location)
     pool = Workers(_THREADS, "txnstore-read")
     try:
-        yield from types.to_batches(read_ahead(objects, pool, group.slices, projection), schema)
+        if group.share is None:
+            tables = read_ahead(objects, pool, group.slices, projection)
+        else:
+            tables = read_share(objects, group.slices[0], projection, group.share)
+        yield from types.to_batches(tables, schema)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         objects.close()
@@ -90,7 +96,11 @@ def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Sc
 
     Raises:
         SchemaMismatchError: The topics do not have these columns, or not with these types.
+        InvalidConfigError: The option ``columns`` names others.
     """
+    if options.columns is not None and schema.names != list(options.columns):
+        msg = f"give the option columns or a schema, not both: the schema differs from {', '.join(options.columns)}"
+        raise InvalidConfigError(msg)
     full = types.spark_schema(projection_schema(view, options))
     fields = []
     for field in schema.fields:
@@ -107,7 +117,4 @@ def target_schema(view: View, schema: StructType, options: ReadOptions) -> pa.Sc
             msg = f"column {field.name!r} may contain nested nulls; the schema of the read must allow them"
             raise SchemaMismatchError(msg)
         fields.append(pa.field(field.name, arrow.type, nullable=field.nullable))
-    if options.columns is not None and [field.name for field in fields] != list(options.columns):
-        msg = f"give the option columns or a schema, not both: the schema differs from {', '.join(options.columns)}"
-        raise InvalidConfigError(msg)
     return pa.schema(fields)

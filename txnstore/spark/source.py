@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from txnstore.errors import InvalidConfigError
 from txnstore.spark import types
-from txnstore.spark.options import read_options, sink_options, stream_options, write_options
-from txnstore.spark.planning import projection_schema
+from txnstore.spark.options import column_options, read_options, sink_options, stream_options, write_options
+from txnstore.spark.planning import check_starts, projection_schema
 from txnstore.spark.reading import TxnStoreReader
 from txnstore.spark.stores import open_reader
 from txnstore.spark.stream_sink import TxnStoreStreamWriter
@@ -41,10 +41,11 @@ class TxnStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns of the read, as DDL."""
-        # The same for batches and streams, so options of both are accepted here.
-        options = read_options(self.options, streaming=True)
+        options = column_options(self.options)
         with open_reader(options.location) as connection:
-            schema = projection_schema(connection.view(refresh=False), options)
+            view = connection.view(refresh=False)
+            schema = projection_schema(view, options)
+            check_starts(view, options)
         return types.ddl(types.spark_schema(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -54,7 +55,7 @@ class TxnStoreSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer for a DataFrame with these columns."""
         if overwrite:
-            msg = 'txnstore can only append to a log: use mode("append") or INSERT INTO, not overwrite'
+            msg = 'a log can only be appended to: use mode("append") or INSERT INTO, or write to a new topic'
             raise InvalidConfigError(msg)
         return TxnStoreWriter(write_options(self.options), schema)
 
@@ -65,6 +66,6 @@ class TxnStoreSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """A writer for the micro-batches of a query with these columns."""
         if overwrite:
-            msg = 'txnstore can only append to a log: use outputMode("append") or outputMode("update"), not complete'
+            msg = 'a log can only be appended to: use outputMode("append") or outputMode("update"), not complete'
             raise InvalidConfigError(msg)
         return TxnStoreStreamWriter(sink_options(self.options), schema)

@@ -5,21 +5,37 @@ from __future__ import annotations
 import json
 import threading
 
-from txnstore.connection import Connection, open_connection, open_to_read
+from txnstore.connection import Connection, open_to_read
 from txnstore.errors import StorageRefusedError, StoreNotFoundError
 from txnstore.spark.options import Location
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.probe import probe_once
 from txnstore.storage.registry import open_store
 
 #: The number of connections that a process keeps.
 _KEPT = 8
+_ADVICE = (
+    "A write needs permission to create and delete objects: change the credentials in the options storage.*, or those "
+    "of the driver and the executors."
+)
 _connections: dict[str, Connection] = {}
 _lock = threading.Lock()
 
 
 def open_location(location: Location) -> Connection:
-    """The store, with its chains read: for the driver."""
-    return open_connection(open_objects(location))
+    """The store, with its chains read, for the driver of a write.
+
+    Raises:
+        UnsafeStorageError: The storage does not refuse a second create of a name.
+        StorageRefusedError: It refuses to write.
+    """
+    connection = open_reader(location)
+    try:
+        probe_once(connection.objects, connection.runtime.new_id)
+    except StorageRefusedError as error:
+        msg = f"{error} {_ADVICE}"
+        raise StorageRefusedError(msg) from error.__cause__
+    return connection
 
 
 def kept_connection(location: Location) -> Connection:

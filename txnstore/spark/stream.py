@@ -186,7 +186,7 @@ class Stream:
                 for part in visible(tp, self._view.find_partition(tp), isolation, position.start[tp], position.end[tp])
             ]
             found.append((self._view.find_topic(name), slices))
-        return in_groups(found)
+        return in_groups(found, self._options.read.min_partitions)
 
     # Groups -----------------------------------------------------------------------------------------------------------
 

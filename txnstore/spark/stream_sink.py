@@ -18,6 +18,7 @@ from txnstore.spark.commits import commit_micro_batch
 from txnstore.spark.microbatch import MicroBatch
 from txnstore.spark.stores import kept_connection
 from txnstore.spark.topics import create_missing
+from txnstore.spark.workers import Sent
 from txnstore.spark.writing import Uploaded, not_before, topics_to_write, upload_rows
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class StreamUploaded(Uploaded):
     run_id: str = ""
 
 
-class TxnStoreStreamWriter(DataSourceStreamArrowWriter):
+class TxnStoreStreamWriter(Sent, DataSourceStreamArrowWriter):
     """Appends the micro-batches of a query to one topic, or to the topics in its column ``_topic``.
 
     Args:

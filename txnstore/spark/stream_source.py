@@ -19,6 +19,7 @@ from txnstore.spark.planning import SliceGroup
 from txnstore.spark.reading import read_group, target_schema
 from txnstore.spark.stores import open_reader
 from txnstore.spark.stream import Stream
+from txnstore.spark.workers import Sent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,7 @@ class StreamPartition(InputPartition):
         self.group, self.location, self.schema = group, location, schema
 
 
-class TxnStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream.
 
     Args:

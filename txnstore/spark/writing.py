@@ -31,6 +31,7 @@ from txnstore.spark.routing import PARTITION, TOPIC, SegmentRouter
 from txnstore.spark.stores import open_location, open_objects
 from txnstore.spark.topics import create_missing
 from txnstore.spark.types import arrow_type
+from txnstore.spark.workers import Sent
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Uploaded(WriterCommitMessage):
     batches: tuple[NewBatch, ...] = ()
 
 
-class TxnStoreWriter(DataSourceArrowWriter):
+class TxnStoreWriter(Sent, DataSourceArrowWriter):
     """Appends a DataFrame to one topic, or to the topics in its column ``_topic``, as one transaction.
 
     Spark creates it once on the driver, and pickles it for the tasks and for the commit, so it contains the job.

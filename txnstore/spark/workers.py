@@ -1,0 +1,120 @@
+"""The interpreters of Spark's Python workers, which must find txnstore.
+
+Spark starts ``PYSPARK_PYTHON`` of the environment of the driver, else ``python3``, which need not be the interpreter of
+the driver. Where that one lacks txnstore, Spark says that there is no data source of this name, or fails to unpickle.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from txnstore.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PYTHON, _DRIVER_PYTHON, _SETTING = "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "spark.pyspark.python"
+#: Prints the modules that an interpreter cannot find, without importing them.
+_LOOK = "import importlib.util as u; print(*(m for m in ('txnstore', 'pyarrow') if u.find_spec(m) is None), sep=', ')"
+#: A guard against an interpreter that hangs, in seconds.
+_LOOK_S = 120
+
+
+def check_workers(spark: SparkSession) -> None:
+    """Check that the interpreter of the Python workers of a session finds txnstore, by starting it here once.
+
+    It cannot be checked with Spark Connect, where Python files are sent to the workers (``--py-files``), or where the
+    interpreter cannot be started on this machine.
+
+    Raises:
+        InvalidConfigError: It does not find txnstore or PyArrow; the message names the setting.
+    """
+    context: Any = getattr(spark, "sparkContext", None)
+    if context is None or getattr(context, "_python_includes", None) or context.getConf().get("spark.submit.pyFiles"):
+        return
+    python = context.pythonExec
+    lacking = _lacking(python, os.environ.get("PYTHONPATH"), os.getcwd())  # noqa: PTH109 - only a key
+    if lacking:
+        msg = (
+            f"the Python workers of Spark run {python}, which does not find {lacking}; this process runs "
+            f"{sys.executable}. Set the environment variable {_PYTHON}={sys.executable} before the session starts "
+            f"(with spark-submit, {_SETTING}), or make the session with txnstore.spark.session()"
+        )
+        raise InvalidConfigError(msg)
+
+
+@cache
+def _lacking(python: str, _path: str | None, _folder: str) -> str:
+    """What an interpreter does not find of txnstore and PyArrow; empty if it finds both, or cannot be started."""
+    try:
+        # The process has the environment and the folder of the driver, as workers on this machine do.
+        done = subprocess.run([python, "-c", _LOOK], capture_output=True, text=True, timeout=_LOOK_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().replace(", ", " and ")
+
+
+def make_session(master: str | None, app_name: str | None, conf: dict[str, object]) -> SparkSession:
+    """Implements :func:`txnstore.spark.session`."""
+    from pyspark.sql import SparkSession
+
+    for name in conf:
+        if not name.startswith("spark."):
+            msg = (
+                f"{name!r} is no setting of Spark: their names start with spark., as in **{{'spark.ui.enabled': False}}"
+            )
+            raise InvalidConfigError(msg)
+    if _SETTING in conf:  # Only spark-submit passes this setting to the workers.
+        os.environ[_PYTHON] = str(conf[_SETTING])
+    os.environ.setdefault(_PYTHON, sys.executable)
+    os.environ.setdefault(_DRIVER_PYTHON, sys.executable)
+    builder = SparkSession.builder
+    if master is not None:
+        builder = builder.master(master)
+    if app_name is not None:
+        builder = builder.appName(app_name)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    check_workers(session)
+    return session
+
+
+class Sent:
+    """An object that Spark sends to tasks; a worker that cannot import its class says why."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes to send."""
+        return self.__dict__
+
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+        return _receiver(), (pickle.dumps((type(self), self.__getstate__())),)
+
+
+def _receiver() -> Callable[[bytes], object]:
+    """A function that restores a sent object. Spark sends it by value, as it is not a global of this module."""
+
+    def receive(data: bytes) -> object:
+        import pickle
+        import sys
+
+        try:
+            kind, state = pickle.loads(data)  # noqa: S301 - from our own driver
+        except ModuleNotFoundError as error:
+            text = (
+                f"this Python worker of Spark runs {sys.executable}, which does not find {error.name}: install "
+                "txnstore[spark] there, or set PYSPARK_PYTHON (with spark-submit, spark.pyspark.python) to an "
+                "interpreter that has it. See txnstore.spark.session()"
+            )
+            raise ModuleNotFoundError(text, name=error.name) from None
+        made = object.__new__(kind)
+        made.__dict__.update(state)
+        return made
+
+    return receive
