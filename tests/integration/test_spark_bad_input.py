@@ -67,7 +67,7 @@ def test_a_wrong_sink_fails_before_the_start(spark: SparkSession, store: Store, 
     write = txnstore.spark.write_stream
     store.create_topic("typed", schema=pa.schema([pa.field("id", pa.int64())]))
     sequence = connection_of(store).view().sequence
-    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'on'"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="there is no topic 'on'; the store has"):
         write(frame, store.url, topic="on")
     with pytest.raises(SchemaMismatchError, match="topic 'typed' has no column 'value'"):
         write(frame, store.url, topic="typed")
@@ -130,7 +130,7 @@ def test_a_schema_that_changes_under_a_stream_is_refused(spark: SparkSession, st
     store.alter_topic("typed", schema=pa.schema([pa.field("id", pa.int64()), pa.field("more", pa.string())]))
     with store.producer() as producer:
         producer.send_table("typed", [{"id": 2, "more": "x"}])
-    with pytest.raises(StreamingQueryException, match="column 'id' is of type bigint; the schema of the read says int"):
+    with pytest.raises(StreamingQueryException, match=r"'id' is of type bigint; .* says int.*start the query again"):
         started(stream_to(frame, store.url, checkpoint, topic="out"))
     # A query that is started again with the new schema goes on.
     frame = load_stream(spark, store.url, "typed").select(F.col("id").cast("string").alias("value"))

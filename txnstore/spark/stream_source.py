@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from txnstore.errors import SchemaMismatchError
 from txnstore.spark import positions
 from txnstore.spark.options import Location, StreamOptions
 from txnstore.spark.planning import SliceGroup
@@ -80,7 +81,11 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
         groups = self._stream.plan(positions.parse(start), positions.parse(end))
         if not groups:
             return []
-        schema = target_schema(self._stream.view, self._schema, self._stream.read_options)
+        try:
+            schema = target_schema(self._stream.view, self._schema, self._stream.read_options)
+        except SchemaMismatchError as error:
+            msg = f"{error}. If the topic has changed, start the query again, with the same checkpointLocation"
+            raise SchemaMismatchError(msg) from None
         # Tasks may have another working directory, so they need the store's absolute URL.
         location = replace(self._options.read.location, url=self._connection.url)
         return [StreamPartition(group, location, schema) for group in groups]

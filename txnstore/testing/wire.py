@@ -24,6 +24,8 @@ class Break(Enum):
     """The server executes the request; the connection closes without a response."""
     STATUS = "status"
     """The proxy answers with ``status`` and the S3 error ``code``; the server does not receive the request."""
+    STATUS_AFTER = "status-after"
+    """The server executes the request; the proxy answers with ``status`` and, if it is an error, ``code``."""
     HANG_AFTER = "hang-after"
     """The server executes the request; the response is delayed by ``delay_s``, so that the client's timeout passes."""
 
@@ -34,8 +36,8 @@ class WireFault:
 
     Attributes:
         what: The kind.
-        status: The HTTP status, for :attr:`Break.STATUS`.
-        code: The S3 error code, for :attr:`Break.STATUS`.
+        status: The HTTP status, for :attr:`Break.STATUS` and :attr:`Break.STATUS_AFTER`.
+        code: The S3 error code, for the same.
         delay_s: The delay in seconds, for :attr:`Break.HANG_AFTER`.
     """
 
@@ -178,9 +180,11 @@ class RequestLog:
                 if what is Break.DROP_BEFORE:
                     break
                 if fault is not None and what is Break.STATUS:
-                    response, keep = _error_response(fault, head_only=request.method == "HEAD"), True
+                    response, keep = _injected(fault, head_only=request.method == "HEAD"), True
                 else:
                     response, keep = await server.ask(message.raw + body, request.method)
+                    if fault is not None and what is Break.STATUS_AFTER:
+                        response = _injected(fault, head_only=request.method == "HEAD")
                 self._answered(request, status_of(response))
                 if what is Break.DROP_AFTER:
                     break
@@ -256,7 +260,10 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     return message, await body_of(message, reader)
 
 
-def _error_response(fault: WireFault, *, head_only: bool) -> bytes:
+def _injected(fault: WireFault, *, head_only: bool) -> bytes:
+    """The response of a fault: an error of S3, or for a status of success one without a body."""
     body = f'<?xml version="1.0"?><Error><Code>{fault.code}</Code><Message>injected</Message></Error>'.encode()
+    if fault.status < 400:
+        body = b""
     head = f"HTTP/1.1 {fault.status} Injected\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + (b"" if head_only else body)
