@@ -175,7 +175,7 @@ def test_writer_accepts_batches_and_reports_its_size(fmt: str) -> None:
 
 
 def test_writer_buffers_at_most_one_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txnstore.segment.codec._ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr("txnstore.segment.codec.ROW_GROUP_BYTES", 10_000)
     wide = pa.table({"value": pa.array([b"x" * 1000] * 5, pa.binary())})
     with SegmentWriter(wide.schema) as writer:
         for _ in range(20):
