@@ -11,7 +11,7 @@ from tests.harness.simulation import settings_of, simulate
 from tests.harness.simulation.ranges import Result, one
 from txnstore.consumer import leases
 
-FEW, MANY, AT_ONCE = 24, 1000, 100
+FEW, MANY, AT_ONCE = 24, 200, 100
 
 
 def _anomalies(results: list[Result]) -> list[str]:
@@ -26,8 +26,8 @@ def test_a_few_seeds_show_no_anomaly() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(FEW, FEW + MANY, AT_ONCE))
-def test_a_thousand_seeds_show_no_anomaly(first: int) -> None:
-    """The same, and all that can go wrong has gone wrong on the way; a test for each hundred, for many processes."""
+def test_many_seeds_show_no_anomaly(first: int) -> None:
+    """The same, and all that can go wrong has gone wrong on the way; in several tests, for many processes."""
     results = [one(seed, None) for seed in range(first, first + AT_ONCE)]
     assert _anomalies(results) == []
     assert sum(result.operations.get("txn ok", 0) for result in results) > AT_ONCE

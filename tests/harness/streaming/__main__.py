@@ -10,7 +10,7 @@ from typing import get_args
 
 from tests.harness.places import PLACES
 from tests.harness.streaming.driver import Kind
-from tests.harness.streaming.run import Settings, torture
+from tests.harness.streaming.run import TARGETS, Settings, torture
 from txnstore.testing.programs import PROGRAMS
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -32,9 +32,8 @@ def main() -> int:
     ok = True
     for kind in KINDS if given.kind == "all" else (given.kind,):
         folder = Path(tempfile.mkdtemp(prefix=f"streaming-{kind}-"))
-        settings = Settings(
-            folder, kind, given.kills, given.records, given.seed, store=given.store, server_kills=given.server_kills
-        )
+        targets = (*TARGETS, "server") if given.server_kills else TARGETS
+        settings = Settings(folder, kind, given.kills, given.records, given.seed, store=given.store, targets=targets)
         report = torture(settings)
         sys.stdout.writelines(f"{kind}: {line}\n" for line in [*report.lines(), str(folder)])
         ok = ok and report.ok

@@ -25,6 +25,7 @@ _ROOT = Path(__file__).parents[3]
 _LONGEST = 1_800
 #: The share of kills that wait until the pipeline works, and of those after which it has lost its checkpoint.
 _WHILE_IT_WORKS, _LOSES_ITS_CHECKPOINT = 0.8, 0.15
+TARGETS = ("everything", "JVM", "Python")
 #: Seconds for which the server is away.
 _SERVER_AWAY = (0.5, 6.0)
 
@@ -41,7 +42,7 @@ class Settings:
         seed: Of the moments and targets of the kills.
         longest_s: The longest time between the first commit of a run and its kill, in seconds.
         store: ``local``, or a kind of S3 server.
-        server_kills: Kill and restart the server, too.
+        targets: What may be killed; the server is restarted.
     """
 
     folder: Path
@@ -51,16 +52,11 @@ class Settings:
     seed: int = 0
     longest_s: float = 5.0
     store: str = "local"
-    server_kills: bool = False
+    targets: tuple[str, ...] = TARGETS
 
     def __post_init__(self) -> None:
-        if self.server_kills:
+        if "server" in self.targets:
             check_server_kills(self.store)
-
-    @property
-    def targets(self) -> list[str]:
-        """What may be killed."""
-        return ["everything", "JVM", "Python", *(["server"] if self.server_kills else [])]
 
 
 @dataclass

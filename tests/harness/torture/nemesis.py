@@ -20,9 +20,9 @@ from txnstore.testing.servers import S3Server
 #: Seconds that a process runs before its first fault.
 _SHORTEST_LIFE = 2.0
 _START_TIMEOUT = 180.0
-#: A guard against hangs: on a busy machine, a process needs minutes to end, or to read its input to the end.
+#: Guards against hangs: on a busy machine, a process needs minutes to end, to read its input to the end, or to commit.
 _END_TIMEOUT = 1200.0
-_LONGEST_WAIT = 120.0
+_LONGEST_WAIT = 1200.0
 #: Seconds between two kills of the server, and for how long it is away.
 _SERVER_LIFE = (30.0, 80.0)
 _SERVER_AWAY = (0.5, 6.0)
@@ -65,7 +65,7 @@ class Nemesis:
     def run(self, duration: float, least: int) -> None:
         """Start all tasks, inject faults for some seconds once all of them work, and request their end.
 
-        On a busy machine it continues until ``least`` transactions are committed, but not for minutes longer.
+        On a busy machine it continues, without faults, until ``least`` transactions are committed.
         """
         for task in self._tasks:
             self._start(task)
@@ -76,7 +76,7 @@ class Nemesis:
         latest = until + _LONGEST_WAIT
         next_fault = time.monotonic()
         next_turn = time.monotonic() + min(self._rng.uniform(*_SERVER_LIFE), duration / 2)
-        while time.monotonic() < until or (time.monotonic() < latest and self._transactions() < least):
+        while time.monotonic() < until:
             time.sleep(0.05)
             self._look_after()
             if time.monotonic() > next_fault:
@@ -86,6 +86,9 @@ class Nemesis:
                 next_turn = time.monotonic() + self._kill_or_start(self._server)
         if self._server is not None and self._server_is_away:
             self._kill_or_start(self._server)
+        while time.monotonic() < latest and self._transactions() < least:
+            time.sleep(0.05)
+            self._look_after()
         for task in self._tasks[:1]:
             (Path(task.folder) / STOP).touch()
 
