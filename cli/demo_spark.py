@@ -49,6 +49,22 @@ def check_spark() -> None:
         raise CommandError(msg, advice)
 
 
+def link_spark_home(folder: Path) -> Path:
+    """Make a home of the installed Spark in a folder, without Spark's archive of PySpark.
+
+    Spark puts the archive in front of the path of each Python process that it starts, and modules of an archive are
+    compiled at each start, which takes most of it. Without it, the processes import the installed PySpark.
+    """
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    folder.mkdir(exist_ok=True)
+    for part in Path(spec.origin).parent.iterdir():
+        if part.name in {"bin", "sbin", "jars", "data", "licenses"} and not (folder / part.name).exists():
+            (folder / part.name).symlink_to(part)
+    return folder
+
+
 @contextmanager
 def session(folder: Path) -> Iterator[SparkSession]:
     """A local session with two cores. The output of the JVM goes to a file in the folder."""
@@ -68,6 +84,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
     }
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers use the python3 on the PATH.
+    os.environ.setdefault("SPARK_HOME", str(link_spark_home(folder / "spark-home")))
     builder = SparkSession.builder.master("local[2]").appName("txnstore demo")
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from txnstore.cli.demo_spark import link_spark_home as link_spark_home  # noqa: PLC0414 - for all users of this module
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -61,13 +63,3 @@ def local_session(name: str, settings: Mapping[str, str] | None = None) -> Spark
     for option, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(option, value)
     return builder.getOrCreate()
-
-
-def link_spark_home(folder: Path) -> Path:
-    """Make a home of the installed Spark in an empty folder, without the archive."""
-    import pyspark
-
-    for part in Path(pyspark.__file__).parent.iterdir():
-        if part.name in {"bin", "sbin", "jars", "data", "licenses"}:
-            (folder / part.name).symlink_to(part)
-    return folder
