@@ -31,12 +31,13 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "bare" / "bin" / "python")
 
 
-def _session(python: str, includes: list[str] | None = None, files: str | None = None) -> Any:
-    """What is asked of a session: the interpreter of its workers, and the Python files that are sent to them."""
+def _session(python: str, includes: list[str] | None = None, files: str | None = None, path: str = "") -> Any:
+    """What is asked of a session: the interpreter of its workers, the files that are sent to them, their path."""
     conf = SimpleNamespace(get=lambda name: files if name == "spark.submit.pyFiles" else None)
-    return SimpleNamespace(
-        sparkContext=SimpleNamespace(pythonExec=python, _python_includes=includes or [], getConf=lambda: conf)
+    context = SimpleNamespace(
+        pythonExec=python, _python_includes=includes or [], getConf=lambda: conf, environment={"PYTHONPATH": path}
     )
+    return SimpleNamespace(sparkContext=context)
 
 
 def test_workers_without_txnstore_are_named_with_the_setting(bare: str) -> None:
@@ -57,8 +58,19 @@ def test_workers_that_find_txnstore_and_those_that_cannot_be_asked_pass(
     check_workers(_session(bare, files="txnstore.zip"))
     check_workers(_session("./environment/bin/python"))
     check_workers(SimpleNamespace())  # type: ignore[arg-type]  # Spark Connect
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, [Path(__file__).parents[2], *map(Path, sys.path)])))
+    known = os.pathsep.join(map(str, [Path(__file__).parents[2], *map(Path, sys.path)]))
+    check_workers(_session(bare, path=known))  # spark.executorEnv.PYTHONPATH
+    monkeypatch.setenv("PYTHONPATH", known)
     check_workers(_session(sys.executable))
+
+
+def test_a_driver_that_alone_has_txnstore_on_its_path_learns_the_variable(
+    bare: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script in the folder of the project, for example."""
+    monkeypatch.setattr(sys, "executable", bare)
+    with pytest.raises(InvalidConfigError, match=r"pyarrow: install txnstore\[spark\] there, or set PYTHONPATH before"):
+        check_workers(_session(bare))
 
 
 def test_an_executor_without_txnstore_says_so(bare: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txnstore.errors import InvalidConfigError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PYTHON, _DRIVER_PYTHON, _SETTING = "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "spark.pyspark.python"
+_PATH = "PYTHONPATH"
 #: Prints the modules that an interpreter cannot find, without importing them.
 _LOOK = "import importlib.util as u; print(*(m for m in ('txnstore', 'pyarrow') if u.find_spec(m) is None), sep=', ')"
 #: A guard against an interpreter that hangs, in seconds.
@@ -39,22 +41,27 @@ def check_workers(spark: SparkSession) -> None:
     if context is None or getattr(context, "_python_includes", None) or context.getConf().get("spark.submit.pyFiles"):
         return
     python = context.pythonExec
-    lacking = _lacking(python, os.environ.get("PYTHONPATH"), os.getcwd())  # noqa: PTH109 - only a key
-    if lacking:
-        msg = (
-            f"the Python workers of Spark run {python}, which does not find {lacking}; this process runs "
-            f"{sys.executable}. Set the environment variable {_PYTHON}={sys.executable} before the session starts "
-            f"(with spark-submit, {_SETTING}), or make the session with txnstore.spark.session()"
+    paths = [getattr(context, "environment", {}).get(_PATH), os.environ.get(_PATH)]
+    lacking = _lacking(python, os.pathsep.join(filter(None, paths)), str(Path.cwd()))
+    if not lacking:
+        return
+    msg = f"the Python workers of Spark run {python}, which does not find {lacking}"
+    if python == sys.executable:
+        msg += f": install txnstore[spark] there, or set {_PATH} before the session starts"
+    else:
+        msg += (
+            f"; this process runs {sys.executable}. Set the environment variable {_PYTHON}={sys.executable} before the "
+            f"session starts (with spark-submit, {_SETTING}), or make the session with txnstore.spark.session()"
         )
-        raise InvalidConfigError(msg)
+    raise InvalidConfigError(msg)
 
 
 @cache
-def _lacking(python: str, _path: str | None, _folder: str) -> str:
+def _lacking(python: str, path: str, folder: str) -> str:
     """What an interpreter does not find of txnstore and PyArrow; empty if it finds both, or cannot be started."""
+    command, env = [python, "-c", _LOOK], {**os.environ, _PATH: path}
     try:
-        # The process has the environment and the folder of the driver, as workers on this machine do.
-        done = subprocess.run([python, "-c", _LOOK], capture_output=True, text=True, timeout=_LOOK_S, check=True)
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=_LOOK_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip().replace(", ", " and ")
