@@ -5,7 +5,8 @@ Each record is migrated once, with its key, headers, timestamp, partition and or
 fields are value and, where there are any, key, headers and timestamp. (Aiven's connector writes them with
 ``format.output.fields``; with others, a transform puts them into the value.) A file is one transaction, as in
 ``migrate_parquet.py``: run it again as often as you like, also while the connector goes on. The folder is a path or a
-URL of fsspec. ``spark_migrate_kafka.py`` does the same from a broker.
+URL of fsspec. Avro files need a line in ``_records``, with a reader such as fastavro. ``spark_migrate_kafka.py`` does
+the same from a broker.
 
     python examples/migrate_kafka.py s3://bucket/topics URL TOPIC
 """

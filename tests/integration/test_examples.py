@@ -29,6 +29,15 @@ def run(name: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
+def test_every_example_is_in_the_readme_and_runs_in_a_test() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    names = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_file())
+    assert len(names) > 10
+    assert [name for name in names if f"(examples/{name})" not in readme] == []
+    assert [name for name in names if f'"{name}"' not in tests] == []
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -159,11 +168,13 @@ def test_a_file_of_bare_values_is_refused(tmp_path: Path) -> None:
         assert store.snapshot().blocked() == ()
 
 
-def test_the_notebook_runs(tmp_path: Path) -> None:
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All cells, in a kernel; it is stored without outputs, so that each run shows what it finds."""
     import nbformat
     from nbclient import NotebookClient
 
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):  # They are in the home of the user by default.
+        monkeypatch.setenv(name, str(tmp_path))
     notebook = nbformat.read(ROOT / "examples" / "analysis.ipynb", as_version=4)
     assert [cell for cell in notebook.cells if cell.get("outputs")] == []
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
