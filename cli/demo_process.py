@@ -38,7 +38,7 @@ class JobProcess:
 
         root = str(Path(txnstore.errors.__file__).parent.parent)
         paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._log = log
+        self._module, self._log = module, log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"txnstore.cli.{module}"],
@@ -65,9 +65,8 @@ class JobProcess:
                 progress(event["records"])
             if event["event"] in events:
                 return event
-        msg = (
-            f"the job (process {self.pid}) ended with status {self._process.wait()} before it was {' or '.join(events)}"
-        )
+        status, awaited = self._process.wait(), " or ".join(events)
+        msg = f"{self._module} (process {self.pid}) ended with status {status} before it reported {awaited}"
         raise CommandError(msg, self._last_output())
 
     def resume(self) -> None:
@@ -84,7 +83,7 @@ class JobProcess:
 
         Spark's Python processes end when their JVM does.
         """
-        if self._process.poll() is None:
+        if self._process.returncode is None:  # Until it is waited for, its id is that of its group.
             os.killpg(self.pid, signal.SIGKILL)
         if self._process.stdout is not None:
             self._process.stdout.read()  # The JVM has this pipe, too: waits for its end.

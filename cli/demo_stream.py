@@ -69,7 +69,8 @@ def _run(spark: SparkSession, config: dict[str, Any], closed: Event) -> str | No
         pass
     error = query.exception()
     query.stop()
-    return None if error is None else str(error)
+    # The last line is the cause; then Spark adds the plan of the query.
+    return None if error is None else str(error).partition("\n\n=== Streaming Query ===")[0]
 
 
 def _start(spark: SparkSession, config: dict[str, Any], closed: Event) -> StreamingQuery:

@@ -89,6 +89,6 @@ def test_a_driver_that_fails_is_reported(tmp_path: Path, env: dict[str, str]) ->
     with demo(env={**env, "JAVA_HOME": str(java.parents[1])}) as running:
         _, err = running.communicate()
     assert running.returncode == 1
-    assert "ended with status 1 before it was committed or uploaded" in err
+    assert "ended with status 1 before it reported committed or uploaded" in err
     assert "JAVA_GATEWAY_EXITED" in err
     assert list(marked(tmp_path)) == []
