@@ -211,3 +211,13 @@ def test_column_with_a_comma_is_read_by_both(spark: SparkSession, tmp_path: Path
         fallen_back = read(spark, store.url, "typed")
         assert not is_native(fallen_back)
         assert sorted(row["a,b"] for row in fallen_back.collect()) == [1, 3]
+
+
+def test_column_with_the_name_of_sparks_metadata_takes_the_other_road(spark: SparkSession, tmp_path: Path) -> None:
+    with txnstore.create(tmp_path / "store") as store:
+        store.create_topic("typed", schema=pa.schema([("_Metadata", pa.int64())]))
+        with store.producer() as producer:
+            producer.send_table("typed", [{"_Metadata": 7}]).result()
+        frame = read(spark, store.url, "typed")
+        assert not is_native(frame)
+        assert frame.selectExpr("_Metadata", "_offset").collect() == [(7, 0)]

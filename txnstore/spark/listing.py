@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 #: Spark's names for the log of a file sink, and for a batch of the log that includes all earlier ones.
 _LOG_FOLDER, _LOG_FILE, _LOG_VERSION = "_spark_metadata", "0.compact", "v1"
 #: Spark has no locality for these files, so their blocks have any size.
 _BLOCK_BYTES = 128 << 20
+
+#: The number of a row's file in its list, from 0, in Spark SQL: Spark knows it as the file's time of modification.
+FILE_NUMBER = "int(unix_millis(_metadata.file_modification_time))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,6 @@ def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> D
         frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(Path(folder).as_uri())
     # A setting (spark.sql.streaming.fileStreamSink.ignoreMetadata), or another Spark, may not read the log: no files.
     return frame if len(frame._jdf.inputFiles()) == len(files) else None  # noqa: SLF001 - ``DataFrame.inputFiles`` makes a call for each file.
-
-
-def list_number() -> Column:
-    """The number of a row's file in the list, from 0: Spark knows it as the file's time of modification."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
-    return F.unix_millis("_metadata.file_modification_time").cast("int")
 
 
 def _line(number: int, file: ListedFile) -> str:

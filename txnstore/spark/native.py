@@ -23,14 +23,14 @@ from txnstore.read.reader import Projection
 from txnstore.scan import Scan
 from txnstore.segment.schema import RESERVED_FIELDS
 from txnstore.spark import types
-from txnstore.spark.listing import ListedFile, list_number, read_listed
+from txnstore.spark.listing import FILE_NUMBER, ListedFile, read_listed
 from txnstore.spark.options import Location, read_options
 from txnstore.spark.s3a import root_for_spark
 from txnstore.spark.stores import open_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from txnstore.scan import Bound
     from txnstore.snapshot import Snapshot
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
-#: Helper columns. Their names are reserved (see ``is_reserved``), so no topic has such a column.
-_FILE, _ROW = "_topic_file", "_topic_row"
+#: Where Spark gives the number of a row in its file. A column of this name would hide it.
+_HIDDEN = "_metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,8 @@ def read_native(
 def _is_readable(projection: Projection, slices: Sequence[Slice]) -> bool:
     """Whether Spark's reader gives the same values for all columns as txnstore's."""
     if any(part.batch.segment.format != "parquet" for part in slices):
+        return False
+    if any(name.lower() == _HIDDEN for name in _stored(projection.topic).names):
         return False
     column = projection.time_column
     if column is None or "_timestamp" not in projection.columns:
@@ -183,7 +185,6 @@ class _Frames:
 
     def _frame(self, files: Sequence[File], *, explicit: bool, cut: bool) -> DataFrame | None:
         import pyarrow as pa
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
         stored = list(_stored(self._projection.topic))
         if explicit:
@@ -192,45 +193,39 @@ class _Frames:
         frame = read_listed(self._spark, types.ddl(types.spark_schema(pa.schema(stored))), listed)
         if frame is None:
             return None
-        frame = frame.select("*", list_number().alias(_FILE), F.col("_metadata.row_index").alias(_ROW))
 
-        def known(name: str) -> Column:
+        def known(name: str) -> str:
             return _by_file([getattr(file, name) for file in files])
 
-        offset = F.col("_offset") if explicit else known("base") + F.col(_ROW)
+        offset = "_offset" if explicit else f"{known('base')} + _metadata.row_index"
         if cut:
-            frame = frame.where((offset >= known("low")) & (offset < known("high")))
-        derived: dict[str, Callable[[], Column]] = {
-            "_topic": lambda: F.lit(self._projection.topic.name),
-            "_partition": lambda: known("partition").cast("int"),
+            frame = frame.where(f"{offset} >= {known('low')} AND {offset} < {known('high')}")
+        derived: dict[str, Callable[[], str]] = {
+            "_topic": lambda: f"'{self._projection.topic.name}'",
+            "_partition": lambda: f"int({known('partition')})",
             "_offset": lambda: offset,
             "_timestamp": lambda: self._timestamp(known("default_ms"), explicit=explicit),
         }
-        return frame.select(
-            *(
-                (derived[name]() if name in derived else F.col(types.quoted(name))).alias(name)
-                for name in self._schema.names
-            ),
+        # As text it takes one call of the JVM; as objects, each function and each literal takes some.
+        return frame.selectExpr(
+            [f"{derived[name]()} AS {name}" if name in derived else types.quoted(name) for name in self._schema.names]
         )
 
-    def _timestamp(self, default_ms: Column, *, explicit: bool) -> Column:
+    def _timestamp(self, default_ms: str, *, explicit: bool) -> str:
         """The ``_timestamp``: stored by a compaction, else from the topic's time column, else that of the batch."""
-        from pyspark.sql import functions as F  # noqa: N812 - its usual name
+        default, column = f"timestamp_millis({default_ms})", self._projection.time_column
+        if explicit:
+            return f"coalesce(_timestamp, {default})"
+        if column is None:
+            return default
+        is_number = types.type_name(_stored(self._projection.topic).field(column).type) == "bigint"
+        moment = types.quoted(column)
+        given = f"timestamp_millis({moment})" if is_number else f"date_trunc('MILLISECOND', {moment})"
+        return f"coalesce({given}, {default})"
 
-        moments = [F.col("_timestamp")] if explicit else []
-        column = self._projection.time_column
-        if column is not None and not explicit:
-            moment = F.col(types.quoted(column))
-            is_number = types.type_name(_stored(self._projection.topic).field(column).type) == "bigint"
-            moments.append(F.timestamp_millis(moment) if is_number else F.date_trunc("millisecond", moment))
-        return F.coalesce(*moments, F.timestamp_millis(default_ms))
 
-
-def _by_file(numbers: Sequence[int]) -> Column:
+def _by_file(numbers: Sequence[int]) -> str:
     """The number of each row's file: looked up in an array, which is one literal in the plan, whatever its length."""
-    from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
     if len(set(numbers)) == 1:
-        return F.lit(numbers[0]).cast("bigint")
-    array = F.split(F.lit(",".join(map(str, numbers))), ",").cast("array<bigint>")
-    return F.get(array, F.col(_FILE))
+        return f"bigint({numbers[0]})"
+    return f"get(cast(split('{','.join(map(str, numbers))}', ',') AS array<bigint>), {FILE_NUMBER})"
