@@ -38,8 +38,11 @@ def root_for_spark(spark: SparkSession, location: Location, sample: Segment) -> 
     problem = _problem(spark, location, f"{root}/{quote(sample.key)}", sample.size)
     if problem is None:
         return root
-    msg = f"Spark's Parquet reader cannot read {location.url}: {problem}"
-    _LOG.warning(f"{msg} The slower format('txnstore') reads instead", extra={"url": location.url})
+    _LOG.warning(
+        "Spark's Parquet reader cannot read this store, so the slower format('txnstore') does: %s",
+        problem,
+        extra={"url": location.url, "error": problem},
+    )
     return None
 
 
