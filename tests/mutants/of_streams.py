@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from txnstore.core.transactions import table as transactions_table
-from txnstore.spark import commits, microbatch, positions
+from txnstore.spark import commits, microbatch, positions, stream
 
 _COMMITS = "unit/test_spark_commits.py::"
 _POSITIONS = "unit/test_spark_positions.py::"
@@ -69,9 +69,23 @@ STREAMS = (
     ),
     Mutant(
         "a stream takes a topic that was created again for the one that it has read",
-        positions._is_same,
+        positions.is_same,
         "and position.topic_ids.get(tp.topic) == logs.topic_ids.get(tp.topic)",
         "",
         test="unit/test_spark_stream.py::test_a_topic_that_was_created_again_is_not_the_one_that_was_read",
+    ),
+    Mutant(
+        "a group gets the offsets of a deleted topic for the one that was created again",
+        stream.Stream._behind,
+        "if positions.is_same(position, self._logs, tp) and",
+        "if tp in self._logs.partitions and",
+        test="unit/test_spark_stream.py::test_a_group_does_not_get_offsets_of_a_deleted_topic",
+    ),
+    Mutant(
+        "a micro-batch is committed again under another transactional id",
+        commits._commit,
+        "if any(map(batch.is_committed, view.transactions.values())):",
+        "if False:",
+        test=_COMMITS + "test_a_repeated_micro_batch_is_known_under_another_transactional_id",
     ),
 )

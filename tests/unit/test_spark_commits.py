@@ -264,6 +264,19 @@ def test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one(
     assert values(store) == [b"a", b"b", b"c"]
 
 
+def test_a_repeated_micro_batch_is_known_under_another_transactional_id(
+    store: Store, connect: Connect, checkpoint: Path
+) -> None:
+    """A query that is started again with a group, or with another transactionalId, keeps its checkpoint."""
+    plan(checkpoint, store, 0, 0, 4)
+    plan(checkpoint, store, 1, 4, 9)
+    commit(connect(), 0, uploaded(store, "a"))
+    for options in ({"transactionalId": "mine"}, {"group": "etl", "checkpointLocation": str(checkpoint)}):
+        assert not commit(connect(), 0, uploaded(store, "a"), run="run-2", **options)
+    assert commit(connect(), 1, uploaded(store, "b"), run="run-2", transactionalId="mine")
+    assert values(store) == [b"a", b"b"]
+
+
 def test_source_and_sink_must_have_one_group(store: Store, connect: Connect, checkpoint: Path) -> None:
     options = {"group": "etl", "checkpointLocation": str(checkpoint)}
     for group in (None, "another"):

@@ -236,6 +236,20 @@ def test_a_group_follows_the_query_and_never_goes_back(store: Store) -> None:
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_group_does_not_get_offsets_of_a_deleted_topic(store: Store, clock: ManualClock) -> None:
+    """Spark confirms a micro-batch of the old topic when the new one exists: a query that starts at the group would
+    pass over its records.
+    """
+    read = stream(store, group="g")
+    end = read.following(read.initial())
+    store.delete_topic("t")
+    store.create_topic("t", partitions=2)
+    append(store, 20)
+    later(clock)
+    read.commit(end)
+    assert stream(store, group="g").initial().end == {A: 0, B: 0}
+
+
 @ONE_CHAIN
 def test_an_idle_stream_looks_once_a_second(store: Store, clock: ManualClock) -> None:
     """Spark asks every 10 ms; after the first second that is one GET per second and chain.

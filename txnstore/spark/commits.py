@@ -88,6 +88,10 @@ def _commit(
     if identity is None:
         identity = known_identity(txn, batch)
     if identity is None:
+        # The query may have had another transactional id: another group, or another option ``transactionalId``.
+        if any(map(batch.is_committed, view.transactions.values())):
+            _LOG.info("this micro-batch is committed, with another transactional id", extra=fields)
+            return None
         identity = submit(connection, InitProducer(name))
         view = connection.view()
     offsets = _offsets(view, connection, options, read)

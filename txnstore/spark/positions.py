@@ -216,12 +216,12 @@ def replayed(position: Position, logs: Logs) -> Step:
     losses = [
         f"topic {tp.topic!r} was deleted, or created again, before offsets {first} to {limit - 1} of {tp} were read"
         for tp, (first, limit) in _ranges(position).items()
-        if not _is_same(position, logs, tp)
+        if not is_same(position, logs, tp)
     ]
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     for tp, (first, limit) in _ranges(position).items():
-        if not _is_same(position, logs, tp):
+        if not is_same(position, logs, tp):
             continue
         log = logs.partitions[tp]
         if first < log.start:
@@ -250,7 +250,7 @@ def _ranges(position: Position) -> dict[TopicPartition, tuple[int, int]]:
     return {tp: (first, limit) for tp, (first, limit) in ranges.items() if first < limit}
 
 
-def _is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
+def is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
     """Whether the partition exists, in the topic that the position names."""
     return tp in logs.partitions and position.topic_ids.get(tp.topic) == logs.topic_ids.get(tp.topic)
 
@@ -266,7 +266,7 @@ def _resume(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, li
     at = position.end.get(tp)
     if at is None:
         return log.start, []
-    if not _is_same(position, logs, tp):
+    if not is_same(position, logs, tp):
         return log.start, [f"topic {tp.topic!r} was deleted and created again since {tp} was read"]
     if at < log.start:
         return log.start, [_expired(tp, at, log.start)]

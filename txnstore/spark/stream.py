@@ -212,12 +212,12 @@ class Stream:
             )
 
     def _behind(self, group: str, position: Position) -> dict[TopicPartition, int]:
-        """The offsets that are above those of the group."""
+        """The offsets that are above those of the group, of topics that still exist."""
         found = {tp: committed(self._view, group, tp, require_stable=False) for tp in position.end}
         return {
             tp: at
             for tp, at in position.end.items()
-            if tp in self._logs.partitions and ((value := found[tp]) is None or value.offset < at)
+            if positions.is_same(position, self._logs, tp) and ((value := found[tp]) is None or value.offset < at)
         }
 
     def _commit(self, group: str, offsets: Offsets) -> None:
