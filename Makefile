@@ -210,7 +210,7 @@ kafka: migration ## Fetch Kafka by Maven; migrate a topic, and compare HISTORIES
 		HISTORIES='$(if $(filter file,$(origin HISTORIES)),20,$(HISTORIES))'
 
 .PHONY: bench
-bench: $(STAMP) ## Measure against the raw storage, side by side
+bench: java $(STAMP) ## Measure against the raw storage, side by side
 	'$(BIN)/python' -m benchmarks
 
 .PHONY: mutants
