@@ -199,6 +199,18 @@ def test_folder_with_any_name_is_read_natively(spark: SparkSession, tmp_path: Pa
         assert same(spark, store) == 8
 
 
+@pytest.mark.parametrize(("name", "native"), [("a b%20ü", True), ("*[a-b]{c}?", False)])
+def test_temporary_folder_may_have_any_name(
+    spark: SparkSession, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, native: bool
+) -> None:
+    """The list of the files is written there."""
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
+    frame = read(spark, store.url, "typed")
+    assert is_native(frame) is native
+    assert frame.count() == 40
+
+
 def test_column_with_a_comma_is_read_by_both(spark: SparkSession, tmp_path: Path) -> None:
     with txnstore.create(tmp_path / "store") as store:
         store.create_topic("typed", schema=pa.schema([("a,b", pa.int64()), ("[c", pa.int64())]))

@@ -8,6 +8,7 @@ instead, which names each file with its size. :func:`read_listed` writes such a 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,9 +58,17 @@ def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> D
             out.write(_LOG_VERSION)
             out.writelines("\n" + _line(number, file) for number, file in enumerate(files))
         # With this option, Spark takes the files of the log from any folder, and no column from a folder's name.
-        frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(Path(folder).as_uri())
+        frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(_path(folder))
     # A setting (spark.sql.streaming.fileStreamSink.ignoreMetadata), or another Spark, may not read the log: no files.
     return frame if len(frame._jdf.inputFiles()) == len(files) else None  # noqa: SLF001 - ``DataFrame.inputFiles`` makes a call for each file.
+
+
+def _path(folder: str) -> str:
+    """A local folder as Hadoop writes paths: not percent-encoded.
+
+    With characters of patterns in its name, which are escaped, Spark finds the folder, but reads no log in it.
+    """
+    return "file://" + re.sub(r"([\\{}\[\]*?])", r"\\\1", folder)
 
 
 def _line(number: int, file: ListedFile) -> str:
