@@ -180,6 +180,17 @@ def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(store: Stor
     assert ranges(lenient, position, following) == [("t-0", 0, 20)]
 
 
+def test_a_stream_does_not_forget_a_partition_that_it_has_read(store: Store) -> None:
+    """A query with other partitions and the same checkpoint: with all of them again, it would repeat the records."""
+    first = stream(store, partitions="0")
+    position = first.following(first.initial())
+    append(store, 3, partition=1)
+    with pytest.raises(OffsetOutOfRangeError, match="has read t-0, which the option partitions leaves out"):
+        stream(store, partitions="1").following(position)
+    everything = stream(store)
+    assert ranges(everything, position, everything.following(position)) == [("t-1", 0, 3)]
+
+
 def test_a_checkpoint_of_another_store_is_refused(store: Store) -> None:
     foreign = Position("another", {"t": "id"}, {A: 0}, {A: 1})
     read = stream(store)

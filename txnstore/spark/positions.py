@@ -257,7 +257,15 @@ def is_same(position: Position, logs: Logs, tp: TopicPartition) -> bool:
 
 def _missing(position: Position, logs: Logs) -> list[str]:
     names = {tp.topic for tp in position.end} - set(logs.topic_ids)
-    return [f"topic {name!r} does not exist any more" for name in sorted(names)]
+    left = [
+        tp
+        for tp in sorted(position.end)
+        if tp not in logs.partitions and logs.topic_ids.get(tp.topic) == position.topic_ids.get(tp.topic, "")
+    ]
+    return [
+        *(f"topic {name!r} does not exist any more, or the options leave it out" for name in sorted(names)),
+        *(f"the stream has read {tp}, which the option partitions leaves out" for tp in left),
+    ]
 
 
 def _resume(position: Position, logs: Logs, tp: TopicPartition) -> tuple[int, list[str]]:
