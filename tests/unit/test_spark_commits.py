@@ -22,7 +22,7 @@ from txnstore.core.transactions.model import MAX_EPOCH
 from txnstore.errors import InvalidConfigError, ProducerFencedError, UnknownTopicOrPartitionError
 from txnstore.producer.upload import upload
 from txnstore.segment.convert import normalize
-from txnstore.spark.commits import commit_micro_batch
+from txnstore.spark.commits import commit_micro_batch, is_committed
 from txnstore.spark.microbatch import MicroBatch, known_identity, transactional_id
 from txnstore.spark.options import Location, sink_options
 from txnstore.spark.positions import Position
@@ -142,6 +142,8 @@ def test_the_older_of_two_drivers_is_fenced(store: Store, connect: Connect, numb
         with pytest.raises(ProducerFencedError):
             commit(old, number, uploaded(store, "zombie"))
         old.view()
+    with pytest.raises(ProducerFencedError):  # As a foreachBatch asks, before it computes the micro-batch.
+        is_committed(old, sink_options({"path": "p", "topic": "t"}), MicroBatch("q", "run-1", 1))
     commit(new, 2, uploaded(store, "c"), run="run-2")
     assert values(store) == [b"a", b"b", b"c"]
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+#: What a connection keeps: the identities of runs, by transactional id and run.
+_RUNS = "runs of streaming queries"
+
 
 def commit_micro_batch(
     connection: Connection, options: SinkOptions, batch: MicroBatch, batches: Sequence[NewBatch]
@@ -46,7 +49,7 @@ def commit_micro_batch(
         UnknownTopicOrPartitionError: A topic was deleted while the micro-batch ran.
     """
     name = _name(options, batch)
-    identities: dict[tuple[str, str], ProducerIdentity] = connection.kept("runs of streaming queries", dict)
+    identities: dict[tuple[str, str], ProducerIdentity] = connection.kept(_RUNS, dict)
     identity = identities.get((name, batch.run_id))
     try:
         ended = _commit(connection, options, batch, batches, identity)
@@ -102,9 +105,18 @@ def _commit(
 
 
 def is_committed(connection: Connection, options: SinkOptions, batch: MicroBatch) -> bool:
-    """Whether a micro-batch is committed in the known view, so that it need not be computed."""
+    """Whether a micro-batch is committed in the known view, so that it need not be computed.
+
+    Raises:
+        ProducerFencedError: A newer run of the query has committed it, after this run has committed others.
+    """
     name = _name(options, batch)
-    return batch.is_committed(connection.view(refresh=False).transactions.get(name))
+    txn = connection.view(refresh=False).transactions.get(name)
+    if txn is None or not batch.is_committed(txn):
+        return False
+    if (name, batch.run_id) in connection.kept(_RUNS, dict) and not batch.is_of_last_run(txn):
+        raise overtaken(txn, batch)
+    return True
 
 
 def _name(options: SinkOptions, batch: MicroBatch) -> str:
