@@ -134,7 +134,8 @@ def consumed(view: View, store_id: str, group: str, positions: Iterable[Position
             msg = (
                 f"the query writes its offsets to group {group!r}, but its source has "
                 f"{'no group' if position.group is None else f'the group {position.group!r}'}: "
-                "give both the same option group, so that a query with a new checkpoint starts there"
+                "give both the same option group, so that a query with a new checkpoint starts there. A checkpoint "
+                "keeps the group of its first start: to change it, start with a new one"
             )
             raise InvalidConfigError(msg)
         for tp, end in position.end.items():
