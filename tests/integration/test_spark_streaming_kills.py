@@ -9,7 +9,7 @@ import pytest
 from tests.harness.streaming.driver import Kind
 from tests.harness.streaming.run import Settings, torture
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize(("kind", "target"), [("sink", "JVM"), ("foreach", "everything"), ("queries", "Python")])
