@@ -18,9 +18,10 @@ def _anomalies(results: list[Result]) -> list[str]:
     return [f"seed {result.seed}: {anomaly}" for result in results for anomaly in result.anomalies]
 
 
-def test_a_few_seeds_show_no_anomaly() -> None:
+@pytest.mark.parametrize("first", range(0, FEW, 6))
+def test_a_few_seeds_show_no_anomaly(first: int) -> None:
     """BUG-17, JEP-01…23: what clients saw is what happened."""
-    assert _anomalies([one(seed, None) for seed in range(FEW)]) == []
+    assert _anomalies([one(seed, None) for seed in range(first, first + 6)]) == []
 
 
 @pytest.mark.slow
