@@ -34,10 +34,7 @@ def parse_names(option: str, text: str) -> list[str]:
     if "" in names:
         msg = f"the option {option} contains an empty name: {text!r}"
         raise InvalidConfigError(msg)
-    if len(set(names)) < len(names):
-        msg = f"the option {option} contains a duplicate name: {text!r}"
-        raise InvalidConfigError(msg)
-    return names
+    return _distinct(option, text, names)
 
 
 def parse_columns(text: str) -> list[str]:
@@ -51,8 +48,12 @@ def parse_columns(text: str) -> list[str]:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         msg = f'the option columns must be names separated by commas, or a JSON list like ["a","b"], not {text!r}'
         raise InvalidConfigError(msg)
+    return _distinct("columns", text, names)
+
+
+def _distinct(option: str, text: str, names: list[str]) -> list[str]:
     if len(set(names)) < len(names):
-        msg = f"the option columns contains a duplicate name: {text!r}"
+        msg = f"the option {option} contains a duplicate name: {text!r}"
         raise InvalidConfigError(msg)
     return names
 
