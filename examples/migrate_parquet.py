@@ -32,7 +32,7 @@ def migrate(source: str, store: txnstore.Store, topic: str, key: str | None = No
     store.create_topic("migrated_files", schema=MIGRATED_FILES, exist_ok=True)
     rows = 0
     # The producer comes first: it fences a run that is still alive, so that no file is recorded after this.
-    with store.producer(transactional_id=f"migration-of-{topic}") as producer:
+    with store.producer(f"migration-of-{topic}", transaction_timeout=900) as producer:  # For a large file.
         table = store.scan("migrated_files", columns=["topic", "file"]).to_table()
         done = {row["file"] for row in table.to_pylist() if row["topic"] == topic}
         for path in paths:
