@@ -245,7 +245,7 @@ def test_insert_into_a_view_appends(spark: SparkSession, store: Store) -> None:
     ("frame", "options", "message"),
     [
         ("'v' as value", {}, "Give the option topic, or a column _topic"),
-        ("'v' as valu", {"topic": "events"}, "has no column 'valu'; did you mean 'value'"),
+        ("'v' as valu", {"topic": "events"}, "has no column 'valu'; it has .*; did you mean 'value'"),
         ("'v' as value, 1 as _offset", {"topic": "events"}, "'_offset' is given by the store"),
         ("1 as value", {"topic": "events"}, "column 'value' is of type int32; the topic's column is of type binary"),
     ],

@@ -286,8 +286,10 @@ def test_source_and_sink_must_have_one_group(store: Store, connect: Connect, che
         with pytest.raises(InvalidConfigError, match="give both the same option group"):
             commit(connect(), 0, uploaded(store, "a"), **options)
     plan(checkpoint, store, 0, 0, 4, other="another store")
-    commit(connect(), 0, uploaded(store, "a"), **options)
+    with pytest.raises(InvalidConfigError, match=r"no source of the query reads this store.* leave out "):
+        commit(connect(), 0, uploaded(store, "a"), **options)
     assert committed(store) is None
+    assert values(store) == []
 
 
 def test_a_checkpoint_that_cannot_be_read_is_refused(store: Store, connect: Connect, tmp_path: Path) -> None:

@@ -122,14 +122,19 @@ def consumed(view: View, store_id: str, group: str, positions: Iterable[Position
         positions: What the sources of the micro-batch read.
 
     Raises:
-        InvalidConfigError: A source has another group, or two sources read the same partition.
+        InvalidConfigError: No source reads this store, one has another group, or two read the same partition.
         ProducerFencedError: The offsets of the group have moved: another query of the group has read the records.
     """
     offsets: dict[TopicPartition, GroupOffset] = {}
     seen: set[TopicPartition] = set()
-    for position in positions:
-        if position.store_id != store_id:
-            continue
+    here = [position for position in positions if position.store_id == store_id]
+    if not here:
+        msg = (
+            f"the sink has no offsets for group {group!r}, because no source of the query reads this store: leave out "
+            "the option group of the sink. The group of a source in another store follows the query without it"
+        )
+        raise InvalidConfigError(msg)
+    for position in here:
         if position.group != group:
             msg = (
                 f"the query writes its offsets to group {group!r}, but its source has "

@@ -145,7 +145,7 @@ def _check_columns(writer: TopicWriter, schema: StructType) -> None:
         if name not in writer.stored.names:
             close = difflib.get_close_matches(name.lower(), writer.stored.names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            msg = f"topic {writer.topic.name!r} has no column {name!r}{hint} It has: {', '.join(writer.stored.names)}"
+            msg = f"topic {writer.topic.name!r} has no column {name!r}; it has {', '.join(writer.stored.names)}{hint}"
             raise SchemaMismatchError(msg)
     if writer.schema is None and "value" not in types:
         msg = f"topic {writer.topic.name!r} has Kafka records: the DataFrame needs a column 'value' (key is optional)"
