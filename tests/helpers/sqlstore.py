@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tests.helpers.connections import connection_of
 from txnstore.read.plan import IsolationLevel
 from txnstore.snapshot import Snapshot
 from txnstore.sql.types import duckdb_type, quote
@@ -62,6 +63,7 @@ def fill(store: Store, topic: str, transactions: int = 3, records: int = 8, firs
             with producer.transaction():
                 for record in range(records):
                     producer.send(topic, b"value-%d-%d" % (number, record), key=b"key-%d" % record)
+    _complete(store, f"filler-{topic}")
 
 
 def abort(store: Store, topic: str, records: int = 8) -> None:
@@ -72,3 +74,9 @@ def abort(store: Store, topic: str, records: int = 8) -> None:
             producer.send(topic, b"aborted-%d" % record, key=b"key-%d" % record)
         producer.flush()
         producer.abort_transaction()
+    _complete(store, f"aborter-{topic}")
+
+
+def _complete(store: Store, transactional_id: str) -> None:
+    """Wait for the markers in other chains, which the coordinator writes in the background."""
+    connection_of(store).coordinator.endings.wait_for(transactional_id)

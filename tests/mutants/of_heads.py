@@ -49,6 +49,14 @@ HEADS = (
         test="protocol/test_chain_undecided.py::test_only_commands_of_the_undecided_entry_have_an_unknown_outcome",
     ),
     Mutant(
+        "an interrupt of one thread fails the commands of others that were never offered",
+        Chain._commit_round,
+        "and self._is_unwritten(waiter)",
+        "and False",
+        test="unit/test_chain_combining.py"
+        "::test_interrupt_of_a_leader_that_has_not_offered_a_command_leaves_it_to_its_own_thread",
+    ),
+    Mutant(
         "a commit puts an older state over that of a reader",
         Chain._publish,
         "if state.sequence > self.state.sequence:",

@@ -179,6 +179,24 @@ def test_interrupt_of_the_leader_does_not_interrupt_followers(crowd: Crowd, obje
     assert sorted(kind.__name__ for kind in raised[1:]) == ["KeyboardInterrupt"] + ["UnknownOutcomeError"] * 2
 
 
+def test_interrupt_of_a_leader_that_has_not_offered_a_command_leaves_it_to_its_own_thread(
+    crowd: Crowd, objects: MemoryStore
+) -> None:
+    """The outcome of "a" is unknown, and the thread of "b" is interrupted too: those of "c" and "d" go on."""
+    interrupts = iter([KeyboardInterrupt(), KeyboardInterrupt()])
+
+    def interrupted(key: str, data: bytes) -> bool:
+        for interrupt in interrupts:
+            raise interrupt
+        return MemoryStore.put_if_absent(objects, key, data)
+
+    objects.put_if_absent = interrupted  # type: ignore[method-assign]
+    answers = crowd.submit(*[CreateTopic(topic(name)) for name in ("a", "b", "c", "d")])
+    raised = [type(answer.exception()) for answer in answers]
+    assert raised == [KeyboardInterrupt, KeyboardInterrupt, type(None), type(None)]
+    assert names_in_bucket(objects) == ["a", "c+d"]
+
+
 def test_unknown_outcome_is_reported_to_all_callers_of_the_entry(
     crowd: Crowd, faults: FaultStore, objects: MemoryStore
 ) -> None:

@@ -202,25 +202,37 @@ class Chain:
         waiter = Waiter(command)
         self._waiting.append(waiter)
         with turn:
-            checkpoint_due = None if waiter.done else self._commit_round()
+            checkpoint_due = None if waiter.done else self._commit_round(waiter)
         if checkpoint_due is not None:
             self._saver.save_later(checkpoint_due)
         return waiter.answer()
 
-    def _commit_round(self) -> State | None:
-        """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due."""
+    def _commit_round(self, own: Waiter) -> State | None:
+        """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due.
+
+        Args:
+            own: The command of this thread.
+        """
         waiters: list[Waiter] = []
         try:
             while self._waiting:
                 waiters.append(self._waiting.popleft())
             return self._commit(waiters)
         except BaseException as error:
-            for waiter in waiters:
-                if not waiter.done:
+            for waiter in reversed(waiters):
+                if waiter.done:
+                    continue
+                if waiter is not own and not isinstance(error, Exception) and self._is_unwritten(waiter):
+                    self._waiting.appendleft(waiter)  # Only this thread was interrupted: the waiter's own commits it.
+                else:
                     waiter.error, waiter.done = self._error_of(waiter, error), True
             if not isinstance(error, Exception):
                 raise
             return None
+
+    def _is_unwritten(self, waiter: Waiter) -> bool:
+        """Whether it is certain that the command is in no entry: the chain waits for an entry without it."""
+        return self._undecided is not None and waiter.command not in self._undecided.commands
 
     def _error_of(self, waiter: Waiter, error: BaseException) -> Exception:
         """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
