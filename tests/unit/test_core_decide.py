@@ -11,6 +11,7 @@ from tests.helpers import keys
 from tests.helpers.core import RC, T0, World
 from txnstore.chain import checkpoint
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.claims import ClaimPartitions
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
 from txnstore.core.model import Outcome, TopicPartition
@@ -195,6 +196,7 @@ def test_state_is_restored_from_checkpoint(world: World, log: tuple[Batch, ...])
     world.create("deleted")
     world.plain(1, TopicPartition("deleted", 0))
     world.do(DeleteTopic("deleted"))
+    world.do(ClaimPartitions("compactor", (T0,), 1000))
     objects = MemoryStore()
     checkpoint.write(objects, keys.KEYS, 0, world.state)
     with ThreadPoolExecutor(1) as pool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, get_args
 
+from pydantic import Field
+
 from txnstore.chain.codec import Int64, Stored
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, ProducerState
-from txnstore.core.model import Fence, Map, TopicPartition
+from txnstore.core.model import Claim, Fence, Map, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction, TxnState
 
@@ -75,6 +77,15 @@ class GroupDocument:
     emptied_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimDocument:
+    """A partition that a compactor works on."""
+
+    tp: TopicPartition
+    owner: str
+    until: int
+
+
 class HeadDocument(Stored):
     """``head.json`` of a checkpoint; ``batches_sha256`` is the hash of the object with the batches."""
 
@@ -94,6 +105,7 @@ class HeadDocument(Stored):
     seen: dict[int, int]
     deleted: dict[str, int]
     fences: dict[int, Fence]
+    claims: list[ClaimDocument] = Field(default_factory=list)
     batches_sha256: str
 
 
@@ -119,6 +131,7 @@ def to_document(state: State, batches_sha256: str) -> HeadDocument:
         seen=_sorted(state.seen),
         deleted=_sorted(state.deleted),
         fences=_sorted(state.fences),
+        claims=[ClaimDocument(tp, *state.claims[tp]) for tp in sorted(state.claims)],
         batches_sha256=batches_sha256,
     )
 
@@ -142,6 +155,7 @@ def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchLis
         seen=Map(document.seen),
         deleted=Map(document.deleted),
         fences=Map(document.fences),
+        claims=Map({item.tp: Claim(item.owner, item.until) for item in document.claims}),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
+from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
 from txnstore.core.log.commands import Append
@@ -40,5 +41,7 @@ Command = (
     | ReplaceSegments
     | DropObjects
     | ForgetObjects
+    | ClaimPartitions
+    | ReleasePartitions
     | Expire
 )

@@ -13,6 +13,7 @@ from typing import Any
 from txnstore.core import expiration
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic
 from txnstore.core.catalog.rules import alter_topic, close_topic, copy_topic, create_topic, delete_topic
+from txnstore.core.claims import ClaimPartitions, ReleasePartitions, claim_partitions, release_partitions
 from txnstore.core.commands import Command
 from txnstore.core.events import Event
 from txnstore.core.evolve import FOLDS
@@ -101,5 +102,7 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     ReplaceSegments: replace_segments,
     DropObjects: drop_objects,
     ForgetObjects: forget_objects,
+    ClaimPartitions: claim_partitions,
+    ReleasePartitions: release_partitions,
     Expire: expiration.expire,
 }

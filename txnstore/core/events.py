@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txnstore.core.catalog.model import TopicAltered, TopicClosed, TopicCreated, TopicDeleted
+from txnstore.core.claims import PartitionsClaimed, PartitionsReleased
 from txnstore.core.expiration import FencesExpired, OffsetsExpired, ProducersExpired, TransactionalIdExpired
 from txnstore.core.groups.events import (
     GroupDeleted,
@@ -47,6 +48,8 @@ Event = (
     | SegmentsReplaced
     | ObjectsDropped
     | ObjectsForgotten
+    | PartitionsClaimed
+    | PartitionsReleased
     | MemberJoined
     | MemberLeft
     | MemberSeen

@@ -7,6 +7,7 @@ is the time of the entry that holds the event, in ms.
 from __future__ import annotations
 
 from txnstore.core.catalog.rules import CATALOG_FOLDS
+from txnstore.core.claims import CLAIM_FOLDS
 from txnstore.core.events import Event
 from txnstore.core.expiration import EXPIRATION_FOLDS
 from txnstore.core.groups.fold import GROUP_FOLDS
@@ -29,5 +30,6 @@ FOLDS: dict[type, Fold] = {
     **LOG_FOLDS,
     **GROUP_FOLDS,
     **MAINTENANCE_FOLDS,
+    **CLAIM_FOLDS,
     **EXPIRATION_FOLDS,
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, CreateTopic, DeleteTopic, Topic
+from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.commands import Command
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import (
@@ -177,6 +178,8 @@ _ROUTES: dict[type, _Route] = {
     ReplaceSegments: lambda command, chains: (chain_of_partition(command.tp, chains),),
     DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
+    ClaimPartitions: lambda command, chains: {chain_of_partition(tp, chains) for tp in command.partitions},
+    ReleasePartitions: lambda _, chains: range(chains),
     Expire: lambda _, chains: range(chains),
 }
 

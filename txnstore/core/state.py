@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
-from txnstore.core.model import NO_PRODUCER, Fence, Map, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Claim, Fence, Map, TopicPartition
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, first_producer_id
 from txnstore.core.transactions.model import Transaction
 
@@ -54,6 +54,7 @@ class State:
         deleted: Outside of chain 0: topics that are deleted or being deleted, with the newest revision concerned. A
             copy with this revision or an older one takes no records (:meth:`is_closed`).
         fences: The fences of producers of other chains, by producer id (:mod:`txnstore.core.fences`).
+        claims: The partitions that compactors work on (:mod:`txnstore.core.claims`).
     """
 
     chain: int = 0
@@ -72,6 +73,7 @@ class State:
     seen: Map[int, int] = field(default_factory=Map)
     deleted: Map[str, int] = field(default_factory=Map)
     fences: Map[int, Fence] = field(default_factory=Map)
+    claims: Map[TopicPartition, Claim] = field(default_factory=Map)
 
     def is_closed(self, topic: Topic) -> bool:
         """Whether a topic is being deleted: it takes no records, and can be read until the catalog has deleted it."""
