@@ -113,6 +113,8 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("offsets_in_order", "t-0", lambda s: _log(s, log_start=12)),
     ("offsets_in_order", "t-0", lambda s: _log(s, log_start=-1)),
     ("offsets_in_order", "t-0", lambda s: _log(s, high_watermark=8)),
+    ("checkpoint_of_cleans", "not between 0 and the last stable offset", lambda s: _log(s, clean_until=99)),
+    ("checkpoint_of_cleans", "not between 0 and the last stable offset", lambda s: _log(s, clean_until=-1)),
     ("batches_in_order", "1-4", lambda s: _batch(s, 1, base_offset=1)),
     ("batches_in_order", "2-1", lambda s: _batch(s, 1, limit=2)),
     ("batches_in_order", "outside the log", lambda s: _log(s, high_watermark=10)),
@@ -120,6 +122,7 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("batches_hold_their_offsets", "3 records in 2 offsets", lambda s: _batch(s, 0, records=3)),
     ("batches_hold_their_offsets", "1 records in 2 offsets", lambda s: _batch(s, 0, records=1)),
     ("batches_hold_their_offsets", "2 rows from row 1", lambda s: _batch(s, 0, first_row=1)),
+    ("batches_hold_their_offsets", "no clean has written it", lambda s: _batch(s, 0, delete_horizon=5)),
     ("batches_hold_their_offsets", "0 rows", lambda s: _batch(s, 0, T1, records=0)),
     ("batches_hold_their_offsets", "has no producer", lambda s: _batch(s, 0, transactional=True)),
     (

@@ -36,6 +36,8 @@ _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
 _TEXTS = {"topic", "key", "format", "sha256"}
 _BOOLEANS = {"explicit_offsets", "transactional"}
 _COLUMNS = ["topic", "partition", *_BATCH_FIELDS, *_SEGMENT_FIELDS]
+#: Columns that checkpoints of the first stores lack.
+_OPTIONAL = {"delete_horizon"}
 
 
 def _arrow() -> tuple[ModuleType, ModuleType]:
@@ -153,10 +155,11 @@ def _decode_batches(data: bytes) -> dict[TopicPartition, BatchList[Batch]]:
     pa, pq = _arrow()
     # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    if table.schema.names != _COLUMNS:
+    absent = _OPTIONAL.difference(table.schema.names)
+    if table.schema.names != [name for name in _COLUMNS if name not in absent]:
         msg = f"the batches of a checkpoint have the columns {table.schema.names}; expected {_COLUMNS}"
         raise CorruptionError(msg)
-    columns = table.to_pydict()
+    columns = {**table.to_pydict(), **{name: [None] * table.num_rows for name in absent}}
     found: dict[TopicPartition, list[Batch]] = {}
     for row in range(table.num_rows):
         segment = Segment(**{name: columns[name][row] for name in _SEGMENT_FIELDS})

@@ -29,6 +29,7 @@ class PartitionDocument:
     producers: dict[int, ProducerState]
     open_txns: dict[int, int]
     aborted: list[AbortedTxn]
+    clean_until: int = 0
 
 
 StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]

@@ -15,20 +15,25 @@ from txnstore.errors import CompactionConflictError
 
 @dataclass(frozen=True, slots=True)
 class ReplaceSegments:
-    """Replace batches by merged ones. Answered with None.
+    """Replace batches by merged or cleaned ones. Answered with None.
 
     Attributes:
         tp: The partition.
-        removed: The batches to replace: a contiguous run of the log, below the LSO.
-        added: The merged batches; empty if ``removed`` holds aborted records only.
+        removed: The batches to replace: a contiguous run of the log, below the LSO. May be empty for a clean that finds
+            nothing to remove.
+        added: The new batches; empty if none of the records of ``removed`` stays.
         uploaded_at: The time of the first upload of ``added``, in ms, as in
             :class:`~txnstore.core.log.model.NewBatch`.
+        clean_until: The cleaner checkpoint after a clean, which may drop records; None for a merge, which keeps them.
+        topic_id: The id of the topic that was read; refused if the topic was created again. None: not checked.
     """
 
     tp: TopicPartition
     removed: tuple[Batch, ...]
     added: tuple[Batch, ...]
     uploaded_at: int | None = None
+    clean_until: int | None = None
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +56,17 @@ class ForgetObjects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsReplaced:
-    """A compaction replaced the batches with the base offsets ``removed`` by ``added``."""
+    """A compaction replaced the batches with the base offsets ``removed`` by ``added``.
+
+    ``clean_until``: the cleaner checkpoint from now on, if it was a clean.
+    """
 
     type: Literal["SegmentsReplaced"] = "SegmentsReplaced"
     topic: str
     partition: int
     removed: list[int]
     added: list[Batch]
+    clean_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,30 +88,48 @@ class ObjectsForgotten:
 def replace_segments(draft: Draft, command: ReplaceSegments) -> None:
     """Replace batches below the transactional high-watermark (the LSO).
 
-    ``removed`` is a contiguous run of batches in the log. ``added`` lies inside the offsets of that run, in order, and
-    is empty if the run holds aborted batches only.
+    ``removed`` is a contiguous run of batches in the log. ``added`` lies inside the offsets of that run, in order. A
+    clean also moves the cleaner checkpoint, which never goes back nor above the LSO (CMP-03, CMP-21).
 
     Raises:
         CompactionConflictError: The log has changed since the compaction read it, or ``added`` does not fit.
     """
-    partition = draft.state.partition(command.tp)
-    if partition is None:
+    partition, topic = draft.state.partition(command.tp), draft.state.topics.get(command.tp.topic)
+    if partition is None or (command.topic_id is not None and topic is not None and topic.topic_id != command.topic_id):
         msg = f"partition {command.tp} was deleted while it was compacted"
         raise CompactionConflictError(msg)
-    if not command.removed:
+    clean_until = _checkpoint(command, partition)
+    if command.removed:
+        _check_removed(command, partition)
+        _check_added(command, draft.state)
+        _check_upload_time(draft.state, command)
+    elif clean_until is None or command.added:
         msg = f"a compaction of {command.tp} must replace at least one batch"
         raise CompactionConflictError(msg)
-    _check_removed(command, partition)
-    _check_added(command, draft.state)
-    _check_upload_time(draft.state, command)
+    elif clean_until == partition.clean_until:
+        return
     draft.emit(
         SegmentsReplaced(
             topic=command.tp.topic,
             partition=command.tp.partition,
             removed=[batch.base_offset for batch in command.removed],
             added=list(command.added),
+            clean_until=clean_until,
         ),
     )
+
+
+def _checkpoint(command: ReplaceSegments, partition: Partition) -> int | None:
+    """The cleaner checkpoint after a clean: it does not go back if another clean has moved it further."""
+    if command.clean_until is None:
+        return None
+    if command.clean_until > partition.last_stable_offset:
+        msg = (
+            f"the cleaner checkpoint {command.clean_until} of {command.tp} would be above the last stable offset "
+            f"{partition.last_stable_offset}"
+        )
+        raise CompactionConflictError(msg)
+    return max(command.clean_until, partition.clean_until)
 
 
 def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
@@ -184,6 +211,8 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     if removed:
         aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
         partition = replace(partition, aborted=aborted)
+    if event.clean_until is not None:
+        partition = replace(partition, clean_until=event.clean_until)
     return replace(with_partition(state, tp, replace(partition, batches=batches)), dropped=dropped)
 
 

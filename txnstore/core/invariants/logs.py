@@ -34,6 +34,16 @@ def offsets_in_order(state: State) -> Iterator[str]:
             yield f"{tp}: log start {start}, last stable offset {stable}, high watermark {end} are not in order"
 
 
+def checkpoint_of_cleans(state: State) -> Iterator[str]:
+    """The cleaner checkpoint is between 0 and the LSO: nothing undecided counts as clean (CMP-03)."""
+    for tp, partition in sorted_items(state.partitions):
+        if not 0 <= partition.clean_until <= partition.last_stable_offset:
+            yield (
+                f"{tp}: the cleaner checkpoint {partition.clean_until} is not between 0 and the last stable offset "
+                f"{partition.last_stable_offset}"
+            )
+
+
 def batches_in_order(state: State) -> Iterator[str]:
     """Batches ascend without overlap inside the log: an offset names at most one record (OBJ-19 I4)."""
     for tp, partition in sorted_items(state.partitions):
@@ -63,6 +73,8 @@ def batches_hold_their_offsets(state: State) -> Iterator[str]:
                 )
             if batch.transactional and batch.producer_id == NO_PRODUCER:
                 yield f"{tp}: the batch {offsets_of(batch)} is transactional, but has no producer"
+            if batch.delete_horizon is not None and not explicit:
+                yield f"{tp}: the batch {offsets_of(batch)} has a delete horizon, but no clean has written it"
 
 
 def segments_referenced_once(state: State) -> Iterator[str]:
@@ -100,6 +112,7 @@ def claims_end(state: State) -> Iterator[str]:
 LOG_INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     topics_own_their_partitions,
     offsets_in_order,
+    checkpoint_of_cleans,
     batches_in_order,
     batches_hold_their_offsets,
     segments_referenced_once,

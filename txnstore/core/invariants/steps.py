@@ -16,9 +16,9 @@ from txnstore.core.transactions.model import DECIDED
 
 
 def ends_never_go_back(before: State, after: State) -> Iterator[str]:
-    """High watermark, LSO and log start only grow (LSO-05)."""
+    """High watermark, LSO, log start and cleaner checkpoint only grow (LSO-05, CMP-21)."""
     for tp, old, new in _logs(before, after):
-        for name in ("high_watermark", "last_stable_offset", "log_start"):
+        for name in ("high_watermark", "last_stable_offset", "log_start", "clean_until"):
             was, is_now = getattr(old, name), getattr(new, name)
             if is_now < was:
                 yield f"{tp}: {name} went back from {was} to {is_now}"

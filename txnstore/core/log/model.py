@@ -148,7 +148,8 @@ class Batch:
     """Records of one partition that were appended together, or merged by a compaction.
 
     Covers the offsets ``[base_offset, limit)`` with ``records`` records: fewer than offsets only after a compaction.
-    Timestamps are in ms. A merged batch has no producer.
+    Timestamps are in ms. A merged batch has no producer. ``delete_horizon``: the earliest time at which a clean may remove
+    a tombstone of it; None if it has no tombstone that a clean has read.
     """
 
     base_offset: int
@@ -163,6 +164,7 @@ class Batch:
     base_sequence: int = NO_PRODUCER
     transactional: bool = False
     appended_at: int = 0
+    delete_horizon: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,8 @@ class Partition:
         producers: The state of each producer, by producer id.
         open_txns: The first offset of each open transaction, by producer id.
         aborted: The aborted index, in order of the markers.
+        clean_until: The cleaner checkpoint: below it the log has at most one record of each key. Use
+            :attr:`first_dirty_offset`, which is never below the log start.
     """
 
     log_start: int = 0
@@ -270,6 +274,12 @@ class Partition:
     producers: Map[int, ProducerState] = field(default_factory=Map)
     open_txns: Map[int, int] = field(default_factory=Map)
     aborted: tuple[AbortedTxn, ...] = ()
+    clean_until: int = 0
+
+    @property
+    def first_dirty_offset(self) -> int:
+        """The first offset that no clean has covered (CMP-21; Kafka: ``firstDirtyOffset``)."""
+        return max(self.log_start, self.clean_until)
 
     @property
     def last_stable_offset(self) -> int:
