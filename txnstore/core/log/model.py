@@ -148,8 +148,8 @@ class Batch:
     """Records of one partition that were appended together, or merged by a compaction.
 
     Covers the offsets ``[base_offset, limit)`` with ``records`` records: fewer than offsets only after a compaction.
-    Timestamps are in ms. A merged batch has no producer. ``delete_horizon``: the earliest time at which a clean may remove
-    a tombstone of it; None if it has no tombstone that a clean has read.
+    Timestamps are in ms. A merged batch has no producer. ``delete_horizon``: the earliest time at which a clean may
+    remove a tombstone of it; None if it has no tombstone that a clean has read.
     """
 
     base_offset: int
