@@ -16,6 +16,7 @@ from txnstore._version import __version__
 from txnstore.cli.consume import consume
 from txnstore.cli.context import App, CommandError, shared_options
 from txnstore.cli.demo import demo
+from txnstore.cli.doctor import doctor
 from txnstore.cli.group import group
 from txnstore.cli.log import log
 from txnstore.cli.maintenance import checkpoint, compact, expire, recover, vacuum, verify
@@ -68,8 +69,8 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, topic, produce, consume, group, txn, sql, compact, vacuum, expire, verify, recover, checkpoint,
-    log, metrics,
+    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, vacuum, expire, verify, recover,
+    checkpoint, log, metrics,
 ):  # fmt: skip
     root.add_command(command)
 

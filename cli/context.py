@@ -91,11 +91,11 @@ class App:
         with self.progress("opening the store"):
             return Store(open_to_read(objects))
 
-    def unread(self) -> Connection:
+    def unread(self, *, read_only: bool = True) -> Connection:
         """The same before anything of the store is read: it may be too damaged to open."""
         from txnstore.connection import Connection
 
-        return Connection(self._objects(), read_only=True)
+        return Connection(self._objects(), read_only=read_only)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[None]:

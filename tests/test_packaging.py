@@ -167,6 +167,7 @@ def test_store_exposes_exactly_public_names() -> None:
         "create_topic",
         "delete_group",
         "delete_topic",
+        "doctor",
         "duckdb",
         "expire",
         "fence_producers",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
     from txnstore.admin.groups import GroupDescription, Target
-    from txnstore.compactor import CompactionReport, VacuumReport, VerifyReport
+    from txnstore.compactor import CompactionReport, DoctorReport, VacuumReport, VerifyReport
     from txnstore.compactor.compaction import Progress
 
 
@@ -253,6 +253,17 @@ class Operations:
         from txnstore.compactor import verify
 
         return verify(self._connection, deep=deep)
+
+    def doctor(self, *, probe: bool = False) -> DoctorReport:
+        """Look at the store, its storage and what it has to do, and say so. See :func:`txnstore.compactor.doctor`.
+
+        Args:
+            probe: Also check by writes that the storage creates a name once, and deletes. Else nothing is written.
+        """
+        load("txnstore.compactor")
+        from txnstore.compactor import doctor
+
+        return doctor(self._connection, probe=probe)
 
     def checkpoint(self) -> int:
         """Save the state of every chain now, so that the next open is fast; the number of entries that this covers."""

@@ -14,12 +14,14 @@ import difflib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo, check_key, check_prefix, check_range
+from txnstore.storage.bucket import BucketSettings, rules_of
 from txnstore.storage.redact import redact
 from txnstore.storage.s3_errors import Kind, answer_of, from_code, map_s3_error, scrub
 from txnstore.storage.s3_loop import run_on
@@ -167,6 +169,22 @@ class S3Store:
         if date is None:
             raise StorageError(f"Cannot read the clock of {self.url}: the server's responses have no Date header.")
         return _milliseconds(parsedate_to_datetime(date))
+
+    def bucket_settings(self) -> BucketSettings:
+        """The versioning and the lifecycle rules of the bucket; two requests. A refused one is part of the result."""
+        found = BucketSettings(self._root)
+        try:
+            state = self._call(Kind.READ, "", "get_bucket_versioning").get("Status") or "Off"
+            found = replace(found, versioning=state)
+        except StorageError as error:
+            found = replace(found, versioning_refused=str(error))
+        try:
+            rules = rules_of(self._call(Kind.READ, "", "get_bucket_lifecycle_configuration"))
+            return replace(found, rules=rules)
+        except ObjectNotFoundError:  # NoSuchLifecycleConfiguration
+            return replace(found, rules=())
+        except StorageError as error:
+            return replace(found, rules_refused=str(error))
 
     def close(self) -> None:
         with self._lock.own:

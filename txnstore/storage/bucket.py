@@ -1,0 +1,106 @@
+"""The settings of a bucket that matter to a store: versioning, and lifecycle rules that touch its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from txnstore.storage.base import ObjectStore
+
+#: Storage classes whose objects must be restored before they can be read.
+_ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleRule:
+    """What an enabled lifecycle rule does with the objects below a prefix.
+
+    Attributes:
+        name: Its id.
+        prefix: The prefix of the keys in the bucket that it applies to; empty: all.
+        deletes: Whether it deletes current objects.
+        archives: Whether it moves objects to a storage class from which they cannot be read immediately.
+        deletes_versions: Whether it deletes versions that are no longer current.
+        ends_uploads: Whether it removes incomplete multipart uploads.
+    """
+
+    name: str
+    prefix: str
+    deletes: bool = False
+    archives: bool = False
+    deletes_versions: bool = False
+    ends_uploads: bool = False
+
+    def covers(self, prefix: str) -> bool:
+        """Whether it applies to all objects whose keys start with ``prefix``."""
+        return prefix.startswith(self.prefix)
+
+    def touches(self, prefix: str) -> bool:
+        """Whether it applies to some object whose key starts with ``prefix``."""
+        return prefix.startswith(self.prefix) or self.prefix.startswith(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSettings:
+    """The settings of the bucket of a store; what could not be read is None, with the reason.
+
+    Attributes:
+        root: The prefix of the store's keys in the bucket.
+        versioning: ``Enabled``, ``Suspended`` or ``Off``.
+        rules: The enabled lifecycle rules that may apply to objects of the store.
+        versioning_refused: Why the state of the versioning is unknown.
+        rules_refused: Why the rules are unknown.
+    """
+
+    root: str
+    versioning: str | None = None
+    rules: tuple[LifecycleRule, ...] | None = None
+    versioning_refused: str = ""
+    rules_refused: str = ""
+
+
+def bucket_settings(objects: ObjectStore) -> BucketSettings | None:
+    """The settings of the bucket that a store, which may be wrapped, lives in; None if it lives in none.
+
+    Two requests, which no wrapper counts or repeats.
+    """
+    found: object = objects
+    while found is not None:
+        read = getattr(found, "bucket_settings", None)
+        if read is not None:
+            settings: BucketSettings = read()
+            return settings
+        found = getattr(found, "inner", None)
+    return None
+
+
+def rules_of(answer: Mapping[str, Any]) -> tuple[LifecycleRule, ...]:
+    """The enabled rules in the answer to GetBucketLifecycleConfiguration.
+
+    Rules for objects with tags are left out: the objects of a store have none.
+    """
+    return tuple(_rule(rule) for rule in answer.get("Rules", ()) if rule.get("Status") == "Enabled" and not _tags(rule))
+
+
+def _rule(rule: Mapping[str, Any]) -> LifecycleRule:
+    expiration = rule.get("Expiration", {})
+    transitions: Sequence[Mapping[str, Any]] = rule.get("Transitions", ())
+    return LifecycleRule(
+        name=str(rule.get("ID", "")),
+        prefix=_prefix(rule),
+        deletes="Days" in expiration or "Date" in expiration,
+        archives=any(each.get("StorageClass") in _ARCHIVES for each in transitions),
+        deletes_versions="NoncurrentVersionExpiration" in rule,
+        ends_uploads="AbortIncompleteMultipartUpload" in rule,
+    )
+
+
+def _prefix(rule: Mapping[str, Any]) -> str:
+    where = rule.get("Filter", {})
+    return str(where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
+
+
+def _tags(rule: Mapping[str, Any]) -> bool:
+    where = rule.get("Filter", {})
+    return "Tag" in where or bool(where.get("And", {}).get("Tags"))
