@@ -31,9 +31,11 @@
     │   ├── TopicExistsError               caller
     │   ├── TopicChangedError              retriable  the topic was altered concurrently
     │   ├── InvalidTopicError              caller     the name is not allowed, as in Kafka
+    │   ├── PolicyViolationError           caller     the topic's cleanup.policy forbids to delete records
     │   ├── SchemaMismatchError            caller     names the column
     │   └── InvalidConfigError             caller     names the setting
     ├── OffsetOutOfRangeError              caller
+    ├── UndecidedRecordsError              retriable  an open transaction has records below the new log start
     ├── CompactionConflictError            retriable  a segment that the compaction read was replaced
     ├── StoreError
     │   ├── StoreNotFoundError             caller
@@ -81,10 +83,7 @@ class ProducerError(TxnStoreError):
 
 
 class ProducerFencedError(ProducerError):
-    """A newer instance with the same transactional id fenced this producer, or its transaction was aborted externally.
-
-    The latter happens after the transaction timeout, or through an administrator.
-    """
+    """A newer instance of the transactional id fenced this producer, or its transaction timed out or was aborted."""
 
     kafka_code = 90
     fatal = True
@@ -291,11 +290,25 @@ class InvalidConfigError(CatalogError):
     kafka_code = 40
 
 
+class PolicyViolationError(CatalogError):
+    """The topic's ``cleanup.policy`` has no ``delete``, so records cannot be deleted up to an offset."""
+
+    kafka_code = 44
+    advice = "Set the topic's cleanup.policy to delete, or to compact,delete."
+
+
 class OffsetOutOfRangeError(TxnStoreError):
     """The offset is below the start or above the end of the partition's log."""
 
     kafka_code = 1
     advice = "Seek to an offset between the log start and the end, or set auto_offset_reset."
+
+
+class UndecidedRecordsError(TxnStoreError):
+    """An open transaction has records below the offset up to which records are to be deleted. Nothing was deleted."""
+
+    retriable = True
+    advice = "Wait for the end of the transaction, abort it with `txnstore txn abort`, or delete less."
 
 
 class CompactionConflictError(TxnStoreError):
@@ -342,10 +355,7 @@ class UnsafeStorageError(StoreError):
 
 
 class ReentrantCallError(StoreError):
-    """A signal handler used the store while it interrupted another call of the same thread. Nothing was done.
-
-    Going on would break the interrupted call: it holds a lock and has changed half of what it protects.
-    """
+    """A signal handler used the store while it interrupted a call of the same thread, which holds a lock."""
 
     advice = "In a signal handler, only set a flag or raise an exception; use the store after the call has ended."
 
@@ -365,10 +375,7 @@ class StorageError(TxnStoreError):
 
 
 class StorageRefusedError(StorageError):
-    """The storage refused the request, and will refuse it until its cause is repaired. The request had no effect.
-
-    Causes: wrong credentials, missing permissions, a missing bucket, a full disk, a read-only file system.
-    """
+    """The storage refused the request: credentials, permissions, a missing bucket, a full or read-only disk."""
 
     retriable = False
     advice = "Repair what the message names, then try again."
@@ -382,10 +389,7 @@ class ObjectNotFoundError(StorageError):
 
 
 class UnknownOutcomeError(StorageError):
-    """A write may or may not have happened: the storage did not answer in time.
-
-    Repeating the same call is safe: it resolves the outcome of the earlier attempt first.
-    """
+    """A write may or may not have happened: the storage did not answer in time. Repeating the same call is safe."""
 
     kafka_code = 7
     advice = "Repeat the same call; it resolves the earlier attempt first."

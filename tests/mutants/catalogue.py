@@ -12,6 +12,7 @@ from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_producer import PRODUCER
+from tests.mutants.of_retention import RETENTION
 from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
 from tests.mutants.of_worlds import WORLDS
@@ -324,5 +325,5 @@ ONE_CHAIN = (
 
 MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
-    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *COMPACTION),
+    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *COMPACTION, *RETENTION),
 )

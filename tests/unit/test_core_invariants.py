@@ -172,6 +172,7 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("aborted_index_sound", "outside the log", lambda s: _aborted(s, first_offset=5)),
     ("aborted_index_sound", "behind its marker", lambda s: _aborted(s, last_stable_offset=7)),
     ("aborted_index_sound", "does not follow", lambda s: _aborted(s, AbortedTxn(0, 0, 4, 4))),
+    ("aborted_index_sound", "below the log start 6", lambda s: _log(s, log_start=6)),
     ("aborted_index_sound", "before the previous one", lambda s: _aborted(s, AbortedTxn(_pid(s, "b"), 4, 8, 8))),
     ("aborted_index_sound", "not transactional", lambda s: _batch(s, 1, transactional=False)),
     ("aborted_index_sound", "several epochs", lambda s: _batch(
@@ -250,6 +251,11 @@ STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
         "undecided_data_is_kept",
         "9-9 above the last stable offset 9 was removed",
         lambda s: _log(s, batches=BatchList([item for item in s.partitions[T0].batches if item.base_offset != 9])),
+    ),
+    (
+        "deletion_keeps_what_it_cuts",
+        "the batch 6-7, which the log start 7 cuts, was removed",
+        lambda s: _log(s, log_start=7, batches=BatchList([b for b in s.partitions[T0].batches if b.base_offset > 7])),
     ),
     ("decided_stays_decided", "2-5 left the aborted index", lambda s: _log(s, aborted=())),
     (

@@ -6,7 +6,7 @@ from txnstore.core.catalog.model import AlterTopic, CloseTopic, CopyTopic, Creat
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.expiration import Expire
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
-from txnstore.core.log.commands import Append
+from txnstore.core.log.commands import Append, DeleteRecords
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
 from txnstore.core.transactions.commands import (
     AbortTxn,
@@ -24,6 +24,7 @@ Command = (
     | DeleteTopic
     | InitProducer
     | Append
+    | DeleteRecords
     | EndTxn
     | HoldTxn
     | FenceProducer

@@ -21,7 +21,8 @@ from txnstore.core.expiration import Expire
 from txnstore.core.groups import membership as groups_membership
 from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, Heartbeat, JoinGroup, LeaveGroup, ResetOffsets
 from txnstore.core.groups.offsets import commit_plain_offsets, delete_group, reset_offsets
-from txnstore.core.log.commands import Append
+from txnstore.core.log.commands import Append, DeleteRecords
+from txnstore.core.log.retention import delete_records
 from txnstore.core.maintenance import (
     DropObjects,
     ForgetObjects,
@@ -100,6 +101,7 @@ RULES: dict[type, Callable[[Draft, Any], Any]] = {
     ResetOffsets: reset_offsets,
     DeleteGroup: delete_group,
     ReplaceSegments: replace_segments,
+    DeleteRecords: delete_records,
     DropObjects: drop_objects,
     ForgetObjects: forget_objects,
     ClaimPartitions: claim_partitions,

@@ -14,7 +14,7 @@ from txnstore.core.groups.events import (
     MemberSeen,
     OffsetsCommitted,
 )
-from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
+from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten, ProducerFenced
 from txnstore.core.maintenance import ObjectsDropped, ObjectsForgotten, SegmentsReplaced
 from txnstore.core.state import Observed
 from txnstore.core.transactions.events import (
@@ -46,6 +46,7 @@ Event = (
     | VersionRecorded
     | TxnCompleted
     | SegmentsReplaced
+    | LogStartMoved
     | ObjectsDropped
     | ObjectsForgotten
     | PartitionsClaimed

@@ -12,6 +12,7 @@ from txnstore.core.events import Event
 from txnstore.core.expiration import EXPIRATION_FOLDS
 from txnstore.core.groups.fold import GROUP_FOLDS
 from txnstore.core.log.appending import LOG_FOLDS
+from txnstore.core.log.retention import RETENTION_FOLDS
 from txnstore.core.maintenance import MAINTENANCE_FOLDS
 from txnstore.core.state import ORDERING_FOLDS, Fold, State
 from txnstore.core.transactions.table import TRANSACTION_FOLDS
@@ -28,6 +29,7 @@ FOLDS: dict[type, Fold] = {
     **CATALOG_FOLDS,
     **TRANSACTION_FOLDS,
     **LOG_FOLDS,
+    **RETENTION_FOLDS,
     **GROUP_FOLDS,
     **MAINTENANCE_FOLDS,
     **CLAIM_FOLDS,

@@ -19,8 +19,8 @@ class ReplaceSegments:
 
     Attributes:
         tp: The partition.
-        removed: The batches to replace: a contiguous run of the log, below the LSO. May be empty for a clean that finds
-            nothing to remove.
+        removed: The batches to replace: a contiguous run of the log, from the log start up to the LSO. May be empty for a
+            clean that finds nothing to remove.
         added: The new batches; empty if none of the records of ``removed`` stays.
         uploaded_at: The time of the first upload of ``added``, in ms, as in
             :class:`~txnstore.core.log.model.NewBatch`.
@@ -133,11 +133,14 @@ def _checkpoint(command: ReplaceSegments, partition: Partition) -> int | None:
 
 
 def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
-    """Check that ``removed`` is the whole log between its first and last offset, and below the LSO."""
+    """Check that ``removed`` is the whole log between its first and last offset, from the log start up to the LSO."""
     start, limit = command.removed[0].base_offset, command.removed[-1].limit
     if limit > partition.last_stable_offset:
         key = command.removed[-1].segment.key
         msg = f"segment {key} reaches above the last stable offset {partition.last_stable_offset} of {command.tp}"
+        raise CompactionConflictError(msg)
+    if start < partition.log_start:
+        msg = f"records of {command.tp} below offset {partition.log_start} were deleted while it was compacted"
         raise CompactionConflictError(msg)
     present = tuple(partition.batches.overlapping(start, limit))
     if present == command.removed:

@@ -23,7 +23,7 @@ from txnstore.core.groups.commands import (
     ResetOffsets,
     TxnOffsets,
 )
-from txnstore.core.log.commands import Append, Appended
+from txnstore.core.log.commands import Append, Appended, DeleteRecords
 from txnstore.core.log.model import NewBatch
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
@@ -131,6 +131,8 @@ def _partitions_of(command: Command) -> Iterator[TopicPartition]:
             yield from command.partitions
         case ReplaceSegments():
             yield command.tp
+        case DeleteRecords():
+            yield from (deletion.tp for deletion in command.deletions)
         case _:
             return
 
@@ -176,6 +178,7 @@ _ROUTES: dict[type, _Route] = {
     LeaveGroup: lambda command, chains: (chain_of_group(command.group, chains),),
     DeleteGroup: lambda command, chains: (chain_of_group(command.group, chains),),
     ReplaceSegments: lambda command, chains: (chain_of_partition(command.tp, chains),),
+    DeleteRecords: lambda command, chains: {chain_of_partition(tp, chains) for tp in _partitions_of(command)},
     DropObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ForgetObjects: lambda command, chains: keys_by_chain(command.keys, chains),
     ClaimPartitions: lambda command, chains: {chain_of_partition(tp, chains) for tp in command.partitions},

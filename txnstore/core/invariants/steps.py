@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from txnstore.core.invariants.common import changed, offsets_of
 from txnstore.core.log.model import AbortedTxn, Partition
+from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED
@@ -46,6 +47,18 @@ def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
                 yield f"{tp}: the batch {offsets_of(batch)} above the last stable offset {stable} was removed"
 
 
+def deletion_keeps_what_it_cuts(before: State, after: State) -> Iterator[str]:
+    """A batch that a new log start cuts stays, or what a compaction made of it: its last records can be read."""
+    for tp, old, new in _logs(before, after):
+        if new.log_start == old.log_start:
+            continue
+        is_aborted = aborted_batches(old)
+        for batch in old.batches.overlapping(new.log_start, new.log_start + 1):
+            left = new.batches.overlapping(batch.base_offset, batch.limit)
+            if next(left, None) is None and not is_aborted(batch):
+                yield f"{tp}: the batch {offsets_of(batch)}, which the log start {new.log_start} cuts, was removed"
+
+
 def decided_stays_decided(before: State, after: State) -> Iterator[str]:
     """Stable committed records are never aborted later, and an aborted transaction stays aborted (END-01).
 
@@ -72,8 +85,11 @@ def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
         removed, added = old.batches.changes(new.batches)
         unnamed |= {batch.segment.key for batch in removed}
         fresh |= {batch.segment.key for batch in added}
-    for key in sorted(unnamed - fresh):
-        if key not in after.dropped:
+    undropped = sorted(key for key in unnamed - fresh if key not in after.dropped)
+    # A segment may have other batches, which did not change; only a few keys get this far.
+    named = {batch.segment.key for _, new in logs for batch in new.batches} if undropped else set[str]()
+    for key in undropped:
+        if key not in named:
             yield f"no batch names {key}, but it is not dropped: no vacuum will delete it"
     for key in sorted(fresh):
         if key in before.dropped:

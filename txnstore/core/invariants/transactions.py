@@ -80,6 +80,8 @@ def aborted_index_sound(state: State) -> Iterator[str]:
                 yield f"{where} does not follow the one whose marker is at {last}"
             if not entry.first_offset < entry.last_offset < partition.high_watermark:
                 yield f"{where} is outside the log"
+            if entry.last_offset < partition.log_start:
+                yield f"{where} is below the log start {partition.log_start}, but still in the aborted index"
             if entry.first_offset <= ended.get(entry.producer_id, -1):
                 yield f"{where} begins before the previous one of this producer ended"
             if not entry.last_stable_offset <= entry.last_offset + 1:

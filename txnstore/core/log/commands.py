@@ -34,6 +34,28 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """The new log start of a partition: records below ``offset`` are deleted; -1 is the high watermark.
+
+    ``topic_id``: refused if the topic was created again. None: not checked.
+    """
+
+    tp: TopicPartition
+    offset: int
+    topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecords:
+    """Move the log starts of partitions of one chain, all or none (Kafka: ``DeleteRecords``).
+
+    Answered with the log start of each partition, a dict.
+    """
+
+    deletions: tuple[Deletion, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Added:
     """Evidence that the coordinator has the partitions and groups of an append in the open transaction.
 

@@ -34,6 +34,16 @@ class ProducerFenced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartMoved:
+    """The records of a partition below ``offset`` were deleted; no record of an open transaction is among them."""
+
+    type: Literal["LogStartMoved"] = "LogStartMoved"
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerWritten:
     """The marker of a transaction took ``offset`` in a partition; ``epoch`` is the transaction's plus 1 (KIP-890)."""
 

@@ -1,0 +1,110 @@
+"""Mutants of the rules by which records are deleted."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.core import maintenance
+from txnstore.core.log import retention
+
+_CORE = "protocol/test_core_retention.py::"
+
+RETENTION = (
+    Mutant(
+        "records of an open transaction are deleted",
+        retention.new_log_start,
+        "if start > stable:",
+        "if False:",
+        test=_CORE + "test_nothing_at_or_above_the_last_stable_offset_is_deleted",
+    ),
+    Mutant(
+        "the log start goes back",
+        retention.delete_records,
+        "if start > partition.log_start:",
+        "if deletion.offset != partition.log_start:",
+        test=_CORE + "test_an_offset_below_the_log_start_changes_nothing",
+    ),
+    Mutant(
+        "records are deleted up to any offset above the end",
+        retention.new_log_start,
+        "if not 0 <= start <= end:",
+        "if not 0 <= start:",
+        test=_CORE + "test_offsets_outside_of_the_log_are_refused",
+    ),
+    Mutant(
+        "records of a topic that only compacts are deleted",
+        retention.deletes,
+        '"delete" in topic.config.get("cleanup.policy", "delete").split(",")',
+        "True",
+        test=_CORE + "test_a_topic_without_delete_refuses",
+    ),
+    Mutant(
+        "records of a topic that was created again are deleted",
+        retention.delete_records,
+        "if deletion.topic_id not in {None, topic.topic_id}:",
+        "if False:",
+        test=_CORE + "test_another_topic_of_the_name_keeps_its_records",
+    ),
+    Mutant(
+        "a batch that the log start cuts is removed",
+        retention._log_start_moved,
+        "if batch.limit > event.offset)",
+        "if batch.base_offset >= event.offset)",
+        test=_CORE + "test_a_batch_that_is_cut_stays_and_is_read_from_the_log_start_on",
+    ),
+    Mutant(
+        "an object is dropped that another batch names",
+        retention._log_start_moved,
+        "if batch.segment.key not in named:",
+        "if batch.limit <= event.offset:",
+        test=_CORE + "test_an_object_that_a_later_batch_names_is_not_dropped",
+    ),
+    Mutant(
+        "deleted records leave their objects behind",
+        retention._log_start_moved,
+        "dropped = dropped.insert(batch.segment.key, state.timestamp)",
+        "pass",
+        test=_CORE + "test_whole_batches_leave_the_log_and_their_objects_are_dropped",
+    ),
+    Mutant(
+        "an aborted transaction leaves the index with its first batch",
+        retention._log_start_moved,
+        "entry.last_offset",
+        "entry.first_offset",
+        test=_CORE + "test_the_rest_of_an_aborted_transaction_stays_filtered",
+    ),
+    Mutant(
+        "producers are forgotten with their batches",
+        retention._log_start_moved,
+        "log_start=event.offset,",
+        "log_start=event.offset, producers=Partition().producers,",
+        test=_CORE + "test_producer_states_survive_the_deletion_of_their_batches",
+    ),
+    Mutant(
+        "a compaction replaces a batch that the log start cuts",
+        maintenance._check_removed,
+        "if start < partition.log_start:",
+        "if False:",
+        test=_CORE + "test_a_compaction_that_was_planned_before_brings_nothing_back",
+    ),
+    Mutant(
+        "a retention goes beyond the last stable offset",
+        retention.plan_retention,
+        "partition.batches.overlapping(partition.log_start, partition.last_stable_offset)",
+        "partition.batches",
+        test=_CORE + "test_no_retention_goes_beyond_the_last_stable_offset",
+    ),
+    Mutant(
+        "a retention deletes young records behind old ones",
+        retention.plan_retention,
+        "            break\n",
+        "            continue\n",
+        test=_CORE + "test_the_first_young_batch_ends_the_deletion",
+    ),
+    Mutant(
+        "a retention leaves less than the size that is kept",
+        retention.plan_retention,
+        "size_of(batch) <= surplus",
+        "surplus > 0",
+        test=_CORE + "test_the_oldest_go_while_enough_is_left",
+    ),
+)

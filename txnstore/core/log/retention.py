@@ -1,0 +1,173 @@
+"""Deleting the oldest records: the log start moves up, never above the last stable offset (RET-01).
+
+Two callers move it: an administrator (Kafka's ``deleteRecords``), and the retention of a topic, whose new log starts
+:func:`retained_from` plans. Records that are deleted leave the log with their batch; a batch that the log start cuts
+stays, and readers begin at the log start. Producer states and transactions stay (RET-05).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.appending import partition_of, with_partition
+from txnstore.core.log.commands import DeleteRecords
+from txnstore.core.log.events import LogStartMoved
+from txnstore.core.log.model import Batch, BatchList, Partition
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_producer
+from txnstore.core.state import Draft, Fold, State, replace
+from txnstore.errors import (
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    UndecidedRecordsError,
+    UnknownTopicOrPartitionError,
+)
+
+#: The offset of a :class:`~txnstore.core.log.commands.Deletion` that means the high watermark.
+HIGH_WATERMARK = -1
+
+
+def delete_records(draft: Draft, command: DeleteRecords) -> dict[TopicPartition, int]:
+    """Move the log starts; one that is below the present log start changes nothing (RET-06)."""
+    found: dict[TopicPartition, int] = {}
+    for deletion in command.deletions:
+        tp, state = deletion.tp, draft.state
+        partition = partition_of(state, tp)
+        topic = state.topics[tp.topic]
+        if deletion.topic_id not in {None, topic.topic_id}:
+            msg = f"topic {tp.topic!r} was deleted and created again; records of the new topic are not deleted"
+            raise UnknownTopicOrPartitionError(msg)
+        start = new_log_start(topic, tp, partition, deletion.offset, partial(_holder, state))
+        if start > partition.log_start:
+            draft.emit(LogStartMoved(topic=tp.topic, partition=tp.partition, offset=start))
+        found[tp] = start
+    return found
+
+
+def new_log_start(
+    topic: Topic, tp: TopicPartition, partition: Partition, offset: int, holder: Callable[[int], str | None]
+) -> int:
+    """The log start after the records below ``offset`` are deleted: at least the present one.
+
+    Args:
+        topic: The topic.
+        tp: The partition.
+        partition: Its log.
+        offset: The new log start; :data:`HIGH_WATERMARK` for all records.
+        holder: The transactional id of a producer id, or None if it is not known.
+
+    Raises:
+        PolicyViolationError: The topic's ``cleanup.policy`` has no ``delete``.
+        OffsetOutOfRangeError: The offset is above the high watermark, or negative.
+        UndecidedRecordsError: An open transaction has records below the offset.
+    """
+    if not deletes(topic):
+        policy = topic.config["cleanup.policy"]
+        msg = f"records of {tp} cannot be deleted: cleanup.policy of topic {tp.topic!r} is {policy}, without delete"
+        raise PolicyViolationError(msg)
+    end = partition.high_watermark
+    start = end if offset == HIGH_WATERMARK else offset
+    if not 0 <= start <= end:
+        msg = f"cannot delete the records of {tp} below offset {offset}: its high watermark is {end}"
+        raise OffsetOutOfRangeError(msg)
+    stable = partition.last_stable_offset
+    if start > stable:
+        producer_id = min(partition.open_txns, key=partition.open_txns.__getitem__)
+        name = holder(producer_id)
+        whose = f"of transactional id {name!r}" if name is not None else f"of producer id {producer_id}"
+        msg = (
+            f"cannot delete the records of {tp} below offset {start}: the open transaction {whose} begins at offset "
+            f"{stable}"
+        )
+        raise UndecidedRecordsError(msg)
+    return max(start, partition.log_start)
+
+
+def deletes(topic: Topic) -> bool:
+    """Whether the ``cleanup.policy`` of a topic has ``delete``."""
+    return "delete" in topic.config.get("cleanup.policy", "delete").split(",")
+
+
+def _holder(state: State, producer_id: int) -> str | None:
+    """The transactional id of a producer id; None if another chain has granted it."""
+    return state.transactional_ids.get(producer_id) if chain_of_producer(producer_id) == state.chain else None
+
+
+def _log_start_moved(state: State, event: LogStartMoved) -> State:
+    tp = TopicPartition(event.topic, event.partition)
+    partition = state.partitions[tp]
+    batches = BatchList(batch for batch in partition.batches if batch.limit > event.offset)
+    named, dropped = {batch.segment.key for batch in batches}, state.dropped
+    for batch in partition.batches.overlapping(0, event.offset):
+        if batch.segment.key not in named:
+            dropped = dropped.insert(batch.segment.key, state.timestamp)
+    # The markers ascend: an entry goes with its marker (RET-08), because until then it hides what is left (RET-07).
+    aborted = partition.aborted[bisect_left(partition.aborted, event.offset, key=lambda entry: entry.last_offset) :]
+    after = replace(partition, log_start=event.offset, batches=batches, aborted=aborted)
+    return replace(with_partition(state, tp, after), dropped=dropped)
+
+
+RETENTION_FOLDS: dict[type, Fold] = {LogStartMoved: _log_start_moved}
+
+
+# Retention ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What a retention deletes from a partition.
+
+    Attributes:
+        offset: The new log start.
+        removed: The batches that leave the log, the oldest first; empty if nothing is deleted.
+    """
+
+    offset: int
+    removed: tuple[Batch, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """The number of deleted records, with aborted ones and with those below the log start before."""
+        return sum(batch.records for batch in self.removed)
+
+    @property
+    def size(self) -> int:
+        """The size of the deleted batches in bytes."""
+        return sum(size_of(batch) for batch in self.removed)
+
+
+def plan_retention(partition: Partition, retention_ms: int, retention_bytes: int, now: int) -> RetentionPlan:
+    """Plan what the retention of a topic deletes: whole batches from the head of the log, below the LSO (RET-03).
+
+    Kafka's rules, for batches in the place of its segments: a batch is too old if its newest record is more than
+    ``retention_ms`` old, and one too many if the partition keeps at least ``retention_bytes`` without it. The first
+    batch that is neither ends the deletion.
+
+    Args:
+        partition: The log.
+        retention_ms: The age of records in ms; -1: no limit.
+        retention_bytes: The size of the partition in bytes; -1: no limit.
+        now: The present time in ms.
+    """
+    removed: list[Batch] = []
+    surplus = sum(map(size_of, partition.batches)) - retention_bytes if retention_bytes >= 0 else -1
+    for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
+        old = 0 <= retention_ms < now - batch.max_timestamp
+        if not (old or size_of(batch) <= surplus):
+            break
+        removed.append(batch)
+        surplus -= size_of(batch)
+    if not removed:
+        return RetentionPlan(partition.log_start)
+    later = partition.batches.overlapping(removed[-1].limit, partition.high_watermark)
+    start = next((batch.base_offset for batch in later), partition.high_watermark)
+    return RetentionPlan(min(start, partition.last_stable_offset), tuple(removed))
+
+
+def size_of(batch: Batch) -> int:
+    """The size of a batch in bytes: its share of a segment that it has with other batches."""
+    return batch.segment.size * batch.records // batch.segment.rows if batch.segment.rows else batch.segment.size
