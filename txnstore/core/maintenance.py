@@ -19,8 +19,8 @@ class ReplaceSegments:
 
     Attributes:
         tp: The partition.
-        removed: The batches to replace: a contiguous run of the log, from the log start up to the LSO. May be empty for a
-            clean that finds nothing to remove.
+        removed: The batches to replace: a contiguous run of the log, from the log start up to the LSO. May be empty
+            for a clean that finds nothing to remove.
         added: The new batches; empty if none of the records of ``removed`` stays.
         uploaded_at: The time of the first upload of ``added``, in ms, as in
             :class:`~txnstore.core.log.model.NewBatch`.
