@@ -127,7 +127,6 @@ SETTINGS: tuple[Setting, ...] = (
         frozenset({"delete"}),
         _cleanup_policy,
         "delete: drop old records; compact: keep the newest record of each key",
-        applied=False,
     ),
     Setting(
         "retention.ms",
@@ -148,28 +147,24 @@ SETTINGS: tuple[Setting, ...] = (
         _DAY_MS,
         _integer(0, _LONG_MAX),
         "how long a compaction keeps a tombstone",
-        applied=False,
     ),
     Setting(
         "min.compaction.lag.ms",
         0,
         _integer(0, _LONG_MAX),
         "records younger than this are not compacted",
-        applied=False,
     ),
     Setting(
         "max.compaction.lag.ms",
         _LONG_MAX,
         _integer(1, _LONG_MAX),
         "records older than this are compacted",
-        applied=False,
     ),
     Setting(
         "min.cleanable.dirty.ratio",
         0.5,
         _fraction,
         "share of uncompacted bytes that starts a compaction",
-        applied=False,
     ),
     Setting(
         "message.timestamp.type",
@@ -291,7 +286,7 @@ def warn_not_applied(topic: str, config: Mapping[str, str]) -> None:
         listed = ", ".join(f"{name}={config[name]}" for name in names)
         warnings.warn(
             f"topic {topic!r}: {listed} {'is' if len(names) == 1 else 'are'} stored but not applied yet: this version "
-            "deletes no records for their age, the size of a partition, or a newer record of their key.",
+            "deletes no records for their age or the size of a partition.",
             SettingNotAppliedWarning,
             stacklevel=level_of_caller(),
         )

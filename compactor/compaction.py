@@ -1,12 +1,13 @@
-"""Compacts a store: plans merges, writes merged segments, and replaces their sources; never blocks other clients."""
+"""Compacts a store: cleans by key, then merges, and replaces the sources; never blocks other clients."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from txnstore.catalog.writing import topic_writer
+from txnstore.compactor.cleaning import CleanOptions, CleanResult, clean
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.connection import Connection
@@ -42,6 +43,9 @@ class PartitionCompaction:
         records: The records in the merged segments.
         aborted: The aborted batches that were dropped; their records are not read.
         conflicts: The replacements that had no effect, because a source had been replaced or deleted concurrently.
+        cleans: 1 if the partition was cleaned by key, else 0.
+        superseded: The records that a clean removed because their key has a newer one, or because they have no key.
+        tombstones: The tombstones that a clean removed after ``delete.retention.ms``.
     """
 
     tp: TopicPartition
@@ -53,6 +57,9 @@ class PartitionCompaction:
     records: int = 0
     aborted: int = 0
     conflicts: int = 0
+    cleans: int = 0
+    superseded: int = 0
+    tombstones: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,21 @@ class CompactionReport:
         """The replacements without effect, because a source had been replaced or deleted concurrently."""
         return sum(item.conflicts for item in self.partitions)
 
+    @property
+    def cleans(self) -> int:
+        """The number of partitions that were cleaned by key."""
+        return sum(item.cleans for item in self.partitions)
+
+    @property
+    def superseded(self) -> int:
+        """The records that cleans removed because their key has a newer one, or because they have no key."""
+        return sum(item.superseded for item in self.partitions)
+
+    @property
+    def tombstones(self) -> int:
+        """The tombstones that cleans removed after ``delete.retention.ms``."""
+        return sum(item.tombstones for item in self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionProgress:
@@ -130,8 +152,15 @@ def compact(
     dry_run: bool = False,
     progress: Progress | None = None,
     expire: bool = True,
+    force: bool = False,
+    memory_limit: int | None = None,
 ) -> CompactionReport:
-    """Merge small committed segments and drop aborted data.
+    """Clean topics with ``cleanup.policy=compact``, merge small committed segments, and drop aborted data.
+
+    A clean keeps the newest committed record of each key, by offset. It takes the partitions whose dirty part is larger
+    than ``min.cleanable.dirty.ratio``, or older than ``max.compaction.lag.ms``, and leaves records alone that are
+    younger than ``min.compaction.lag.ms``. A tombstone goes ``delete.retention.ms`` after the first clean that reads
+    it.
 
     Only batches below the last stable offset of a partition take part. Transactions that hold it back are completed
     first: those that are decided and lack a marker in the partition's chain, and those past their timeout (REC-01,
@@ -147,9 +176,14 @@ def compact(
         dry_run: Change nothing; return the expected result.
         progress: Called after each replacement.
         expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
+        force: Clean also partitions whose dirty part is small.
+        memory_limit: The memory of a clean in bytes, by default 1 GiB and at least 128 MiB. Keys that do not fit are
+            spilled to the temporary folder of the system.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
+        InvalidConfigError: ``memory_limit`` is too small.
+        StorageRefusedError: A clean cannot spill, because there is no space.
         UnknownTopicOrPartitionError: The topic does not exist.
         CorruptionError: Sources are missing or damaged; the message names all of them. Everything else is compacted
             and expired before this is raised.
@@ -160,23 +194,23 @@ def compact(
     if target_bytes is not None:
         check_integer("target_bytes", target_bytes, 1)
     check_integer("min_segments", min_segments, 1)
+    options = CleanOptions(force, memory_limit, dry_run)
     view = connection.view()
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     if not dry_run and connection.unblock(_open_producers(view, topics)):
         view = connection.view(refresh=False)
     failed: list[CorruptionError] = []
     targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failed)) is not None}
+    results = _clean_first(connection, view, topics, targets, options, failed)
+    view = connection.view(refresh=False) if results and not dry_run else view
     work = [
         (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments))
-        for found in topics
-        if found.name in targets
-        for tp in _partitions(found)
-        if (log := _log(view, found, tp)) is not None
+        for found, tp, log in _logs(view, topics, targets)
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report, done = [], 0
     for found, tp, log, plans in work:
-        result = _before(tp, log)
+        result = results.get(tp, _before(tp, log))
         for plan in plans:
             try:
                 result = _planned(result, plan) if dry_run else _carry_out(connection, found, result, plan)
@@ -186,13 +220,20 @@ def compact(
             done += plan.removed_bytes
             if progress is not None:
                 progress(CompactionProgress(tp, done, total))
-        if plans:
+        if plans or tp in results:
             report.append(result)
     if expire and not dry_run:
         expire_due(connection.chains, connection.runtime.clock())
     whole = CompactionReport(tuple(report), dry_run)
     if not dry_run:
-        counts = {"merges": whole.merges, "records": whole.records, "aborted": whole.aborted, "failed": len(failed)}
+        counts = {
+            "cleans": whole.cleans,
+            "superseded": whole.superseded,
+            "merges": whole.merges,
+            "records": whole.records,
+            "aborted": whole.aborted,
+            "failed": len(failed),
+        }
         _LOG.info("compacted", extra={**counts, "conflicts": whole.conflicts})
     if failed:
         raise _all_in_one(failed)
@@ -219,6 +260,19 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
+def _logs(
+    view: View, topics: Iterable[Topic], targets: Mapping[str, int]
+) -> list[tuple[Topic, TopicPartition, Partition]]:
+    """The logs of the topics that can be read."""
+    return [
+        (topic, tp, log)
+        for topic in topics
+        if topic.name in targets
+        for tp in _partitions(topic)
+        if (log := _log(view, topic, tp)) is not None
+    ]
+
+
 def _log(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
     """The log in the state of its own chain, which decides a replacement; None if the topic has been deleted."""
     known = view.topics.get(topic.name)
@@ -239,6 +293,36 @@ def _target(topic: Topic, target_bytes: int | None, failed: list[CorruptionError
 def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
     sizes = [batch.segment.size for batch in partition.batches]
     return PartitionCompaction(tp, len(sizes), len(sizes), sum(sizes), sum(sizes))
+
+
+def _clean_first(
+    connection: Connection,
+    view: View,
+    topics: Iterable[Topic],
+    targets: Mapping[str, int],
+    options: CleanOptions,
+    failed: list[CorruptionError],
+) -> dict[TopicPartition, PartitionCompaction]:
+    """Clean the partitions that are due; the results of these."""
+    logs = _logs(view, topics, targets)
+    cleaned = clean(connection, logs, targets, options, failed)
+    return {tp: _cleaned(_before(tp, log), cleaned[tp]) for _, tp, log in logs if tp in cleaned}
+
+
+def _cleaned(result: PartitionCompaction, clean: CleanResult) -> PartitionCompaction:
+    """The result of the clean of a partition."""
+    result = replace(result, conflicts=int(clean.conflict), cleans=int(not clean.conflict))
+    if not clean.done.changed:
+        return result
+    added = clean.done.added
+    return replace(
+        result,
+        segments_after=result.segments_after - len(clean.plan.removed) + len(added),
+        bytes_after=result.bytes_after - clean.plan.removed_bytes + sum(batch.segment.size for batch in added),
+        aborted=clean.plan.aborted,
+        superseded=clean.done.superseded + clean.done.keyless,
+        tombstones=clean.done.tombstones,
+    )
 
 
 def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:

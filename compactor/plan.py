@@ -108,7 +108,12 @@ def _runs(partition: Partition, is_aborted: aborted_batches, target_bytes: int) 
         if batch.base_offset < partition.log_start or batch.limit > partition.last_stable_offset:
             continue
         weight = 0 if is_aborted(batch) else batch.segment.size
-        large = 2 * weight > target_bytes
+        # Cleaned segments with tombstones stay as they are: a merge would lose their delete horizons.
+        large = 2 * weight > target_bytes or batch.delete_horizon is not None
+        # A batch is clean or dirty as a whole.
+        if run and run[-1].base_offset < partition.clean_until <= batch.base_offset:
+            yield run
+            run, size = [], 0
         if run and (large or size + weight > target_bytes):
             yield run
             run, size = [], 0

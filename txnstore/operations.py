@@ -188,8 +188,10 @@ class Operations:
         dry_run: bool = False,
         progress: Progress | None = None,
         expire: bool = True,
+        force: bool = False,
+        memory_limit: int | None = None,
     ) -> CompactionReport:
-        """Merge small segments below the last stable offset; drop aborted data.
+        """Clean compacted topics by key, merge small segments, drop aborted data: all below the last stable offset.
 
         The arguments are those of :func:`txnstore.compactor.compact`.
         """
@@ -204,6 +206,8 @@ class Operations:
             dry_run=dry_run,
             progress=progress,
             expire=expire,
+            force=force,
+            memory_limit=memory_limit,
         )
 
     def vacuum(self, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True) -> VacuumReport:

@@ -34,6 +34,9 @@ PARTITION_FIELD = pa.field("_partition", pa.int32())
 OFFSET_FIELD = pa.field("_offset", pa.int64())
 TIMESTAMP_FIELD = pa.field("_timestamp", TIMESTAMP)
 RESERVED_FIELDS = (TOPIC_FIELD, PARTITION_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD)
+#: A column of cleaned segments of Kafka records, which reads do not show: the time from which a clean may remove this
+#: tombstone, in milliseconds; null in other records.
+HORIZON_FIELD = pa.field("_timestamp_delete_horizon", pa.int64())
 
 #: The units of a timestamp column that can be the event time.
 _TIMESTAMP_UNITS = ("ms", "us")

@@ -1,0 +1,283 @@
+"""Executes a clean: keeps the newest committed record of each key of a partition, and removes old tombstones.
+
+The sources are read twice: their keys, to find the newest record of each key, and then whole, to copy the records that
+stay. See docs/design/0013-cleaner.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnstore.catalog.writing import TopicWriter, topic_writer
+from txnstore.chain import keys
+from txnstore.compactor.clean_plan import CleanPlan
+from txnstore.compactor.newest import NewestByKey, Offsets
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.visibility import Slice
+from txnstore.errors import CorruptionError
+from txnstore.read.readahead import read_ahead
+from txnstore.read.reader import Projection
+from txnstore.runtime import Runtime
+from txnstore.segment.codec import SegmentWriter
+from txnstore.segment.partition import key_bytes
+from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.storage.base import ObjectStore
+
+_VALUE = "value"
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What a clean did.
+
+    Attributes:
+        added: The batches that replace the sources.
+        superseded: The records that were dropped because their key has a newer one.
+        tombstones: The tombstones that were dropped because their delete horizon has passed.
+        keyless: The records that were dropped because they have no key (CMP-19).
+        stamped: The tombstones that got their delete horizon.
+    """
+
+    added: list[Batch] = field(default_factory=list)
+    superseded: int = 0
+    tombstones: int = 0
+    keyless: int = 0
+    stamped: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether the new segments differ from the sources."""
+        return bool(self.superseded or self.tombstones or self.keyless or self.stamped)
+
+
+class CleanProjection(Projection):
+    """``_offset``, ``_timestamp``, all columns of a topic, and for a topic of Kafka records the delete horizons.
+
+    Args:
+        topic: The topic.
+        stamped: The keys of the segments that have delete horizons.
+
+    Attributes:
+        rows: The schema of the tables, and of the cleaned segments.
+    """
+
+    def __init__(self, topic: Topic, stamped: frozenset[str]) -> None:
+        super().__init__(topic, [OFFSET_FIELD.name, TIMESTAMP_FIELD.name, *topic_writer(topic).stored.names])
+        self._stamped = stamped
+        self.rows = self.schema if topic.schema is not None else self.schema.append(HORIZON_FIELD)
+
+    def needs(self, segment: Segment) -> list[str]:
+        """The columns to decode from a segment."""
+        return [*super().needs(segment), *([HORIZON_FIELD.name] if segment.key in self._stamped else [])]
+
+    def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
+        """Convert decoded rows to :attr:`rows`."""
+        found = super().fit(table, part, first_offset)
+        if len(self.rows) == len(self.schema):
+            return found
+        if part.batch.segment.key in self._stamped:
+            return found.append_column(HORIZON_FIELD, table.column(HORIZON_FIELD.name))
+        return found.append_column(HORIZON_FIELD, pa.nulls(table.num_rows, HORIZON_FIELD.type))
+
+
+class Clean:
+    """One clean of one partition.
+
+    Args:
+        objects: The object store.
+        pool: Fetches and decodes concurrently.
+        runtime: Names the new segments.
+        topic: The topic.
+        plan: What to clean.
+        now: The time in ms by the clock of the storage.
+        target_bytes: The maximum size of a new segment.
+        memory: The memory for finding the newest records, in bytes.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        pool: Executor,
+        runtime: Runtime,
+        topic: Topic,
+        plan: CleanPlan,
+        now: int,
+        target_bytes: int,
+        memory: int,
+    ) -> None:
+        self._objects, self._pool, self._runtime = objects, pool, runtime
+        self._topic, self._plan, self._now = topic, plan, now
+        self._writer: TopicWriter = topic_writer(topic)
+        self._target, self._memory = target_bytes, memory
+        self._done = Cleaned()
+        stamped = frozenset(
+            source.batch.segment.key for source in plan.sources if source.batch.delete_horizon is not None
+        )
+        self._projection = CleanProjection(topic, stamped)
+
+    def run(self) -> Cleaned:
+        """Read the sources, and upload the records that stay.
+
+        Returns:
+            What was done. Without any change nothing is uploaded: the sources stay, and only the checkpoint moves.
+
+        Raises:
+            CorruptionError: A source is missing, or differs from its description in the chain.
+            InvalidConfigError: The memory is too small.
+            StorageRefusedError: There is no space left to spill.
+        """
+        with NewestByKey(self._memory) as newest:
+            records = self._read_keys(newest)
+            kept = newest.count()
+            self._done.keyless, self._done.superseded = records - newest.records, newest.records - kept
+            if self._done.changed or self._has_removable_tombstones():
+                self._copy(newest.offsets())
+        return self._done
+
+    def _read_keys(self, newest: NewestByKey) -> int:
+        """Read the keys of all sources; returns the number of records."""
+        column, records = self._writer.key_column, 0
+        projection = Projection(self._topic, [OFFSET_FIELD.name, *([column] if column is not None else [])])
+        for table in self._tables(self._plan.sources, projection):
+            offsets = table.column(OFFSET_FIELD.name)
+            records += table.num_rows
+            if column is not None:
+                newest.add(key_bytes(table.column(column), column), offsets)
+        return records
+
+    def _tables(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
+        """The tables of the sources in offset order, checked."""
+        at, rows = -1, 0
+        for table in read_ahead(self._objects, self._pool, sources, projection):
+            if not table.num_rows:
+                continue
+            offsets = table.column(OFFSET_FIELD.name).to_numpy()
+            if offsets[0] <= at or (offsets[1:] <= offsets[:-1]).any():
+                msg = f"a segment of {self._plan.tp} has offsets out of order: {offsets[0]} follows {at}"
+                raise CorruptionError(msg)
+            at, rows = int(offsets[-1]), rows + table.num_rows
+            yield table
+        expected = sum(source.batch.records for source in sources)
+        if rows > expected or (rows < expected and all(source.whole for source in sources)):
+            msg = f"the segments of {self._plan.tp} up to offset {at} have {rows} records; expected {expected}"
+            raise CorruptionError(msg)
+
+    def _has_removable_tombstones(self) -> bool:
+        """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
+        if self._topic.schema is not None:
+            return False
+        if self._plan.has_expired_tombstones(self._now):
+            return True
+        dirty = tuple(source for source in self._plan.sources if source.limit > self._plan.dirty_from)
+        projection = Projection(self._topic, [OFFSET_FIELD.name, _VALUE])
+        return any(table.column(_VALUE).null_count for table in self._tables(dirty, projection))
+
+    # Copying ----------------------------------------------------------------------------------------------------------
+
+    def _copy(self, newest: Iterator[Offsets]) -> None:
+        """Upload the records that stay, as segments of at most the target size."""
+        survivors, config = _Survivors(newest), self._writer.config
+        pending: SegmentWriter | None = None
+        parts: list[_Range] = []
+        try:
+            for table in self._tables(self._plan.sources, self._projection):
+                mask = survivors.mask(table.column(OFFSET_FIELD.name).to_numpy())
+                kept = self._without_old_tombstones(table.filter(mask))
+                if not kept.num_rows:
+                    continue
+                if pending is None:
+                    pending = SegmentWriter(self._projection.rows, config.segment_format, config.compression)
+                pending.append(kept)
+                parts.append(_range_of(kept))
+                if pending.size >= self._target:
+                    self._upload(pending, parts)
+                    pending, parts = None, []
+            if pending is not None:
+                self._upload(pending, parts)
+        finally:
+            if pending is not None:
+                pending.close()
+
+    def _without_old_tombstones(self, table: pa.Table) -> pa.Table:
+        """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534)."""
+        if self._topic.schema is not None or not table.column(_VALUE).null_count:
+            return table
+        tombstone, horizon = table.column(_VALUE).is_null(), table.column(HORIZON_FIELD.name)
+        expired = pc.and_(tombstone, pc.fill_null(pc.less_equal(horizon, self._now), fill_value=False))
+        fresh = pc.and_(tombstone, horizon.is_null())
+        stamp = pa.scalar(self._now + self._writer.config.delete_retention_ms, HORIZON_FIELD.type)
+        self._done.tombstones += pc.sum(expired).as_py() or 0
+        self._done.stamped += pc.sum(fresh).as_py() or 0
+        stamped = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(fresh, stamp, horizon))
+        return stamped.filter(pc.invert(expired))
+
+    def _upload(self, writer: SegmentWriter, parts: list[_Range]) -> None:
+        with writer:
+            encoded = writer.finish()
+        tp, config = self._plan.tp, self._writer.config
+        key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
+        self._objects.put(key, encoded.data)
+        base, limit = parts[0].first, parts[-1].last + 1
+        self._done.added.append(
+            Batch(
+                base_offset=base,
+                limit=limit,
+                records=encoded.rows,
+                segment=encoded.segment(key, explicit_offsets=True),
+                min_timestamp=min(part.oldest for part in parts),
+                max_timestamp=max(part.newest for part in parts),
+                appended_at=max(
+                    source.batch.appended_at
+                    for source in self._plan.sources
+                    if source.start < limit and source.limit > base
+                ),
+                delete_horizon=min((part.horizon for part in parts if part.horizon is not None), default=None),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The ranges of the offsets and times of some rows, and their first delete horizon."""
+
+    first: int
+    last: int
+    oldest: int
+    newest: int
+    horizon: int | None
+
+
+def _range_of(table: pa.Table) -> _Range:
+    offsets = table.column(OFFSET_FIELD.name)
+    times = pc.min_max(table.column(TIMESTAMP_FIELD.name).cast(pa.int64()))
+    horizon = pc.min(table.column(HORIZON_FIELD.name)).as_py() if HORIZON_FIELD.name in table.column_names else None
+    return _Range(offsets[0].as_py(), offsets[-1].as_py(), times["min"].as_py(), times["max"].as_py(), horizon)
+
+
+class _Survivors:
+    """The offsets of the records that stay, taken in the order of the log."""
+
+    def __init__(self, offsets: Iterator[Offsets]) -> None:
+        self._offsets = offsets
+        self._ahead: Offsets = np.empty(0, np.int64)
+
+    def mask(self, offsets: Offsets) -> pa.Array:
+        """Which of these offsets stay; they follow those of the last call."""
+        last = offsets[-1]
+        taken = [self._ahead]
+        while not len(taken[-1]) or taken[-1][-1] < last:
+            following = next(self._offsets, None)
+            if following is None:
+                break
+            taken.append(following)
+        known = np.concatenate(taken)
+        split = int(np.searchsorted(known, last, side="right"))
+        self._ahead = known[split:]
+        return pa.array(np.isin(offsets, known[:split], assume_unique=True))

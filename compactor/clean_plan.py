@@ -1,0 +1,117 @@
+"""Plans cleans: which partitions are due, and what a clean reads and replaces; no I/O.
+
+The rules are those of Kafka's ``LogCleanerManager``: a partition is due if its dirty part is large enough or old
+enough; a clean stops at the first offset that is undecided or too young.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from txnstore.catalog.settings import TopicConfig
+from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.visibility import Slice, aborted_batches
+from txnstore.core.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPlan:
+    """The clean of one partition.
+
+    Attributes:
+        tp: The partition.
+        removed: The batches that the clean replaces: all below ``clean_until``.
+        sources: Those of committed records, from the log start on. Only they can supersede a record (CMP-05).
+        clean_until: The cleaner checkpoint after the clean.
+        dirty_bytes: The size of the batches that no clean has covered.
+        dirty_ratio: Their share of the bytes to clean.
+        dirty_from: The first offset that no clean has covered.
+    """
+
+    tp: TopicPartition
+    removed: tuple[Batch, ...]
+    sources: tuple[Slice, ...]
+    clean_until: int
+    dirty_bytes: float
+    dirty_ratio: float
+    dirty_from: int
+
+    @property
+    def removed_bytes(self) -> int:
+        """The size of the segments that the clean replaces, in bytes."""
+        return sum(batch.segment.size for batch in self.removed)
+
+    @property
+    def aborted(self) -> int:
+        """The number of aborted batches, which are dropped unread (CMP-06)."""
+        return len(self.removed) - len(self.sources)
+
+    def has_expired_tombstones(self, now: int) -> bool:
+        """Whether a source has a tombstone that may be removed at ``now``."""
+        horizons = (source.batch.delete_horizon for source in self.sources)
+        return any(horizon is not None and horizon <= now for horizon in horizons)
+
+
+def first_uncleanable_offset(partition: Partition, config: TopicConfig, now: int) -> int:
+    """The end of what may be cleaned: the LSO, or the first dirty batch with a record that is too young (CMP-02).
+
+    Args:
+        partition: The log.
+        config: The settings of its topic, with ``min.compaction.lag.ms``.
+        now: The time in ms.
+    """
+    stable, lag = partition.last_stable_offset, config.min_compaction_lag_ms
+    for batch in partition.batches.overlapping(partition.first_dirty_offset, stable):
+        if batch.limit > stable or (lag > 0 and _newest(batch, config) > now - lag):
+            return max(partition.first_dirty_offset, batch.base_offset)
+    return stable
+
+
+def plan_clean(
+    tp: TopicPartition, partition: Partition, config: TopicConfig, now: int, *, force: bool = False
+) -> CleanPlan | None:
+    """Plan the clean of a partition, if it is due (CMP-20).
+
+    Args:
+        tp: The partition.
+        partition: Its log.
+        config: The settings of its topic.
+        now: The time in ms.
+        force: Clean also if the dirty part is small.
+
+    Returns:
+        The plan; None if there is nothing to clean yet.
+    """
+    limit = first_uncleanable_offset(partition, config, now)
+    removed = tuple(
+        batch for batch in partition.batches.overlapping(partition.log_start, limit) if batch.limit <= limit
+    )
+    dirty = [batch for batch in removed if batch.limit > partition.first_dirty_offset]
+    total, dirty_bytes = sum(map(_bytes, removed)), sum(map(_bytes, dirty))
+    is_aborted = aborted_batches(partition)
+    sources = tuple(
+        Slice(tp, batch, max(partition.log_start, batch.base_offset), batch.limit)
+        for batch in removed
+        if not is_aborted(batch)
+    )
+    ratio = dirty_bytes / total if total else 0.0
+    plan = CleanPlan(tp, removed, sources, limit, dirty_bytes, ratio, partition.first_dirty_offset)
+    oldest = min((_oldest(batch, config) for batch in dirty), default=now)
+    overdue = oldest < now - config.max_compaction_lag_ms
+    forced = force and bool(dirty or plan.has_expired_tombstones(now))
+    return plan if forced or overdue or ratio > config.min_cleanable_dirty_ratio else None
+
+
+def _bytes(batch: Batch) -> float:
+    """The part of its segment that a batch takes: the batches of several partitions may share one."""
+    return batch.segment.size * batch.records / batch.segment.rows
+
+
+def _newest(batch: Batch, config: TopicConfig) -> int:
+    """The time of the newest record."""
+    return batch.appended_at if config.append_time and not batch.segment.explicit_offsets else batch.max_timestamp
+
+
+def _oldest(batch: Batch, config: TopicConfig) -> int:
+    """The time of the oldest record."""
+    return batch.appended_at if config.append_time and not batch.segment.explicit_offsets else batch.min_timestamp

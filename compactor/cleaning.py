@@ -1,0 +1,138 @@
+"""Cleans the partitions of topics with ``cleanup.policy=compact``: plans, executes, and replaces, filthiest first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from txnstore.catalog.writing import topic_writer
+from txnstore.compactor.clean import Clean, Cleaned
+from txnstore.compactor.clean_plan import CleanPlan, plan_clean
+from txnstore.compactor.newest import DEFAULT_MEMORY, MIN_MEMORY
+from txnstore.connection import Connection
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Partition
+from txnstore.core.maintenance import ReplaceSegments
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError
+from txnstore.read.reader import is_missing
+from txnstore.validation import check_integer
+
+_LOG = logging.getLogger(__name__)
+
+#: The part of the memory limit that DuckDB gets, and the part that a new segment may take; the rest is read ahead.
+_FOR_KEYS, _FOR_SEGMENT = 0.5, 0.125
+
+
+@dataclass(frozen=True, slots=True)
+class CleanOptions:
+    """How to clean.
+
+    Attributes:
+        force: Clean also partitions whose dirty part is small (``min.cleanable.dirty.ratio``).
+        memory_limit: The memory of a clean in bytes; by default 1 GiB.
+        dry_run: Only plan.
+    """
+
+    force: bool = False
+    memory_limit: int | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.memory_limit is not None:
+            check_integer("memory_limit", self.memory_limit, 1)
+            if self.memory_limit < MIN_MEMORY:
+                msg = f"memory_limit is {self.memory_limit:,} bytes; a clean needs at least {MIN_MEMORY:,}"
+                raise InvalidConfigError(msg)
+
+    @property
+    def memory(self) -> int:
+        """The memory limit in bytes."""
+        return self.memory_limit if self.memory_limit is not None else DEFAULT_MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """The clean of one partition; ``conflict``: it had no effect, because the log was changed concurrently."""
+
+    plan: CleanPlan
+    done: Cleaned
+    conflict: bool = False
+
+
+def clean(
+    connection: Connection,
+    work: Iterable[tuple[Topic, TopicPartition, Partition]],
+    targets: Mapping[str, int],
+    options: CleanOptions,
+    failed: list[CorruptionError],
+) -> dict[TopicPartition, CleanResult]:
+    """Clean the partitions that are due (CMP-20); those of other policies are passed over.
+
+    A clean is one entry: readers see the old segments and the old checkpoint, or the new ones (CMP-22).
+
+    Args:
+        connection: The connection to the store.
+        work: The partitions, with their topics and logs.
+        targets: The maximum size of a new segment, by topic.
+        options: How to clean.
+        failed: Gets the errors of damage; the other partitions are cleaned.
+    """
+    compacted = [item for item in work if topic_writer(item[0]).config.compacts]
+    if not compacted:
+        return {}
+    # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
+    now = connection.objects.now_ms()
+    plans = [
+        (topic, plan)
+        for topic, tp, log in compacted
+        if (plan := plan_clean(tp, log, topic_writer(topic).config, now, force=options.force)) is not None
+    ]
+    found: dict[TopicPartition, CleanResult] = {}
+    for topic, plan in sorted(plans, key=lambda item: item[1].dirty_ratio, reverse=True):
+        if options.dry_run:
+            found[plan.tp] = CleanResult(plan, Cleaned())
+            continue
+        try:
+            found[plan.tp] = _clean(connection, topic, plan, now, targets[topic.name], options.memory)
+        except CorruptionError as error:
+            _LOG.warning("clean failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
+            failed.append(error)
+    return found
+
+
+def _clean(
+    connection: Connection, topic: Topic, plan: CleanPlan, now: int, target_bytes: int, memory: int
+) -> CleanResult:
+    """Upload the records that stay, then replace the sources and move the checkpoint with one entry."""
+    try:
+        # The later of both clocks: if another writer's clock is ahead, this clean must not look old to the chain.
+        chain = connection.chains[chain_of_partition(plan.tp, len(connection.chains))]
+        started = max(connection.runtime.clock(), chain.state.timestamp)
+        target = min(target_bytes, int(memory * _FOR_SEGMENT))
+        done = Clean(
+            connection.objects, connection.pool, connection.runtime, topic, plan, now, target, int(memory * _FOR_KEYS)
+        ).run()
+        removed = plan.removed if done.changed else ()
+        command = ReplaceSegments(
+            plan.tp, removed, tuple(done.added), started, clean_until=plan.clean_until, topic_id=topic.topic_id
+        )
+        connection.submit(command)
+    except (CompactionConflictError, CorruptionError) as error:
+        if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
+            raise
+        _LOG.info("clean had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
+        return CleanResult(plan, Cleaned(), conflict=True)
+    counts = {"superseded": done.superseded, "tombstones": done.tombstones, "clean_until": plan.clean_until}
+    _LOG.info("cleaned", extra={"partition": str(plan.tp), **counts})
+    return CleanResult(plan, done)
+
+
+def _overtaken(connection: Connection, plan: CleanPlan) -> bool:
+    """Whether the log no longer contains the batches of the plan, so that a vacuum may have deleted a source."""
+    log = connection.view().log(plan.tp)
+    if log is None or not plan.removed:
+        return True
+    return tuple(log.batches.overlapping(plan.removed[0].base_offset, plan.removed[-1].limit)) != plan.removed
