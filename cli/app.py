@@ -19,9 +19,10 @@ from txnstore.cli.demo import demo
 from txnstore.cli.doctor import doctor
 from txnstore.cli.group import group
 from txnstore.cli.log import log
-from txnstore.cli.maintenance import checkpoint, compact, expire, recover, vacuum, verify
+from txnstore.cli.maintenance import checkpoint, compact, expire, vacuum, verify
 from txnstore.cli.metrics import metrics
 from txnstore.cli.produce import produce
+from txnstore.cli.recover import recover
 from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
 from txnstore.cli.topic import topic
@@ -46,7 +47,7 @@ _REJOIN = "Run the command again: it continues at the committed offsets of the g
 _ADVICE: dict[type[Exception], str] = {
     StoreExistsError: "Use the existing store, or add --exist-ok.",
     TopicExistsError: "`txnstore topic show` shows it; --exist-ok accepts an existing topic that is equal.",
-    StoreNotFoundError: "Check --store, or create one with `txnstore init`.",
+    StoreNotFoundError: "Check --store, or create one with `txnstore init`; `txnstore recover` rebuilds store.json.",
     StorageRefusedError: "",  # The message includes the advice.
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
     GroupNotFoundError: "`txnstore group list` shows all.",

@@ -31,11 +31,16 @@ def asks(action: str, *, yes: bool, dry_run: bool | None = None) -> bool:
     """
     if yes or dry_run:
         return False
-    if _is_terminal(sys.stdin) and _is_terminal(sys.stderr):
+    if can_ask():
         return True
     look = "" if dry_run is None else ", or look at the plan with --dry-run"
     msg = f"there is no terminal to ask whether to {action}: confirm with --yes{look}"
     raise click.UsageError(msg)
+
+
+def can_ask() -> bool:
+    """Whether there is a terminal to ask on."""
+    return _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
 
 
 def ask(question: str) -> None:

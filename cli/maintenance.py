@@ -1,4 +1,4 @@
-"""``compact``, ``vacuum``, ``expire``, ``verify``, ``recover``, ``checkpoint``: maintenance of a store."""
+"""``compact``, ``vacuum``, ``expire``, ``verify``, ``checkpoint``: maintenance of a store."""
 
 from __future__ import annotations
 
@@ -157,26 +157,6 @@ def verify(app: App, deep: bool) -> int:
         for prefix in report.foreign:
             app.out.line(f"{prefix} belongs to another store, which was here before; `txnstore vacuum` deletes it")
     return 0 if report.ok else 1
-
-
-@click.command()
-@shared_options()
-@pass_app
-def recover(app: App) -> int:
-    """Complete decided transactions and abort expired ones of crashed clients.
-
-    Safe at any time. The exit status is 1 if a transaction could not be completed.
-    """
-    with app.open() as store, app.progress("recovering"):
-        report = store.recover()
-    app.out.result(
-        f"{len(report.finished):,} decided transactions completed, {len(report.aborted):,} expired ones aborted, "
-        f"{report.topics:,} copies of topics updated",
-        **asdict(report),
-    )
-    for name, reason in report.failed:
-        app.out.error(f"{name} could not be completed: {reason}")
-    return 1 if report.failed else 0
 
 
 @click.command()

@@ -59,11 +59,23 @@ def _schema() -> pa.Schema:
 
 def write(objects: ObjectStore, keys: Keys, chain: int, state: State) -> None:
     """Save the state: batches, head, hint, in this order. Deterministic: equal states give equal bytes."""
+    for key, data in [*encoded(keys, chain, state), hint_to(chain, state.sequence)]:
+        objects.put(key, data)
+
+
+def encoded(keys: Keys, chain: int, state: State) -> list[tuple[str, bytes]]:
+    """The objects of a checkpoint, in the order in which they are written; each a key with its bytes."""
     batches = _encode_batches(state)
-    head = to_document(state, content_hash(batches))
-    objects.put(keys.checkpoint_batches(chain, state.sequence), batches)
-    objects.put(keys.checkpoint_head(chain, state.sequence), encode(head))
-    objects.put(latest(chain), encode(LatestDocument(sequence=state.sequence)))
+    head = encode(to_document(state, content_hash(batches)))
+    return [
+        (keys.checkpoint_batches(chain, state.sequence), batches),
+        (keys.checkpoint_head(chain, state.sequence), head),
+    ]
+
+
+def hint_to(chain: int, sequence: int) -> tuple[str, bytes]:
+    """The hint to a checkpoint: its key and its bytes."""
+    return latest(chain), encode(LatestDocument(sequence=sequence))
 
 
 def hinted(chain: int, hint: bytes | None) -> int:

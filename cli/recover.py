@@ -1,0 +1,80 @@
+"""``recover``: rebuilds what opening a store needs, and ends abandoned transactions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.confirm import ask, can_ask, yes_option
+from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.output import counted
+from txnstore.core.routing import MAX_CHAINS
+
+if TYPE_CHECKING:
+    from txnstore.compactor import RepairPlan
+
+_COLUMNS = ["object", "damage", "what"]
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only show what is damaged, and what would be rebuilt.")
+@click.option(
+    "--chains", type=click.IntRange(1, MAX_CHAINS),
+    help="The number of chains; needed only if store.json and all checkpoints are lost.",
+)  # fmt: skip
+@yes_option
+@shared_options()
+@pass_app
+def recover(app: App, dry_run: bool, chains: int | None, yes: bool) -> int:
+    """Rebuild a damaged store.json, hint or checkpoint; complete decided transactions and abort expired ones.
+
+    What is damaged, and what cannot be rebuilt, is shown first; nothing is repaired without an answer or --yes. A store
+    that opens as it should is not asked about. Safe at any time. The exit status is 1 if something is lost, or a
+    transaction could not be completed.
+    """
+    from txnstore.compactor import plan_repairs, repair
+
+    with app.unread() as connection, app.progress("looking for damage"):
+        plan = plan_repairs(connection, chains)
+    app.out.plan(_rows(plan), _COLUMNS)
+    if plan.repairs and not dry_run:
+        _confirm(plan, yes=yes)
+        with app.unread(read_only=False) as connection, app.progress("repairing"):
+            repair(connection, plan)
+    found: dict[str, Any] = {
+        "repaired": [{"key": item.key, "damage": item.damage, "action": item.action} for item in plan.repairs],
+        "lost": [asdict(item) for item in plan.lost],
+    }
+    if dry_run or not plan.opens:
+        verb = "would be" if dry_run else "were"
+        text = f"{counted(len(plan.repairs), 'object')} {verb} rebuilt, {len(plan.lost):,} cannot be"
+        app.out.result(text, **found, dry_run=dry_run)
+        return 1 if plan.lost or (dry_run and plan.repairs) else 0
+    with app.open() as store, app.progress("recovering"):
+        report = store.recover()
+    text = (
+        f"{len(report.finished):,} decided transactions completed, {len(report.aborted):,} expired ones aborted, "
+        f"{report.topics:,} copies of topics updated"
+    )
+    rebuilt = f"{counted(len(plan.repairs), 'object')} rebuilt, " if plan.repairs else ""
+    app.out.result(rebuilt + text, **asdict(report), **found)
+    for name, reason in report.failed:
+        app.out.error(f"{name} could not be completed: {reason}")
+    return 1 if report.failed or plan.lost else 0
+
+
+def _confirm(plan: RepairPlan, *, yes: bool) -> None:
+    if yes:
+        return
+    what = counted(len(plan.repairs), "damaged object")
+    if not can_ask():
+        msg = f"there is no terminal to ask whether to rebuild {what}, so nothing was changed"
+        raise CommandError(msg, "Look at the plan with --dry-run, and confirm with --yes.")
+    ask(f"Rebuild {what}? They are written over, or deleted.")
+
+
+def _rows(plan: RepairPlan) -> list[dict[str, str]]:
+    rows = [{"object": item.key, "damage": item.damage, "what": item.consequence} for item in plan.lost]
+    return rows + [{"object": item.key, "damage": item.damage, "what": item.action} for item in plan.repairs]

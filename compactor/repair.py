@@ -1,0 +1,108 @@
+"""Rebuilds what a store needs to be opened: ``store.json``, hints and checkpoints. Entries cannot be rebuilt."""
+
+from __future__ import annotations
+
+import logging
+
+from txnstore.chain.codec import StoreDocument
+from txnstore.chain.keys import Keys
+from txnstore.compactor.damage import Loss, Repair, RepairPlan
+from txnstore.compactor.repair_chain import ChainRepairs, Survey
+from txnstore.compactor.repair_identity import identity, misplaced
+from txnstore.connection import Connection
+from txnstore.core.routing import MAX_CHAINS
+from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError
+from txnstore.storage.base import Claim
+from txnstore.storage.probe import probe_once
+from txnstore.validation import check_integer
+
+_LOG = logging.getLogger(__name__)
+
+
+def plan_repairs(connection: Connection, chains: int | None = None) -> RepairPlan:
+    """Find out what is damaged of that which opening a store needs, and what can be rebuilt. Nothing is written.
+
+    A sound store costs its opening, and for each chain a list, the two newest checkpoints and the hint again. Only the
+    objects that opening needs are looked at; :func:`txnstore.compactor.verify` checks everything.
+
+    Args:
+        connection: The connection to the store; it need not be loaded, and the store need not open.
+        chains: The number of chains, which is needed only if ``store.json`` and all checkpoints are lost.
+
+    Returns:
+        The plan; empty if nothing is damaged.
+
+    Raises:
+        StoreNotFoundError: There is no store, and nothing is left of one.
+        UnsupportedFormatError: A newer txnstore wrote ``store.json``.
+        InvalidConfigError: ``chains`` is not what the objects of the store show.
+    """
+    if chains is not None:
+        check_integer("chains", chains, 1, MAX_CHAINS)
+    document, repair, loss = identity(connection, chains)
+    if document is None:
+        assert loss is not None
+        return RepairPlan(lost=(loss,))
+    each = _chains(connection, document)
+    with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
+        surveys = list(workers.map(_survey, each))
+    if repair is None and all(survey.sound for survey in surveys) and _opens(connection):
+        return RepairPlan()
+    found = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
+    if repair is not None:
+        _check_places(each)
+        found.insert(0, repair)
+    repairs = tuple(item for item in found if isinstance(item, Repair))
+    return RepairPlan(repairs, tuple(item for item in found if isinstance(item, Loss)))
+
+
+def repair(connection: Connection, plan: RepairPlan) -> None:
+    """Carry out the repairs of a plan. Repeating it is safe; other processes may use the store meanwhile.
+
+    Raises:
+        ReadOnlyError: The store was opened read-only.
+        UnsafeStorageError: The storage lets a name be created twice.
+        CorruptionError: ``store.json`` exists by now.
+    """
+    if connection.read_only:
+        msg = f"the store {connection.url} was opened read_only, so nothing in it can be repaired"
+        raise ReadOnlyError(msg)
+    probe_once(connection.objects, connection.runtime.new_id)
+    for item in plan.repairs:
+        for key, data in item.writes:
+            if data is None:
+                connection.objects.delete([key])
+            elif not item.create:
+                connection.objects.put(key, data)
+            elif Claim(key, data).settle(connection.objects, connection.runtime.backoff) != data:
+                msg = f"{key} was created by another process meanwhile: look at the plan again"
+                raise CorruptionError(msg)
+        _LOG.warning("repaired", extra={"key": item.key, "error": item.damage})
+
+
+def _chains(connection: Connection, document: StoreDocument) -> list[ChainRepairs]:
+    names, count = Keys(document.store_id), document.chains
+    return [ChainRepairs(connection.objects, connection.pool, names, number, count) for number in range(count)]
+
+
+def _survey(chain: ChainRepairs) -> Survey:
+    """The survey of a chain; a second one if something seems damaged: a vacuum and writers may work meanwhile."""
+    found = chain.survey()
+    return found if found.sound else chain.survey()
+
+
+def _opens(connection: Connection) -> bool:
+    try:
+        connection.load()
+    except CorruptionError:
+        return False
+    return True
+
+
+def _check_places(each: list[ChainRepairs]) -> None:
+    """Refuse a number of chains with which something would be in the wrong chain."""
+    for chain in each:
+        found = misplaced(chain.state)
+        if found is not None:
+            msg = f"the store does not have {chain.state.chains} chains: {found} is in chain {chain.state.chain}"
+            raise InvalidConfigError(msg)

@@ -1,0 +1,205 @@
+"""Finds out what of a chain's hint and checkpoints is damaged, and what can be rebuilt from its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from txnstore.chain import checkpoint, keys
+from txnstore.chain.chains import read_if_there
+from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.keys import Keys
+from txnstore.chain.log import CHECKPOINT_EVERY
+from txnstore.chain.tail import Tail
+from txnstore.compactor.damage import Loss, Repair
+from txnstore.compactor.findings import some
+from txnstore.compactor.vacuum import KEPT_CHECKPOINTS
+from txnstore.core.state import State, first_state
+from txnstore.errors import CorruptionError
+from txnstore.storage.base import ObjectStore
+
+_WINDOW = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The hint of a chain and its newest checkpoints.
+
+    Attributes:
+        hinted: The checkpoint that the hint names; None without a readable hint.
+        damage: What is wrong with the hint; empty if nothing is.
+        states: The newest checkpoints and the one that the hint names: the saved state, or None for a damaged one.
+        listed: The keys of all objects of checkpoints.
+    """
+
+    hinted: int | None
+    damage: str
+    states: dict[int, State | None]
+    listed: frozenset[str]
+
+    @property
+    def sound(self) -> bool:
+        """Whether a process that opens the store finds all that it asks for."""
+        return not self.damage and all(state is not None for state in self.states.values())
+
+
+class ChainRepairs:
+    """The repairs of one chain.
+
+    Args:
+        objects: The object store.
+        pool: Runs concurrent requests.
+        names: The keys of the store.
+        chain: The number of the chain.
+        chains: The number of chains of the store.
+    """
+
+    def __init__(self, objects: ObjectStore, pool: Executor, names: Keys, chain: int, chains: int) -> None:
+        self._objects, self._pool, self._names, self._chain, self._chains = objects, pool, names, chain, chains
+        #: The newest state that can be known, after :meth:`plan`.
+        self.state: State = first_state(chain, chains)
+
+    def survey(self) -> Survey:
+        """Look at the hint, and read the checkpoints that an open may use."""
+        # The hint first: it is written after the objects that it names.
+        hint = read_if_there(self._objects, keys.latest(self._chain))
+        listed = frozenset(item.key for item in self._objects.list(self._names.checkpoints(self._chain)))
+        heads = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
+        whole = {number for number in heads if self._names.checkpoint_batches(self._chain, number) in listed}
+        # A head without batches below a complete checkpoint is what a paused writer leaves after a vacuum.
+        known = {number for number in heads if number in whole or number > max(whole, default=0)}
+        hinted, damage = self._hinted(hint, known)
+        asked = {*sorted(known)[-KEPT_CHECKPOINTS:], *([hinted] if hinted else [])}
+        requested = {
+            number: checkpoint.request(self._objects, self._pool, self._names, self._chain, number) for number in asked
+        }
+        states = {
+            number: checkpoint.receive(self._names, self._chain, number, requested[number]) for number in sorted(asked)
+        }
+        return Survey(hinted, damage, states, listed)
+
+    def _hinted(self, hint: bytes | None, known: set[int]) -> tuple[int | None, str]:
+        if hint is None:
+            needed = known or self._exists(CHECKPOINT_EVERY)
+            return None, "it is missing" if needed else ""
+        try:
+            return decode(LatestDocument, keys.latest(self._chain), hint).sequence, ""
+        except CorruptionError as error:
+            return None, str(error)
+
+    def _exists(self, sequence: int) -> bool:
+        return read_if_there(self._objects, self._names.entry(self._chain, sequence)) is not None
+
+    def plan(self, survey: Survey) -> Iterator[Repair | Loss]:
+        """Fold the chain from its newest sound checkpoint, and yield what can be rebuilt and what is lost."""
+        damaged = {number for number, state in survey.states.items() if state is None}
+        base = max((state for state in survey.states.values() if state is not None), key=_sequence, default=None)
+        if base is None:
+            base = checkpoint.newest(self._objects, self._pool, self._names, self._chain)
+        base = base or first_state(self._chain, self._chains)
+        if (base.chain, base.chains) != (self._chain, self._chains):
+            head = self._names.checkpoint_head(self._chain, base.sequence)
+            is_of = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
+            yield Loss(head, is_of, f"{keys.STORE} belongs to another store: put the right one back")
+            return
+        rebuilt: dict[int, State] = {}
+        loss = self._fold(base, damaged, rebuilt)
+        if loss is not None:
+            yield loss
+        yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
+        yield from self._hint(survey, base, rebuilt, lost=loss is not None)
+
+    def _fold(self, base: State, wanted: set[int], rebuilt: dict[int, State]) -> Loss | None:
+        """Fold the entries after ``base``, and keep the states of the wanted checkpoints."""
+
+        def known(state: State) -> None:
+            self.state = state
+            if state.sequence in wanted:
+                rebuilt[state.sequence] = state
+
+        self.state = base
+        tail = Tail(self._objects, self._names, self._chain, self._pool)
+        while True:
+            try:
+                tail.follow(self.state, known, _WINDOW, sure=True)
+            except CorruptionError as error:
+                if str(error).startswith(self._names.entry(self._chain, self.state.sequence)):
+                    rebuilt.pop(self.state.sequence, None)  # The last entry that was folded was altered.
+                    return self._loss(self.state.sequence, self._later(), str(error))
+                return self._loss(self.state.sequence + 1, self._later(), str(error))
+            later = self._later()
+            if not later:
+                return None
+            if later[0] != self.state.sequence + 1:  # Else it was written meanwhile.
+                return self._loss(self.state.sequence + 1, later, "")
+
+    def _later(self) -> list[int]:
+        """The numbers of the existing entries after the newest known state."""
+        last_known = self._names.entry(self._chain, self.state.sequence)
+        found = self._objects.list(self._names.entries(self._chain), last_known)
+        return [sequence for item in found if (sequence := keys.entry_sequence(item.key)) is not None]
+
+    def _loss(self, first: int, later: list[int], error: str) -> Loss:
+        """Entry ``first`` is missing or damaged, though it or later ones exist."""
+        last = max(later, default=first)
+        known = {*later, *range(self.state.sequence + 1)}
+        missing = [str(number) for number in range(first, last) if number not in known]
+        plural = "entries" if len(missing) > 1 else "entry"
+        damage = f"{plural} {some(missing)} of chain {self._chain} cannot be found" if missing else error
+        needs = f", and without it the entries up to {last}, which exist, cannot be read" if last > first else ""
+        consequence = (
+            f"the state of chain {self._chain} is known up to entry {first - 1}; what is committed in {plural} "
+            f"{some(missing) if missing else first} cannot be rebuilt{needs}. The store cannot be opened until the "
+            "object is put back, from an older version of it in the bucket or from a backup"
+        )
+        return Loss(self._names.entry(self._chain, first), damage, consequence)
+
+    def _checkpoints(
+        self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, State], *, lost: bool
+    ) -> Iterator[Repair | Loss]:
+        for number in sorted(damaged):
+            head = self._names.checkpoint_head(self._chain, number)
+            parts = [head, self._names.checkpoint_batches(self._chain, number)]
+            existing = [key for key in parts if key in survey.listed]
+            damage = "it is missing" if not existing else "it cannot be read: an object of it is missing or altered"
+            if number in rebuilt:
+                action = f"written again from the entries up to {number}"
+                yield Repair(head, damage, action, tuple(checkpoint.encoded(self._names, self._chain, rebuilt[number])))
+                continue
+            if number > self.state.sequence and not lost:
+                evidence = "it was written after an entry of that number"
+                consequence = (
+                    f"chain {self._chain} ends at entry {self.state.sequence}: entries {self.state.sequence + 1} to "
+                    f"{number} are lost, or the bucket was rolled back. The store opens without them"
+                )
+                yield Loss(head, f"{damage}; {evidence}", consequence, blocks=False)
+            if existing and number < base.sequence:
+                action = f"deleted: the checkpoint of entry {base.sequence} is newer, and sound"
+                yield Repair(head, damage, action, tuple((key, None) for key in existing))
+            elif existing and not lost:
+                yield Repair(head, damage, "deleted: it is of no use", tuple((key, None) for key in existing))
+
+    def _hint(self, survey: Survey, base: State, rebuilt: dict[int, State], *, lost: bool) -> Iterator[Repair]:
+        key = keys.latest(self._chain)
+        usable = {number for number, state in survey.states.items() if state is not None} | set(rebuilt)
+        target = max([*usable, base.sequence])
+        if not survey.damage and (survey.hinted in usable or (survey.hinted is None and not target)):
+            return
+        damage = survey.damage or f"it names the checkpoint of entry {survey.hinted}, which is of no use"
+        hint = checkpoint.hint_to
+        if target:
+            action = f"written again, to the checkpoint of entry {target}"
+            yield Repair(key, damage, action, (hint(self._chain, target),))
+        elif lost:
+            return
+        elif self.state.sequence:
+            writes = checkpoint.encoded(self._names, self._chain, self.state)
+            action = f"written again, to a new checkpoint of entry {self.state.sequence}"
+            yield Repair(key, damage, action, (*writes, hint(self._chain, self.state.sequence)))
+        else:
+            yield Repair(key, damage, "deleted: the chain has no entries", ((key, None),))
+
+
+def _sequence(state: State) -> int:
+    return state.sequence
