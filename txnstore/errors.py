@@ -364,7 +364,7 @@ class CorruptionError(StoreError):
     """An object is missing, damaged or altered. The message names the object and what was expected."""
 
     fatal = True
-    advice = "Restore the object from a copy; `txnstore recover` rebuilds some, `txnstore verify` shows what is affected."
+    advice = "Restore it from a copy; `txnstore recover` rebuilds some, `txnstore verify` names what is affected."
 
 
 class StorageError(TxnStoreError):
