@@ -71,7 +71,7 @@ def create_topic(
     name = check_topic_name(name)
     partitions = _check_partitions(name, partitions)
     schemas.check_topic_schema(schema, key, timestamp)
-    settings = _settings(config or {}, timestamp)
+    settings = _settings(config or {}, timestamp, keyed=schema is None or key is not None)
     topic = Topic(
         name=name,
         topic_id=connection.runtime.new_id(),
@@ -160,7 +160,8 @@ def _altered(
                 check_setting(setting)
         merged = {**topic.config, **config}
         kept = {setting: value for setting, value in merged.items() if value is not None}
-        changes["config"] = _settings(kept, topic.timestamp).to_mapping()
+        keyed = topic.schema is None or topic.key is not None
+        changes["config"] = _settings(kept, topic.timestamp, keyed=keyed).to_mapping()
     return replace(topic, version=topic.version + 1, **changes)
 
 
@@ -179,8 +180,11 @@ def delete_topic(connection: _Catalog, name: str) -> None:
     _LOG.info("topic deleted", extra={"topic": name})
 
 
-def _settings(config: Mapping[str, object], timestamp: str | None) -> TopicConfig:
+def _settings(config: Mapping[str, object], timestamp: str | None, *, keyed: bool) -> TopicConfig:
     settings = TopicConfig.from_mapping(config)
+    if settings.compacts and not keyed:
+        msg = "cleanup.policy includes compact, so the topic needs a key column: create it with key=COLUMN"
+        raise InvalidConfigError(msg)
     if settings.append_time and timestamp is not None:
         msg = f"message.timestamp.type is LogAppendTime, so column {timestamp!r} cannot be the timestamp"
         raise InvalidConfigError(msg)

@@ -144,12 +144,11 @@ class Clean:
     def _read_keys(self, newest: NewestByKey) -> int:
         """Read the keys of all sources; returns the number of records."""
         column, records = self._writer.key_column, 0
-        projection = Projection(self._topic, [OFFSET_FIELD.name, *([column] if column is not None else [])])
+        assert column is not None, "only topics with a key are cleaned"
+        projection = Projection(self._topic, [OFFSET_FIELD.name, column])
         for table in self._tables(self._plan.sources, projection):
-            offsets = table.column(OFFSET_FIELD.name)
+            newest.add(key_bytes(table.column(column), column), table.column(OFFSET_FIELD.name))
             records += table.num_rows
-            if column is not None:
-                newest.add(key_bytes(table.column(column), column), offsets)
         return records
 
     def _tables(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:

@@ -80,7 +80,7 @@ def clean(
         options: How to clean.
         failed: Gets the errors of damage; the other partitions are cleaned.
     """
-    compacted = [item for item in work if topic_writer(item[0]).config.compacts]
+    compacted = [item for item in work if _is_compacted(item[0])]
     if not compacted:
         return {}
     # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
@@ -101,6 +101,12 @@ def clean(
             _LOG.warning("clean failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
             failed.append(error)
     return found
+
+
+def _is_compacted(topic: Topic) -> bool:
+    """Whether the newest record of each key of the topic stays. Without a key column all records would go."""
+    writer = topic_writer(topic)
+    return writer.config.compacts and writer.key_column is not None
 
 
 def _clean(

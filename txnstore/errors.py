@@ -16,7 +16,8 @@
     │   ├── CoordinatorNotAvailableError   retriable
     │   ├── ProducerClosedError            fatal      use after close, or in a forked child
     │   ├── UploadExpiredError             abortable  a vacuum may have deleted the unregistered upload
-    │   └── RecordTooLargeError            caller
+    │   ├── RecordTooLargeError            caller
+    │   └── InvalidRecordError             caller     a record without a key for a compacted topic
     ├── GroupError
     │   ├── UnstableOffsetCommitError      retriable  an open transaction has pending offsets
     │   ├── IllegalGenerationError         abortable  the group has rebalanced
@@ -57,25 +58,7 @@ After a ``fatal`` error, stop using the object that raised it. "caller" marks er
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-
-class TxnStoreError(Exception):
-    """The base class of all errors of txnstore.
-
-    Attributes:
-        retriable: Whether the same call may succeed later.
-        abortable: Whether the transaction must be aborted; the producer can be used afterwards.
-        fatal: Whether the object that raised the error cannot be used any more.
-        advice: What to do, in a sentence or two; may be empty.
-        kafka_code: The code of the corresponding error in Kafka's protocol (``Errors``), if there is one.
-    """
-
-    retriable: ClassVar[bool] = False
-    abortable: ClassVar[bool] = False
-    fatal: ClassVar[bool] = False
-    advice: ClassVar[str] = ""
-    kafka_code: ClassVar[int | None] = None
+from txnstore.error_base import TxnStoreError as TxnStoreError  # noqa: PLC0414 - exported
 
 
 class ProducerError(TxnStoreError):
@@ -179,6 +162,13 @@ class RecordTooLargeError(ProducerError):
 
     kafka_code = 10
     advice = "Send a smaller record or raise the topic's max.message.bytes."
+
+
+class InvalidRecordError(ProducerError):
+    """The topic does not take the record: it is compacted by key, and the record has no key (Kafka: INVALID_RECORD)."""
+
+    kafka_code = 87
+    advice = "Send the record with a key."
 
 
 class UploadExpiredError(ProducerError):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers.compaction import T0, abort, batches, begin, new_store, rows
 from tests.helpers.connections import connection_of
 from txnstore.core.log.model import Partition
+from txnstore.core.model import TopicPartition
+from txnstore.errors import InvalidConfigError, InvalidRecordError
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -202,3 +205,90 @@ def test_sql_and_merges_read_cleaned_segments(store: Store) -> None:
     assert store.compact().merges == 1
     assert found(store) == before
     assert [batch.delete_horizon is None for batch in batches(store)] == [False, True]
+
+
+TYPED = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+
+
+def test_typed_topics_are_cleaned_by_their_key_column(store: Store) -> None:
+    """Typed topics have no tombstones: a row with nulls in all other columns is a value."""
+    store.create_topic("typed", schema=TYPED, key="id", config=COMPACT)
+    for number in range(3):
+        with store.producer("w") as producer, producer.transaction():
+            producer.send_table("typed", [{"id": 1, "name": f"a{number}"}, {"id": 10 + number, "name": None}])
+    report = store.compact("typed")
+    assert report.superseded == 2
+    assert [(row["id"], row["name"]) for row in rows(store, "typed")] == [(10, None), (11, None), (1, "a2"), (12, None)]
+    assert store.sql("SELECT count(*) FROM typed").fetchall() == [(4,)]
+    assert store.verify(deep=True).ok
+
+
+def test_records_without_a_key_are_refused_in_compacted_topics(store: Store) -> None:
+    """CMP-19: Kafka's INVALID_RECORD, for records, rows and tables."""
+    store.create_topic("typed", schema=TYPED, key="id", config=COMPACT)
+    with store.producer() as producer:
+        with pytest.raises(InvalidRecordError, match="topic 't' is compacted by key, so the key of a record") as raised:
+            producer.send("t", b"x")
+        with pytest.raises(InvalidRecordError, match="column 'id'"):
+            producer.send("typed", {"id": None, "name": "x"})
+        with pytest.raises(InvalidRecordError, match="column 'id'"):
+            producer.send_table("typed", [{"id": 1, "name": "x"}, {"id": None, "name": "x"}])
+        producer.send("t", b"x", key=b"")
+    assert raised.value.kafka_code == 87
+    assert found(store) == [(0, b"", b"x")]
+
+
+def test_records_without_a_key_of_before_are_dropped(clock: ManualClock) -> None:
+    """CMP-19: the topic was not compacted when they were written."""
+    store = new_store(clock)
+    store.create_topic("t")
+    put(store, (None, b"x"), (b"k", b"y"), (None, None))
+    store.alter_topic("t", config=COMPACT)
+    assert store.compact().superseded == 2
+    assert found(store) == [(1, b"k", b"y")]
+
+
+def test_a_topic_without_a_key_column_cannot_be_compacted(store: Store) -> None:
+    with pytest.raises(InvalidConfigError, match="needs a key column"):
+        store.create_topic("typed", schema=TYPED, config=COMPACT)
+    store.create_topic("typed", schema=TYPED)
+    with pytest.raises(InvalidConfigError, match="needs a key column"):
+        store.alter_topic("typed", config=COMPACT)
+
+
+def test_several_segments_and_a_small_memory(store: Store) -> None:
+    """The output is rolled at the target size; too little memory is refused before anything is read."""
+    store.create_topic("typed", schema=TYPED, key="id", config=COMPACT)
+    count = 300_000
+    for name in ("old", "new"):
+        with store.producer("w") as producer, producer.transaction():
+            producer.send_table("typed", pa.table({"id": range(count), "name": pa.repeat(name, count)}))
+    with pytest.raises(InvalidConfigError, match="memory_limit is 1,000 bytes; a clean needs at least"):
+        store.compact(memory_limit=1_000)
+    assert store.compact(memory_limit=128 << 20, target_bytes=1).superseded == count
+    table = store.scan("typed", columns=["id", "name", "_offset"]).to_table()
+    assert table.column("name").unique().to_pylist() == ["new"]
+    assert table.column("id").to_pylist() == list(range(count))
+    assert len(batches(store, TopicPartition("typed", 0))) == 3
+    assert store.verify(deep=True).ok
+
+
+def test_a_lagging_consumer_continues_after_the_cleaned_records(store: Store) -> None:
+    """CMP-26: also where aborted and open transactions follow."""
+    for number in range(4):
+        put(store, (b"a", b"%d" % number), (b"b%d" % number, b"x"))
+    abort(store, [b"never"])
+    ahead, lagging = store.consumer(), store.consumer()
+    for consumer in (ahead, lagging):
+        consumer.assign([T0])
+    lagging.seek(T0, 6)
+    seen = [record.offset for record in ahead.poll(0, max_records=1)]
+    store.compact()
+    put(store, (b"c", b"y"))
+    while records := ahead.poll(0):
+        seen += [record.offset for record in records]
+    fresh = [offset for offset, *_ in found(store)]
+    assert seen == sorted(set(seen))
+    assert set(fresh) <= set(seen)
+    assert [record.offset for record in lagging.poll(0)] == [offset for offset in fresh if offset >= 6]
+    assert store.offsets("t", 0).high_watermark == log(store).high_watermark

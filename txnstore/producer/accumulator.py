@@ -27,10 +27,10 @@ from txnstore.producer.futures import RecordFuture, TablePart
 from txnstore.producer.records import (
     MAX_TIMESTAMP,
     RowFormat,
+    check_accepted,
     check_no_envelope,
     check_record,
     check_rows,
-    check_size,
 )
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.segment.convert import copied, normalize_batches, rereadable
@@ -118,8 +118,8 @@ class RecordAccumulator:
                 size = len(value) if key is None else len(value) + len(key)
             else:
                 record, key, size = check_record(topic, value, key, headers, timestamp)
-        if size > buffer.max_bytes:
-            check_size(buffer.writer, size)
+        if size > buffer.max_bytes or (buffer.keyed and key is None):
+            check_accepted(buffer.writer, key, size)
         with self._lock.own:
             manager = self._manager
             if not manager.takes_records:

@@ -16,11 +16,23 @@ class TopicBuffer:
     """What a producer needs to know of one version of a topic, decoded once.
 
     Attributes:
+        keyed: Whether a record without a key is refused.
         sticky: The open batch for records without a key.
         state: The newest state of the catalog in which this version was found to be current.
     """
 
-    __slots__ = ("max_bytes", "partitions", "row_format", "stamped", "state", "sticky", "topic", "tps", "writer")
+    __slots__ = (
+        "keyed",
+        "max_bytes",
+        "partitions",
+        "row_format",
+        "stamped",
+        "state",
+        "sticky",
+        "topic",
+        "tps",
+        "writer",
+    )
 
     def __init__(self, writer: TopicWriter) -> None:
         self.writer = writer
@@ -29,6 +41,7 @@ class TopicBuffer:
         self.tps = [TopicPartition(writer.topic.name, number) for number in range(self.partitions)]
         self.row_format = RowFormat(writer) if writer.schema is not None else None
         self.max_bytes = writer.config.max_message_bytes
+        self.keyed = writer.config.compacts
         # Under LogAppendTime a record gets the time of its append, not its own timestamp (as in Kafka).
         self.stamped = not writer.config.append_time
         self.state: object = None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.catalog.writing import TopicWriter
-from txnstore.errors import RecordTooLargeError, SchemaMismatchError
+from txnstore.errors import InvalidRecordError, RecordTooLargeError, SchemaMismatchError
 from txnstore.segment.convert import normalize
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import as_milliseconds, children, fill_timestamps
@@ -270,6 +270,13 @@ def _moments(kind: pa.DataType) -> _Check:
     return check
 
 
+def check_accepted(writer: TopicWriter, key: bytes | None, size: int) -> None:
+    """Refuse a record that is too large, and one without a key for a compacted topic."""
+    if key is None and writer.config.compacts:
+        raise _keyless(writer)
+    check_size(writer, size)
+
+
 def check_size(writer: TopicWriter, size: int) -> None:
     limit = writer.config.max_message_bytes
     if size > limit:
@@ -277,9 +284,18 @@ def check_size(writer: TopicWriter, size: int) -> None:
         raise RecordTooLargeError(msg)
 
 
+def _keyless(writer: TopicWriter) -> InvalidRecordError:
+    """The error of a record without a key for a compacted topic (CMP-19)."""
+    column = "key" if writer.schema is None else f"column {writer.key_column!r}"
+    msg = f"topic {writer.topic.name!r} is compacted by key, so the {column} of a record must not be null"
+    return InvalidRecordError(msg)
+
+
 def check_rows(writer: TopicWriter, table: pa.Table) -> None:
-    """Refuse rows that are too large, and times and dates outside the years 1 to 9999, also in nested columns."""
+    """Refuse rows that are too large or lack the key of a compacted topic, and times outside the years 1 to 9999."""
     _check_row_sizes(writer, table)
+    if writer.config.compacts and (writer.key_column is None or table.column(writer.key_column).null_count):
+        raise _keyless(writer)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if has_times(column.type) or name == writer.event_time:
             _check_times(writer.topic.name, name, column)
