@@ -13,7 +13,7 @@ from txnstore.cli.output import counted, size
 from txnstore.cli.values import Duration
 
 if TYPE_CHECKING:
-    from txnstore.compactor import VacuumReport
+    from txnstore.compactor import RuleReport, VacuumReport, VerifyReport
     from txnstore.coordinator.expiration import ExpiryReport
 
 _PARTITION_COLUMNS = [
@@ -153,10 +153,37 @@ def verify(app: App, deep: bool) -> int:
         **{**asdict(report), "ok": report.ok},
     )
     if not app.out.as_json:
+        app.out.rows(_by_invariant(report), ["invariant", "rules", "checked", "violations"])
         app.out.rows([asdict(item) for item in report.violations], ["name", "subject", "message"], empty="")
         for prefix in report.foreign:
             app.out.line(f"{prefix} belongs to another store, which was here before; `txnstore vacuum` deletes it")
     return 0 if report.ok else 1
+
+
+def _by_invariant(report: VerifyReport) -> list[dict[str, Any]]:
+    """The invariants, with what they were checked for."""
+    found: dict[str, list[RuleReport]] = {}
+    for rule in report.rules:
+        found.setdefault(rule.invariant, []).append(rule)
+    return [
+        {
+            "invariant": name,
+            "rules": len(rules),
+            "checked": ", ".join(
+                counted(count, _ONE.get(kind, kind[:-1]), kind) for kind, count in _checked(rules).items()
+            ),
+            "violations": sum(rule.failed for rule in rules),
+        }
+        for name, rules in found.items()
+    ]
+
+
+#: One of those that rules are checked for, where it is not the plural without its last letter.
+_ONE = {"entries": "entry"}
+
+
+def _checked(rules: list[RuleReport]) -> dict[str, int]:
+    return {rule.objects: rule.checked for rule in rules if rule.checked}
 
 
 @click.command()

@@ -211,9 +211,9 @@ def instant(milliseconds: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def counted(count: int, what: str) -> str:
-    """A number with its noun: ``1 record``, ``1,000 records``."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+def counted(count: int, what: str, many: str = "") -> str:
+    """A number with its noun: ``1 record``, ``1,000 records``; ``many``: a plural that is not formed by an s."""
+    return f"{count:,} {what if count == 1 else many or f'{what}s'}"
 
 
 def size(count: int) -> str:

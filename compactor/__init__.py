@@ -8,14 +8,15 @@ from txnstore.compactor.doctor import doctor
 from txnstore.compactor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.repair import plan_repairs, repair
+from txnstore.compactor.rules import RuleReport
 from txnstore.compactor.vacuum import VacuumReport, vacuum
 from txnstore.compactor.verify import VerifyReport, verify
 from txnstore.core.invariants.common import Violation
 
 __all__ = [
     "CompactionProgress", "CompactionReport", "DoctorReport", "Finding", "Loss", "MergePlan", "PartitionCompaction",
-    "Repair", "RepairPlan", "Severity", "VacuumReport", "VerifyReport", "Violation", "compact", "doctor", "plan_merges",
-    "plan_repairs", "repair", "vacuum", "verify",
+    "Repair", "RepairPlan", "RuleReport", "Severity", "VacuumReport", "VerifyReport", "Violation", "compact", "doctor",
+    "plan_merges", "plan_repairs", "repair", "vacuum", "verify",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

@@ -10,6 +10,7 @@ from txnstore.chain.codec import StoreDocument, decode
 from txnstore.chain.keys import Keys
 from txnstore.chain.state_document import HeadDocument
 from txnstore.compactor.foreign import foreign_chains
+from txnstore.compactor.rules import RuleReport, rule_reports
 from txnstore.compactor.verify_chain import ChainVerifier
 from txnstore.compactor.verify_segments import SegmentFindings, verify_segments
 from txnstore.connection import Connection
@@ -35,6 +36,7 @@ class VerifyReport:
         bytes_read: The bytes of entries and, after a deep verification, segments that were read.
         deep: Whether the content of segments was read.
         foreign: The prefixes of chains of other stores, which were at this URL before; a vacuum deletes them.
+        rules: How often each rule of each invariant was checked, and violated.
     """
 
     violations: tuple[Violation, ...]
@@ -45,6 +47,7 @@ class VerifyReport:
     bytes_read: int
     deep: bool
     foreign: tuple[str, ...] = ()
+    rules: tuple[RuleReport, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -91,22 +94,39 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
     ]
     states = [chain.state for chain in chains if chain.state is not None]
     in_chains = [found for chain in chains for found in chain.violations]
-    across = _verify_across(connection, damaged=bool(in_chains)) if 1 < count == len(states) and not identity else []
+    together = 1 < count == len(states) and not identity
+    across = _verify_across(connection, damaged=bool(in_chains)) if together else []
     catalog = chains[CATALOG].state
     topics = catalog.topics if catalog is not None else {}
     schemas = _verify_schemas(topics.values())
     segments = SegmentFindings()
     if states:
         segments = verify_segments(connection.objects, connection.pool, states, topics, deep=deep)
+    violations = (*identity, *in_chains, *across, *schemas, *segments.violations)
+    entries, checkpoints = sum(chain.entries for chain in chains), sum(chain.checkpoints for chain in chains)
+    checked = {
+        "stores": 1,
+        "chains": count,
+        "entries": entries,
+        "states": sum(chain.states for chain in chains),
+        "steps": sum(chain.steps for chain in chains),
+        "compactions": sum(chain.compactions for chain in chains),
+        "checkpoints": checkpoints,
+        "views": int(together),
+        "topics": len(topics),
+        "segments": segments.segments,
+        "contents": segments.contents,
+    }
     return VerifyReport(
-        violations=(*identity, *in_chains, *across, *schemas, *segments.violations),
+        violations=violations,
         sequence=sum(state.sequence for state in states),
-        entries=sum(chain.entries for chain in chains),
-        checkpoints=sum(chain.checkpoints for chain in chains),
+        entries=entries,
+        checkpoints=checkpoints,
         segments=segments.segments,
         bytes_read=sum(chain.bytes_read for chain in chains) + segments.bytes_read,
         deep=deep,
         foreign=foreign_chains(connection.objects, names),
+        rules=rule_reports(checked, violations),
     )
 
 

@@ -38,6 +38,9 @@ class ChainFindings:
         entries: The number of entries read.
         checkpoints: The number of checkpoints checked.
         bytes_read: The bytes of the entries read.
+        states: The number of states whose invariants were checked.
+        steps: The number of entries that were folded.
+        compactions: The number of compactions in them.
     """
 
     state: State | None = None
@@ -45,6 +48,9 @@ class ChainFindings:
     entries: int = 0
     checkpoints: int = 0
     bytes_read: int = 0
+    states: int = 0
+    steps: int = 0
+    compactions: int = 0
 
 
 class ChainVerifier:
@@ -188,6 +194,7 @@ class ChainVerifier:
         state = begin_entry(before, entry.timestamp)
         try:
             for event in entry.events:
+                self._found.compactions += isinstance(event, SegmentsReplaced)
                 self._found.violations += event_violations(key, state, event)
                 state = evolve(state, event)
         except MemoryError:
@@ -197,12 +204,14 @@ class ChainVerifier:
             self._state = None
             return
         self._state = replace(state, entry_hash=digest)
+        self._found.steps += 1
         self._found.violations += step_violations(before, self._state, self._label)
         if self._state.sequence % self._interval == 0:
             self._check_state(self._state)
 
     def _check_state(self, state: State) -> None:
         """Check the invariants of a state; reports a violation that persists over states once."""
+        self._found.states += 1
         for item in check(state):
             if str(item) not in self._seen:
                 self._seen.add(str(item))

@@ -27,10 +27,11 @@ _WINDOW = 4
 
 @dataclass(slots=True)
 class SegmentFindings:
-    """The violations, the number of segments checked, and the bytes read."""
+    """The violations, the number of segments checked, the number of those whose content was read, and the bytes."""
 
     violations: list[Violation] = field(default_factory=list)
     segments: int = 0
+    contents: int = 0
     bytes_read: int = 0
 
 
@@ -73,6 +74,7 @@ def _verify_chain(
     if deep:
         for problems in _in_parallel(objects, pool, intact, _current(state, topics)):
             found.violations += problems
+        found.contents += len(intact)
         found.bytes_read += sum(part.batch.segment.size for part in intact)
 
 
