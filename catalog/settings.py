@@ -1,8 +1,10 @@
 """The settings of topics, with Kafka's names, defaults, types and ranges.
 
-There are two deliberate differences: ``compression.type`` is ``zstd`` by default (Kafka's ``producer`` means the same,
-because producers of txnstore have no compression setting), and ``segment.bytes`` is the target size of a compaction.
-``segment.format`` exists only in txnstore. Source: Kafka's ``LogConfig`` and ``TopicConfig``.
+There are three deliberate differences: ``retention.ms`` is -1 by default, so that records are deleted only from topics
+whose settings ask for it (``docs/design/0013-retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
+``producer`` means the same, because producers of txnstore have no compression setting), and ``segment.bytes`` is the
+target size of a compaction. ``segment.format`` exists only in txnstore. Source: Kafka's ``LogConfig`` and
+``TopicConfig``.
 """
 
 from __future__ import annotations
@@ -126,21 +128,14 @@ SETTINGS: tuple[Setting, ...] = (
         "cleanup.policy",
         frozenset({"delete"}),
         _cleanup_policy,
-        "delete: drop old records; compact: keep the newest record of each key",
+        "delete: retention and delete_records apply; compact: keep the newest record of each key",
     ),
-    Setting(
-        "retention.ms",
-        7 * _DAY_MS,
-        _integer(-1, _LONG_MAX),
-        "age after which records are deleted; -1: never",
-        applied=False,
-    ),
+    Setting("retention.ms", -1, _integer(-1, _LONG_MAX), "age after which records are deleted; -1: never"),
     Setting(
         "retention.bytes",
         -1,
         _integer(-1, _LONG_MAX),
         "size of a partition above which its oldest records are deleted; -1: no limit",
-        applied=False,
     ),
     Setting(
         "delete.retention.ms",
@@ -183,11 +178,8 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
-#: The settings that have no effect in this version.
+#: The settings that have no effect in this version: none at present.
 NOT_APPLIED = tuple(setting.name for setting in SETTINGS if not setting.applied)
-
-#: Texts of these settings that ask for what happens without them.
-_NO_LIMIT = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -202,7 +194,7 @@ class TopicConfig:
     """
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
-    retention_ms: int = 7 * _DAY_MS
+    retention_ms: int = -1
     retention_bytes: int = -1
     delete_retention_ms: int = _DAY_MS
     min_compaction_lag_ms: int = 0
@@ -281,12 +273,11 @@ def warn_not_applied(topic: str, config: Mapping[str, str]) -> None:
         topic: The name of the topic.
         config: The settings that were given, as text.
     """
-    names = [name for name in NOT_APPLIED if name in config and config[name] != _NO_LIMIT.get(name)]
+    names = [name for name in NOT_APPLIED if name in config]
     if names:
         listed = ", ".join(f"{name}={config[name]}" for name in names)
         warnings.warn(
-            f"topic {topic!r}: {listed} {'is' if len(names) == 1 else 'are'} stored but not applied yet: this version "
-            "deletes no records for their age or the size of a partition.",
+            f"topic {topic!r}: {listed} {'is' if len(names) == 1 else 'are'} stored but not applied yet",
             SettingNotAppliedWarning,
             stacklevel=level_of_caller(),
         )

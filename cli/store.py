@@ -45,6 +45,7 @@ def init(app: App, url: str | None, chains: int | None, exist_ok: bool) -> None:
 def info(app: App) -> None:
     """Show what is in the store and what it cost to look."""
     from txnstore.core.groups.offsets import exists
+    from txnstore.core.log.visibility import count_records
 
     with app.connect() as connection:
         view = connection.view(refresh=False)
@@ -61,7 +62,9 @@ def info(app: App) -> None:
                 "last_entry": instant(view.timestamp) if view.sequence else None,
                 "topics": len(view.topics),
                 "partitions": len(view.partitions),
-                "records": sum(batch.records for batch in batches),
+                "records": sum(
+                    count_records(log, log.log_start, log.high_watermark) for log in view.partitions.values()
+                ),
                 "segments": len(sizes),
                 "bytes": stored if app.out.as_json else size(stored),
                 "transactional_ids": len(view.transactions),

@@ -78,6 +78,8 @@ def list_topics(app: App) -> None:
 
 
 def _summaries(view: View) -> list[dict[str, Any]]:
+    from txnstore.core.log.visibility import count_records
+
     rows = []
     for found in view.sorted_topics():
         partitions = [partition for _, partition in view.partitions_of(found.name)]
@@ -87,7 +89,7 @@ def _summaries(view: View) -> list[dict[str, Any]]:
             {
                 "topic": found.name,
                 "partitions": found.partitions,
-                "records": sum(batch.records for batch in batches),
+                "records": sum(count_records(log, log.log_start, log.high_watermark) for log in partitions),
                 "segments": len(sizes),
                 "bytes": sum(sizes.values()),
                 "typed": found.schema is not None,
@@ -223,13 +225,15 @@ def _shown(name: str, value: str, found: Topic) -> str:
 
 
 def _partitions(view: View, name: str) -> list[dict[str, Any]]:
+    from txnstore.core.log.visibility import count_records
+
     return [
         {
             "partition": tp.partition,
             "log_start": partition.log_start,
             "last_stable": partition.last_stable_offset,
             "high_watermark": partition.high_watermark,
-            "records": sum(batch.records for batch in partition.batches),
+            "records": count_records(partition, partition.log_start, partition.high_watermark),
             "segments": len({batch.segment.key for batch in partition.batches}),
             "open_transactions": len(partition.open_txns),
         }

@@ -8,6 +8,7 @@ from txnstore.compactor.doctor import doctor
 from txnstore.compactor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.repair import plan_repairs, repair
+from txnstore.compactor.retention import PartitionRetention, RetentionReport, delete_records, retain
 from txnstore.compactor.rules import RuleReport
 from txnstore.compactor.vacuum import VacuumReport, vacuum
 from txnstore.compactor.verify import VerifyReport, verify
@@ -15,8 +16,9 @@ from txnstore.core.invariants.common import Violation
 
 __all__ = [
     "CompactionProgress", "CompactionReport", "DoctorReport", "Finding", "Loss", "MergePlan", "PartitionCompaction",
-    "Repair", "RepairPlan", "RuleReport", "Severity", "VacuumReport", "VerifyReport", "Violation", "compact", "doctor",
-    "plan_merges", "plan_repairs", "repair", "vacuum", "verify",
+    "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "RuleReport", "Severity", "VacuumReport",
+    "VerifyReport", "Violation", "compact", "delete_records", "doctor", "plan_merges", "plan_repairs", "repair",
+    "retain", "vacuum", "verify",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

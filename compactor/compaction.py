@@ -10,10 +10,12 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.cleaning import CleanOptions, CleanResult, clean
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
+from txnstore.compactor.retention import RetentionReport, apply_retention
 from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.retention import with_log_start
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
@@ -64,10 +66,14 @@ class PartitionCompaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """The result of a compaction by partition; partitions without any merge or removal are not listed."""
+    """The result of a compaction by partition; partitions without any merge or removal are not listed.
+
+    ``retained``: what the retention of the topics deleted before that.
+    """
 
     partitions: tuple[PartitionCompaction, ...]
     dry_run: bool = False
+    retained: RetentionReport = RetentionReport()  # noqa: RUF009 - immutable
 
     @property
     def merges(self) -> int:
@@ -103,6 +109,16 @@ class CompactionReport:
     def aborted(self) -> int:
         """The number of aborted batches that were dropped."""
         return sum(item.aborted for item in self.partitions)
+
+    @property
+    def deleted_records(self) -> int:
+        """The number of records that retention deleted."""
+        return self.retained.records
+
+    @property
+    def deleted_bytes(self) -> int:
+        """The size of the batches that retention deleted. Their objects exist until a vacuum deletes them."""
+        return self.retained.bytes
 
     @property
     def conflicts(self) -> int:
@@ -155,12 +171,12 @@ def compact(
     force: bool = False,
     memory_limit: int | None = None,
 ) -> CompactionReport:
-    """Clean topics with ``cleanup.policy=compact``, merge small committed segments, and drop aborted data.
+    """Apply retention (:func:`retain`), clean by key, merge small committed segments, and drop aborted data.
 
-    A clean keeps the newest committed record of each key, by offset. It takes the partitions whose dirty part is larger
-    than ``min.cleanable.dirty.ratio``, or older than ``max.compaction.lag.ms``, and leaves records alone that are
-    younger than ``min.compaction.lag.ms``. A tombstone goes ``delete.retention.ms`` after the first clean that reads
-    it.
+    A clean of a topic with ``cleanup.policy=compact`` keeps the newest committed record of each key, by offset. It
+    takes the partitions whose dirty part is larger than ``min.cleanable.dirty.ratio``, or older than
+    ``max.compaction.lag.ms``, and leaves records alone that are younger than ``min.compaction.lag.ms``. A tombstone
+    goes ``delete.retention.ms`` after the first clean that reads it.
 
     Only batches below the last stable offset of a partition take part. Transactions that hold it back are completed
     first: those that are decided and lack a marker in the partition's chain, and those past their timeout (REC-01,
@@ -201,11 +217,13 @@ def compact(
         view = connection.view(refresh=False)
     failed: list[CorruptionError] = []
     targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failed)) is not None}
-    results = _clean_first(connection, view, topics, targets, options, failed)
+    retained = apply_retention(connection, view, [found for found in topics if found.name in targets], dry_run=dry_run)
+    view = connection.view(refresh=False) if retained.partitions and not dry_run else view
+    results = _clean_first(connection, _logs(view, topics, targets, retained), targets, options, failed)
     view = connection.view(refresh=False) if results and not dry_run else view
     work = [
         (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments))
-        for found, tp, log in _logs(view, topics, targets)
+        for found, tp, log in _logs(view, topics, targets, retained)
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report, done = [], 0
@@ -224,7 +242,7 @@ def compact(
             report.append(result)
     if expire and not dry_run:
         expire_due(connection.chains, connection.runtime.clock())
-    whole = CompactionReport(tuple(report), dry_run)
+    whole = CompactionReport(tuple(report), dry_run, retained)
     if not dry_run:
         counts = {
             "cleans": whole.cleans,
@@ -261,11 +279,12 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
 
 
 def _logs(
-    view: View, topics: Iterable[Topic], targets: Mapping[str, int]
+    view: View, topics: Iterable[Topic], targets: Mapping[str, int], retained: RetentionReport
 ) -> list[tuple[Topic, TopicPartition, Partition]]:
-    """The logs of the topics that can be read."""
+    """The logs of the topics that can be read; in a dry run without what a retention would delete."""
+    starts = {item.tp: item.new_log_start for item in retained.partitions} if retained.dry_run else {}
     return [
-        (topic, tp, log)
+        (topic, tp, with_log_start(log, starts[tp]) if tp in starts else log)
         for topic in topics
         if topic.name in targets
         for tp in _partitions(topic)
@@ -297,14 +316,12 @@ def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:
 
 def _clean_first(
     connection: Connection,
-    view: View,
-    topics: Iterable[Topic],
+    logs: list[tuple[Topic, TopicPartition, Partition]],
     targets: Mapping[str, int],
     options: CleanOptions,
     failed: list[CorruptionError],
 ) -> dict[TopicPartition, PartitionCompaction]:
     """Clean the partitions that are due; the results of these."""
-    logs = _logs(view, topics, targets)
     cleaned = clean(connection, logs, targets, options, failed)
     return {tp: _cleaned(_before(tp, log), cleaned[tp]) for _, tp, log in logs if tp in cleaned}
 

@@ -13,8 +13,8 @@ from txnstore.chain import keys
 from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.common import Violation
 from txnstore.core.log.model import Batch
-from txnstore.core.log.visibility import Slice, visible
-from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.read.reader import Projection, read_slice
@@ -87,10 +87,10 @@ def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
 
 
 def _slices(state: State) -> Iterator[Slice]:
-    """All batches of all partitions, including those of aborted and open transactions."""
+    """All batches of all partitions, aborted and open ones included, and the whole of one that the log start cuts."""
     for tp in sorted(state.partitions):
-        partition = state.partitions[tp]
-        yield from visible(tp, partition, Isolation.READ_UNCOMMITTED)
+        for batch in state.partitions[tp].batches:
+            yield Slice(tp, batch, batch.base_offset, batch.limit)
 
 
 def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from txnstore.admin import transactions as admin
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
     from txnstore.admin.groups import GroupDescription, Target
-    from txnstore.compactor import CompactionReport, DoctorReport, VacuumReport, VerifyReport
+    from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, VacuumReport, VerifyReport
     from txnstore.compactor.compaction import Progress
 
 
@@ -209,6 +209,39 @@ class Operations:
             force=force,
             memory_limit=memory_limit,
         )
+
+    def retain(self, topic: str | None = None, *, dry_run: bool = False) -> RetentionReport:
+        """Delete the records that ``retention.ms`` and ``retention.bytes`` of their topic have passed.
+
+        :meth:`compact` does it, too. See :func:`txnstore.compactor.retain`.
+        """
+        load("txnstore.compactor")
+        from txnstore.compactor import retain
+
+        return retain(self._connection, topic, dry_run=dry_run)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records of partitions below an offset (Kafka's ``deleteRecords``). A vacuum deletes their objects.
+
+        The partitions of a chain take one entry, all or none; an offset at or below the log start changes nothing.
+        Records at or above the last stable offset are never deleted.
+
+        Args:
+            offsets: The new log start of each partition; -1: its high watermark. Keys may be pairs (topic, number).
+
+        Returns:
+            The log starts after that.
+
+        Raises:
+            OffsetOutOfRangeError: An offset is above the high watermark, or below -1.
+            UndecidedRecordsError: An open transaction, which the message names, has records below an offset.
+            PolicyViolationError: The ``cleanup.policy`` of a topic has no ``delete``.
+            UnknownTopicOrPartitionError: There is no such partition.
+        """
+        load("txnstore.compactor")
+        from txnstore.compactor import delete_records
+
+        return {tp: item.new_log_start for tp, item in delete_records(self._connection, offsets).items()}
 
     def vacuum(self, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True) -> VacuumReport:
         """Delete objects that nothing refers to; see :func:`txnstore.compactor.vacuum`.

@@ -43,7 +43,7 @@ class Scan:
         topic: The topic.
         isolation: ``"read_committed"`` or ``"read_uncommitted"`` (``isolation.level``).
         partitions: The numbers of the partitions to read; None: all.
-        start: The first offset, for all partitions or by partition; cut to the log.
+        start: The first offset, for all partitions or by partition; None: the log start.
         end: The offset to end before, for all partitions or by partition; cut to the log.
         columns: Exactly these columns, in this order; None: ``_topic, _partition, _offset, _timestamp``, then all
             columns of the topic.
@@ -53,7 +53,8 @@ class Scan:
 
     Raises:
         UnknownTopicOrPartitionError: There is no such topic or partition.
-        OffsetOutOfRangeError: A bound is below 0, or a start is above its end.
+        OffsetOutOfRangeError: A bound is below 0, a start is above its end, or below the log start: its records were
+            deleted.
         SchemaMismatchError: A column does not exist, or the filter does not fit the columns.
     """
 
@@ -75,7 +76,7 @@ class Scan:
         self._partitions = find_partitions(view, topic, partitions)
         self._start = _offsets(view, topic, "start", start)
         self._end = _offsets(view, topic, "end", end)
-        self._check_bounds()
+        self._check_bounds(view)
         if snapshot is None and self._isolation is Isolation.READ_COMMITTED:
             view = connection.unblocked(view, self._partitions, self._start, self._end)
         self.snapshot = snapshot if snapshot is not None else Snapshot(view)
@@ -88,9 +89,16 @@ class Scan:
             self._reading = Projection(self.topic, names)
         warn_blocked(connection, self.blocked())
 
-    def _check_bounds(self) -> None:
+    def _check_bounds(self, view: View) -> None:
         for tp in self._partitions:
             start, end = self._start.get(tp), self._end.get(tp)
+            log_start = view.find_partition(tp).log_start
+            if start is not None and start < log_start:
+                msg = (
+                    f"a scan cannot start at offset {start} of {tp}: the records of {tp} below offset {log_start} were "
+                    "deleted (retention, or delete_records); without a start it begins there"
+                )
+                raise OffsetOutOfRangeError(msg)
             if start is not None and end is not None and start > end:
                 msg = f"a scan of {tp} cannot start at offset {start} and end at {end}, before it"
                 raise OffsetOutOfRangeError(msg)

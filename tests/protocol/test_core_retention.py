@@ -217,6 +217,9 @@ def test_a_compaction_that_was_planned_before_brings_nothing_back(world: World) 
     world.refuse(CompactionConflictError, ReplaceSegments(T0, removed, merged))
     cut = ReplaceSegments(T0, removed[1:], (Batch(2, 6, 4, world.segment(4), 7, 8),))
     assert "below offset 3 were deleted" in str(world.refuse(CompactionConflictError, cut))
+    known = replace(cut.added[0], base_offset=3, records=3)
+    assert world.state.partitions[T0].log_start == known.base_offset
+    world.do(replace(cut, removed=removed[1:2], added=(replace(known, limit=4, records=1),)))
     world.do(ReplaceSegments(T0, removed[2:], (Batch(4, 6, 2, world.segment(2), 7, 8),)))
     assert world.read(RC) == [3, 4, 5]
 
@@ -248,6 +251,16 @@ def test_records_go_when_their_newest_is_too_old() -> None:
     assert planned(log, age=499) == (4, 2)
     assert planned(log, age=0) == (6, 3)
     assert planned(log, age=-1) == (0, 0)
+
+
+def test_the_time_of_an_append_counts_where_it_is_the_time_of_its_records() -> None:
+    """RET-03: ``LogAppendTime``; a merged segment stores it for each record."""
+    log = log_of((1, 10, 100), (1, 10, 100))
+    first, second = (replace(batch, appended_at=900) for batch in log.batches)
+    merged = replace(second, segment=replace(second.segment, explicit_offsets=True))
+    assert plan_retention(replace(log, batches=BatchList([first, merged])), 500, -1, 1_000).offset == 2
+    assert plan_retention(replace(log, batches=BatchList([first])), 500, -1, 1_000, append_time=True).offset == 0
+    assert plan_retention(replace(log, batches=BatchList([merged])), 500, -1, 1_000, append_time=True).offset == 2
 
 
 def test_the_first_young_batch_ends_the_deletion() -> None:

@@ -8,17 +8,16 @@ import warnings
 import pytest
 
 from tests.helpers.keys import FixedRuntime
-from txnstore.catalog.settings import SETTINGS, TopicConfig
+from txnstore.catalog.settings import NOT_APPLIED, SETTINGS, TopicConfig
 from txnstore.errors import InvalidConfigError
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 from txnstore.testing import ManualClock
-from txnstore.validation import SettingNotAppliedWarning
 
-#: Kafka's defaults, and our two.
+#: Kafka's defaults, and our three.
 DEFAULTS = {
     "cleanup.policy": "delete",
-    "retention.ms": "604800000",
+    "retention.ms": "-1",
     "retention.bytes": "-1",
     "delete.retention.ms": "86400000",
     "min.compaction.lag.ms": "0",
@@ -152,19 +151,13 @@ def test_compression_for_the_codec(given: str, codec: str) -> None:
     assert TopicConfig.from_mapping({"compression.type": given}).compression == codec
 
 
-def test_settings_without_effect_are_never_accepted_in_silence(clock: ManualClock) -> None:
-    """One warning at the line that asked for them; nothing for a setting that asks for what happens anyway."""
+def test_every_setting_takes_effect(clock: ManualClock) -> None:
+    """No setting is accepted that does nothing: one that is not applied yet would warn."""
     store = create_on(MemoryStore(clock=clock), runtime=FixedRuntime(clock, clock.sleep))
-    with pytest.warns(SettingNotAppliedWarning, match="'a': retention.ms=5, retention.bytes=7 are stored") as found:
-        store.create_topic("a", config={"retention.bytes": 7, "retention.ms": 5, "segment.bytes": 100_000})
-    assert [each.filename for each in found] == [__file__]
-    with pytest.warns(SettingNotAppliedWarning, match="'a': retention.ms=6 is stored") as found:
-        store.alter_topic("a", config={"retention.ms": 6})
-    assert len(found) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        store.create_topic("b", config={"retention.ms": -1, "retention.bytes": "-1", "cleanup.policy": "compact"})
-        store.alter_topic("a", partitions=2, config={"retention.ms": None})
+        store.create_topic("a", config=TopicConfig().effective() | {"retention.ms": "5", "cleanup.policy": "compact"})
+    assert NOT_APPLIED == ()
 
 
 def test_alter_topic_without_a_change_writes_nothing(clock: ManualClock) -> None:

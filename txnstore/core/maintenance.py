@@ -139,7 +139,7 @@ def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
         key = command.removed[-1].segment.key
         msg = f"segment {key} reaches above the last stable offset {partition.last_stable_offset} of {command.tp}"
         raise CompactionConflictError(msg)
-    if start < partition.log_start:
+    if any(batch.base_offset < partition.log_start for batch in command.added):
         msg = f"records of {command.tp} below offset {partition.log_start} were deleted while it was compacted"
         raise CompactionConflictError(msg)
     present = tuple(partition.batches.overlapping(start, limit))

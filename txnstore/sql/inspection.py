@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.log.model import Batch, Partition, next_sequence
-from txnstore.core.log.visibility import aborted_batches, is_open
+from txnstore.core.log.visibility import aborted_batches, count_records, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.view import View
@@ -224,7 +224,7 @@ def _partition_rows(view: View) -> Iterator[Row]:
     waiting = {part.tp: part for part in blocked_partitions(view)}
     for tp, partition in _partitions(view):
         sizes = {batch.segment.key: batch.segment.size for batch in partition.batches}
-        records = sum(batch.records for batch in partition.batches)
+        records = count_records(partition, partition.log_start, partition.high_watermark)
         yield (
             *tp, partition.log_start, partition.last_stable_offset, partition.high_watermark, len(sizes), records,
             sum(sizes.values()), len(partition.open_txns), *_blocked(waiting.get(tp)),

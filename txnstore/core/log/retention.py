@@ -100,15 +100,23 @@ def _holder(state: State, producer_id: int) -> str | None:
 def _log_start_moved(state: State, event: LogStartMoved) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
-    batches = BatchList(batch for batch in partition.batches if batch.limit > event.offset)
-    named, dropped = {batch.segment.key for batch in batches}, state.dropped
+    after = with_log_start(partition, event.offset)
+    named, dropped = {batch.segment.key for batch in after.batches}, state.dropped
     for batch in partition.batches.overlapping(0, event.offset):
         if batch.segment.key not in named:
             dropped = dropped.insert(batch.segment.key, state.timestamp)
-    # The markers ascend: an entry goes with its marker (RET-08), because until then it hides what is left (RET-07).
-    aborted = partition.aborted[bisect_left(partition.aborted, event.offset, key=lambda entry: entry.last_offset) :]
-    after = replace(partition, log_start=event.offset, batches=batches, aborted=aborted)
     return replace(with_partition(state, tp, after), dropped=dropped)
+
+
+def with_log_start(partition: Partition, offset: int) -> Partition:
+    """The log from ``offset`` on; a batch that the offset cuts stays.
+
+    An entry of the aborted index goes with its marker (RET-08): until then it hides what is left of its transaction
+    (RET-07). Markers ascend in the index.
+    """
+    batches = BatchList(batch for batch in partition.batches if batch.limit > offset)
+    aborted = partition.aborted[bisect_left(partition.aborted, offset, key=lambda entry: entry.last_offset) :]
+    return replace(partition, log_start=offset, batches=batches, aborted=aborted)
 
 
 RETENTION_FOLDS: dict[type, Fold] = {LogStartMoved: _log_start_moved}
@@ -129,18 +137,10 @@ class RetentionPlan:
     offset: int
     removed: tuple[Batch, ...] = ()
 
-    @property
-    def records(self) -> int:
-        """The number of deleted records, with aborted ones and with those below the log start before."""
-        return sum(batch.records for batch in self.removed)
 
-    @property
-    def size(self) -> int:
-        """The size of the deleted batches in bytes."""
-        return sum(size_of(batch) for batch in self.removed)
-
-
-def plan_retention(partition: Partition, retention_ms: int, retention_bytes: int, now: int) -> RetentionPlan:
+def plan_retention(
+    partition: Partition, retention_ms: int, retention_bytes: int, now: int, *, append_time: bool = False
+) -> RetentionPlan:
     """Plan what the retention of a topic deletes: whole batches from the head of the log, below the LSO (RET-03).
 
     Kafka's rules, for batches in the place of its segments: a batch is too old if its newest record is more than
@@ -152,11 +152,13 @@ def plan_retention(partition: Partition, retention_ms: int, retention_bytes: int
         retention_ms: The age of records in ms; -1: no limit.
         retention_bytes: The size of the partition in bytes; -1: no limit.
         now: The present time in ms.
+        append_time: The time of a record is that of its append (``message.timestamp.type=LogAppendTime``).
     """
     removed: list[Batch] = []
     surplus = sum(map(size_of, partition.batches)) - retention_bytes if retention_bytes >= 0 else -1
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
-        old = 0 <= retention_ms < now - batch.max_timestamp
+        newest = batch.appended_at if append_time and not batch.segment.explicit_offsets else batch.max_timestamp
+        old = 0 <= retention_ms < now - newest
         if not (old or size_of(batch) <= surplus):
             break
         removed.append(batch)

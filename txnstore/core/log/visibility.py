@@ -55,6 +55,17 @@ def visible(
     ]
 
 
+def count_records(partition: Partition, start: int, limit: int) -> int:
+    """The number of records with offsets in ``[start, limit)``, aborted and open ones included.
+
+    At most so many, where one of the two bounds is inside a merged batch with gaps: only its segment has the offsets.
+    """
+    found = 0
+    for batch in partition.batches.overlapping(start, limit):
+        found += min(batch.records, min(batch.limit, limit) - max(batch.base_offset, start))
+    return found
+
+
 def is_open(partition: Partition, batch: Batch) -> bool:
     """Whether a batch belongs to an open transaction."""
     first = partition.open_txns.get(batch.producer_id) if batch.transactional else None

@@ -1,0 +1,236 @@
+"""Deletes the oldest records: those below given offsets, and those that the retention of their topic has passed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from txnstore.catalog.settings import TopicConfig
+from txnstore.connection import Connection
+from txnstore.coordinator.copies import left_unknown
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.commands import DeleteRecords, Deletion
+from txnstore.core.log.model import Partition
+from txnstore.core.log.retention import new_log_start, plan_retention, size_of
+from txnstore.core.log.visibility import count_records
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.view import View
+from txnstore.errors import (
+    PolicyViolationError,
+    ReadOnlyError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from txnstore.validation import check_integer, check_mapping, check_pair
+
+_LOG = logging.getLogger(__name__)
+
+#: The most partitions of one entry.
+_ENTRY = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRetention:
+    """What was deleted from one partition; after a dry run, the expected result.
+
+    Attributes:
+        tp: The partition.
+        log_start: The log start before.
+        new_log_start: The log start after it.
+        batches: The batches that left the log.
+        records: The deleted records, including aborted ones. If the new log start is inside a merged batch with gaps,
+            at most so many.
+        bytes: The size of these batches. Their objects exist until a vacuum deletes them.
+    """
+
+    tp: TopicPartition
+    log_start: int
+    new_log_start: int
+    batches: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionReport:
+    """What was deleted by partition; partitions of which nothing was deleted are not listed."""
+
+    partitions: tuple[PartitionRetention, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def records(self) -> int:
+        """The number of deleted records, including aborted ones."""
+        return sum(item.records for item in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        """The size of what was deleted, in bytes."""
+        return sum(item.bytes for item in self.partitions)
+
+
+def retain(connection: Connection, topic: str | None = None, *, dry_run: bool = False) -> RetentionReport:
+    """Delete the records that the retention of their topic has passed (RET-03).
+
+    Applies to topics whose ``cleanup.policy`` has ``delete`` and that have a ``retention.ms`` or a ``retention.bytes``;
+    without one, records are kept. Whole batches are deleted, the oldest first, and never at or above the last stable
+    offset; transactions that hold it back are completed first, as by a compaction. One entry for the partitions of a
+    chain. The age of records is measured by the clock of the storage.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        dry_run: Delete nothing; return the expected result.
+
+    Raises:
+        ReadOnlyError: The store was opened read-only, and this is not a dry run.
+        UnknownTopicOrPartitionError: The topic does not exist.
+    """
+    if not dry_run:
+        _check_writable(connection)
+    view = connection.view()
+    topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
+    logs = [log for found in topics if _limits(found) is not None for _, log in _logs(view, found)]
+    if not dry_run and connection.unblock({producer_id for log in logs for producer_id in log.open_txns}):
+        view = connection.view(refresh=False)
+    return apply_retention(connection, view, topics, dry_run=dry_run)
+
+
+def apply_retention(
+    connection: Connection, view: View, topics: Iterable[Topic], *, dry_run: bool = False
+) -> RetentionReport:
+    """:func:`retain` for these topics of a view; no request if they have no retention."""
+    limited = [(topic, config) for topic in topics if (config := _limits(topic)) is not None]
+    now = connection.objects.now_ms() if any(config.retention_ms >= 0 for _, config in limited) else 0
+    planned: list[PartitionRetention] = []
+    deletions: list[Deletion] = []
+    for topic, config in limited:
+        for tp, log in _logs(view, topic):
+            limits = config.retention_ms, config.retention_bytes
+            plan = plan_retention(log, *limits, now, append_time=config.append_time)
+            if plan.removed:
+                planned.append(_deleted(view, tp, plan.offset))
+                deletions.append(Deletion(tp, plan.offset, topic.topic_id))
+    if dry_run or not deletions:
+        return RetentionReport(tuple(planned), dry_run)
+    moved = _delete(connection, deletions, skip=True)
+    report = RetentionReport(tuple(item for item in planned if item.tp in moved))
+    counts = {"partitions": len(report.partitions), "records": report.records, "bytes": report.bytes}
+    _LOG.info("retention applied", extra=counts)
+    return report
+
+
+def delete_records(
+    connection: Connection, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
+) -> dict[TopicPartition, PartitionRetention]:
+    """Delete the records of partitions below given offsets; see :meth:`txnstore.Store.delete_records`.
+
+    Returns:
+        What is deleted from each partition, also if that is nothing.
+    """
+    given = {
+        TopicPartition(*check_pair(key)): check_integer(f"the offset for {key}", offset)
+        for key, offset in check_mapping("offsets", offsets).items()
+    }
+    if not dry_run:
+        _check_writable(connection)
+    if not given:
+        return {}
+    view = connection.view()
+    blocking = {producer_id for tp in given for producer_id in view.find_partition(tp).open_txns}
+    blocking |= {producer_id for tp in given if (log := view.log(tp)) is not None for producer_id in log.open_txns}
+    if not dry_run and connection.unblock(blocking):
+        view = connection.view(refresh=False)
+    planned = {tp: _checked(view, tp, offset) for tp, offset in given.items()}
+    if dry_run:
+        return planned
+    deletions = [Deletion(tp, given[tp], view.find_topic(tp.topic).topic_id) for tp in given]
+    moved = _delete(connection, deletions)
+    counts = {"partitions": len(moved), "records": sum(item.records for item in planned.values())}
+    _LOG.info("records deleted", extra=counts)
+    return {tp: _deleted(view, tp, moved[tp]) for tp in given}
+
+
+def _checked(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:
+    """What a deletion takes; refused here with the names of transactions, which the chain of a partition may lack."""
+    log = view.log(tp)
+    assert log is not None
+
+    def holder(producer_id: int) -> str | None:
+        txn = view.owner(producer_id)
+        return txn.transactional_id if txn is not None else None
+
+    return _deleted(view, tp, new_log_start(view.find_topic(tp.topic), tp, log, offset, holder))
+
+
+def _deleted(view: View, tp: TopicPartition, start: int) -> PartitionRetention:
+    """What left the log of a view when its log start moved up."""
+    log = view.log(tp) or Partition()
+    gone = [batch for batch in log.batches.overlapping(0, start) if batch.limit <= start]
+    records = count_records(log, log.log_start, start)
+    return PartitionRetention(tp, log.log_start, start, len(gone), records, sum(map(size_of, gone)))
+
+
+def _delete(connection: Connection, deletions: list[Deletion], *, skip: bool = False) -> dict[TopicPartition, int]:
+    """Move the log starts, all chains concurrently; returns the new ones.
+
+    Args:
+        connection: The connection to the store.
+        deletions: The new log starts.
+        skip: Leave out partitions that were deleted, or whose topic forbids it now.
+    """
+    by_chain: dict[int, list[Deletion]] = {}
+    for deletion in deletions:
+        by_chain.setdefault(chain_of_partition(deletion.tp, len(connection.chains)), []).append(deletion)
+    work = {number: partial(_of_chain, connection, items, skip=skip) for number, items in by_chain.items()}
+    found, errors = connection.chains.try_at_once(work)
+    refused = [errors[number] for number in sorted(errors) if not isinstance(errors[number], StorageError)]
+    if refused:
+        raise refused[0]
+    for number in sorted(errors):
+        raise left_unknown(errors[number], happened=bool(found)) from errors[number]
+    return {tp: start for moved in found.values() for tp, start in moved.items()}
+
+
+def _of_chain(connection: Connection, deletions: list[Deletion], *, skip: bool) -> dict[TopicPartition, int]:
+    moved: dict[TopicPartition, int] = {}
+    for at in range(0, len(deletions), _ENTRY):
+        items = deletions[at : at + _ENTRY]
+        try:
+            moved |= connection.submit(DeleteRecords(tuple(items)))
+        except (PolicyViolationError, UnknownTopicOrPartitionError) as error:
+            if not skip:
+                raise
+            if len(items) > 1:
+                for item in items:
+                    moved |= _of_chain(connection, [item], skip=True)
+            else:
+                _LOG.info("retention skipped", extra={"partition": str(items[0].tp), "reason": str(error)})
+    return moved
+
+
+def _logs(view: View, topic: Topic) -> Iterator[tuple[TopicPartition, Partition]]:
+    """The logs of a topic in the states of their own chains; none if it was deleted since."""
+    known = view.topics.get(topic.name)
+    if known is None or known.topic_id != topic.topic_id:
+        return
+    for number in range(known.partitions):
+        tp = TopicPartition(topic.name, number)
+        log = view.log(tp)
+        if log is not None:
+            yield tp, log
+
+
+def _limits(topic: Topic) -> TopicConfig | None:
+    """The settings of a topic whose records are deleted for their age or the size of a partition; None for others."""
+    config = TopicConfig.from_mapping(topic.config)
+    return config if config.deletes and max(config.retention_ms, config.retention_bytes) >= 0 else None
+
+
+def _check_writable(connection: Connection) -> None:
+    if connection.read_only:
+        msg = f"the store {connection.url} was opened read_only, so no records of it can be deleted"
+        raise ReadOnlyError(msg)
