@@ -10,7 +10,7 @@ import click
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import counted, size
-from txnstore.cli.values import Duration
+from txnstore.cli.values import Duration, Size
 
 if TYPE_CHECKING:
     from txnstore.compactor import RuleReport, VacuumReport, VerifyReport
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PARTITION_COLUMNS = [
     "partition", "segments_before", "segments_after", "bytes_before", "bytes_after", "records", "aborted", "conflicts",
+    "superseded", "tombstones",
 ]  # fmt: skip
 
 _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire unused state; see `txnstore expire`.")
@@ -26,13 +27,16 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @click.command()
 @click.argument("topic", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--force", is_flag=True, help="Clean by key also where min.cleanable.dirty.ratio is not reached.")
+@click.option("--memory-limit", type=Size(), help="The memory of a clean by key, such as 512MB.  [default: 1GiB]")
 @_NO_EXPIRE
 @shared_options()
 @pass_app
-def compact(app: App, topic: str | None, dry_run: bool, no_expire: bool) -> None:
-    """Merge small committed segments of TOPIC, or of all topics, and drop aborted data.
+def compact(app: App, topic: str | None, dry_run: bool, force: bool, memory_limit: int | None, no_expire: bool) -> None:
+    """Clean TOPIC, or all topics, by key, merge small committed segments, and drop aborted data.
 
-    Only data below the last stable offset is compacted. Readers and writers are not blocked.
+    A topic with cleanup.policy=compact keeps the newest record of each key. Only data below the last stable offset is
+    compacted. Readers and writers are not blocked.
     """
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
@@ -40,6 +44,8 @@ def compact(app: App, topic: str | None, dry_run: bool, no_expire: bool) -> None
             dry_run=dry_run,
             progress=lambda progress: advance(progress.done, total=progress.total),
             expire=not no_expire,
+            force=force,
+            memory_limit=memory_limit,
         )
     rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
     for row in rows:
@@ -49,6 +55,14 @@ def compact(app: App, topic: str | None, dry_run: bool, no_expire: bool) -> None
         app.out.note(
             f"{'Would merge' if dry_run else 'Merged'} {report.segments_before:,} segments into "
             f"{report.segments_after:,}; {report.aborted:,} aborted batches dropped"
+        )
+    if report.cleans:
+        cleaned = counted(report.cleans, "partition")
+        app.out.note(
+            f"Would clean {cleaned} by key"
+            if dry_run
+            else f"Cleaned {cleaned} by key: {counted(report.superseded, 'superseded record')} and "
+            f"{counted(report.tombstones, 'tombstone')} removed"
         )
 
 

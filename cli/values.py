@@ -24,6 +24,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _ZONED = re.compile(r"timestamp\[(ms|us),\s*UTC\]", re.IGNORECASE)
 _DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(\d+)\)", re.IGNORECASE)
 _LIST = re.compile(r"list<(.+)>", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,15}) ?(?:([KMGTkmgt])i?)?[Bb]?")
 
 
 class Duration(click.ParamType[float]):
@@ -41,6 +42,21 @@ class Duration(click.ParamType[float]):
         if math.isinf(seconds):
             self.fail(f"{value!r} is not a duration: write 90s, 30m, 24h or 7d", param, ctx)
         return seconds
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, given as ``512MB``, ``1GiB`` or ``1000000``; units are binary, as in the output."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is not a size: write 512MB, 1GiB or a number of bytes", param, ctx)
+        power: int = "BKMGT".index((match[2] or "B").upper())
+        return int(match[1]) << 10 * power
 
 
 def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:

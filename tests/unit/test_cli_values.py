@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from txnstore.cli.context import parse_pairs
-from txnstore.cli.values import Duration, bytes_from_json, column, data_type, row_from_json
+from txnstore.cli.values import Duration, Size, bytes_from_json, column, data_type, row_from_json
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,16 @@ def test_error_of_an_invalid_pair_does_not_contain_it(text: str) -> None:
 def test_column_name_outside_utf8_is_a_usage_error() -> None:
     with pytest.raises(click.UsageError, match="a name in UTF-8"):
         column("caf\udce9:int64")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1000", 1_000), ("512MB", 512 << 20), ("1 GiB", 1 << 30), ("2k", 2_048), ("7B", 7)]
+)
+def test_size(text: str, size: int) -> None:
+    assert Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5GB", "1 gigabyte", "MB"])
+def test_bad_size(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a size: write 512MB"):
+        Size().convert(text, None, None)
