@@ -23,6 +23,7 @@ from txnstore.cli.maintenance import checkpoint, compact, expire, vacuum, verify
 from txnstore.cli.metrics import metrics
 from txnstore.cli.produce import produce
 from txnstore.cli.recover import recover
+from txnstore.cli.retention import delete_records, retain
 from txnstore.cli.sql import sql
 from txnstore.cli.store import info, init
 from txnstore.cli.topic import topic
@@ -51,7 +52,7 @@ _ADVICE: dict[type[Exception], str] = {
     StorageRefusedError: "",  # The message includes the advice.
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
     GroupNotFoundError: "`txnstore group list` shows all.",
-    OffsetOutOfRangeError: "Give --to an offset in that range, earliest or latest; select by --topic and --partition.",
+    OffsetOutOfRangeError: "Give an offset in that range; --to takes earliest and latest, too.",
     ProducerFencedError: "Another producer uses this --transactional-id now. Run the command again to fence that one.",
     IllegalGenerationError: _REJOIN,
     UnknownMemberError: _REJOIN,
@@ -70,10 +71,13 @@ def root() -> None:
 
 
 for command in (
-    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, vacuum, expire, verify, recover,
-    checkpoint, log, metrics,
+    init, info, demo, doctor, topic, produce, consume, group, txn, sql, compact, retain, vacuum, expire, verify,
+    recover, checkpoint, log, metrics,
 ):  # fmt: skip
     root.add_command(command)
+
+
+topic.add_command(delete_records)
 
 
 def run(arguments: Sequence[str]) -> int:

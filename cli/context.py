@@ -63,7 +63,7 @@ class App:
         """Open the store."""
         from txnstore.store import open_on
 
-        objects = self._objects()
+        objects = self.objects()
         with self.progress("opening the store"):
             return open_on(objects, read_only=read_only)
 
@@ -87,7 +87,7 @@ class App:
         from txnstore.connection import open_to_read
         from txnstore.store import Store
 
-        objects = self._objects()
+        objects = self.objects()
         with self.progress("opening the store"):
             return Store(open_to_read(objects))
 
@@ -95,7 +95,7 @@ class App:
         """The same before anything of the store is read: it may be too damaged to open."""
         from txnstore.connection import Connection
 
-        return Connection(self._objects(), read_only=read_only)
+        return Connection(self.objects(), read_only=read_only)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[None]:
@@ -111,7 +111,8 @@ class App:
         with self.out.progress(what, detail=detail):
             yield
 
-    def _objects(self) -> CountingStore:
+    def objects(self) -> CountingStore:
+        """The object store that was chosen; its requests are counted."""
         from txnstore.storage.counting import CountingStore
         from txnstore.storage.registry import open_store
 

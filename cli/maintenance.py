@@ -37,6 +37,8 @@ def compact(app: App, topic: str | None, dry_run: bool, force: bool, memory_limi
 
     A topic with cleanup.policy=compact keeps the newest record of each key. Only data below the last stable offset is
     compacted. Readers and writers are not blocked.
+    Records that retention.ms and retention.bytes of a topic have passed are deleted first (`txnstore retain`). Only
+    data below the last stable offset is compacted. Readers and writers are not blocked.
     """
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
@@ -64,6 +66,9 @@ def compact(app: App, topic: str | None, dry_run: bool, force: bool, memory_limi
             else f"Cleaned {cleaned} by key: {counted(report.superseded, 'superseded record')} and "
             f"{counted(report.tombstones, 'tombstone')} removed"
         )
+    if report.deleted_records:
+        verb = "Retention would delete" if dry_run else "Retention deleted"
+        app.out.note(f"{verb} {counted(report.deleted_records, 'record')} ({size(report.deleted_bytes)})")
 
 
 @click.command()

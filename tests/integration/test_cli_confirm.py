@@ -31,7 +31,12 @@ def _state(cli: Cli) -> tuple[object, ...]:
     """All that the commands below change."""
     with txnstore.open(cli.url, read_only=True) as store:
         view = store.snapshot().view
-        return view.sequence, sorted(view.topics), sorted(view.groups)
+        return (
+            view.sequence,
+            sorted(view.topics),
+            sorted(view.groups),
+            [log.log_start for log in view.partitions.values()],
+        )
 
 
 COMMANDS = [
@@ -41,6 +46,7 @@ COMMANDS = [
     (["txn", "abort", "job"], ["ONGOING", "orders-0", "fence its producer"]),
     (["txn", "abort", "--partition", "orders-0", "--producer-id", "1"], ["job", "Abort the open records"]),
     (["txn", "fence", "job", "new"], ["ONGOING", "does not exist", "Fence their producers"]),
+    (["topic", "delete-records", "orders", "0", "2"], ["orders-0", "Delete 2 records", "cannot be undone"]),
     (["expire", "--transactional-ids", "1ms", "--offsets", "1ms"], ["billing", "group", "cannot be undone"]),
 ]
 
@@ -69,7 +75,7 @@ def test_without_a_terminal_it_is_refused_before_the_store_is_opened(cli: Cli, a
     assert (result.status, result.out) == (2, "")
     assert "there is no terminal to ask" in result.err
     assert "--yes" in result.err
-    dry_run = arguments[0] in ("vacuum", "expire") or "reset-offsets" in arguments
+    dry_run = arguments[0] in ("vacuum", "expire") or bool({"reset-offsets", "delete-records"} & {*arguments})
     assert ("--dry-run" in result.err) is dry_run
     assert cli(*arguments, "--yes").status == 0
 

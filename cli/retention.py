@@ -1,0 +1,115 @@
+"""``retain`` and ``topic delete-records``: delete the oldest records of topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from txnstore.cli.confirm import ask, asks, yes_option
+from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.output import counted, size
+from txnstore.core.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from txnstore.compactor import PartitionRetention
+
+_COLUMNS = ["partition", "log_start", "new_log_start", "batches", "records", "bytes"]
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@yes_option
+@shared_options()
+@pass_app
+def retain(app: App, topic: str | None, dry_run: bool, yes: bool) -> None:
+    """Delete what retention.ms and retention.bytes of TOPIC, or of all topics, have passed. Shows it, and asks.
+
+    `compact` does it, too, without asking. Records of open transactions, and all that follow them, stay.
+    """
+    must_ask = asks("delete records", yes=yes, dry_run=dry_run)
+    with app.open(read_only=dry_run) as store:
+        if must_ask:
+            plan = store.retain(topic, dry_run=True)
+            if plan.partitions:
+                app.out.plan(_rows(plan.partitions), _COLUMNS)
+                ask(f"Delete {_summary(plan.partitions)}? This cannot be undone.")
+        with app.progress("deleting records"):
+            report = store.retain(topic, dry_run=dry_run)
+    app.out.rows(_rows(report.partitions), _COLUMNS, empty="Nothing to delete")
+    if report.partitions:
+        app.out.note(f"{'Would delete' if dry_run else 'Deleted'} {_summary(report.partitions)}")
+
+
+class _Offset(click.ParamType[int]):
+    """An offset, or ``end`` for the high watermark."""
+
+    name = "offset"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "end":
+            return -1
+        if isinstance(value, int):
+            return value
+        if not (str(value).isdecimal() and str(value).isascii()):
+            self.fail(f"{value!r} is not an offset: give a number of at least 0, or end", param, ctx)
+        return int(value)
+
+
+@click.command("delete-records")
+@click.argument("name")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("offset", type=_Offset())
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@yes_option
+@shared_options()
+@pass_app
+def delete_records(app: App, name: str, partition: int, offset: int, dry_run: bool, yes: bool) -> None:
+    """Delete the records of a PARTITION of the topic NAME below OFFSET (or `end`). Shows how many, and asks.
+
+    Nothing at or above the first record of an open transaction is deleted. A later vacuum removes the objects.
+    """
+    from txnstore.compactor import delete_records as delete
+    from txnstore.connection import open_connection
+
+    tp = TopicPartition(name, partition)
+    must_ask = asks(f"delete records of {tp}", yes=yes, dry_run=dry_run)
+    with app.progress("opening the store"):
+        connection = open_connection(app.objects(), read_only=dry_run)
+    with connection:
+        if must_ask:
+            plan = delete(connection, {tp: offset}, dry_run=True)[tp]
+            if plan.new_log_start > plan.log_start:
+                app.out.plan(_rows([plan]), _COLUMNS)
+                ask(f"Delete {_summary([plan])}? This cannot be undone.")
+        done = delete(connection, {tp: offset}, dry_run=dry_run)[tp]
+    if done.new_log_start == done.log_start:
+        text = f"Nothing to delete: {tp} begins at offset {done.log_start:,}"
+    else:
+        verb = "Would delete" if dry_run else "Deleted"
+        text = f"{verb} {_summary([done])}; {tp} begins at offset {done.new_log_start:,}"
+    app.out.result(text, **_rows([done])[0], dry_run=dry_run)
+
+
+def _rows(partitions: Iterable[PartitionRetention]) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": str(item.tp),
+            "log_start": item.log_start,
+            "new_log_start": item.new_log_start,
+            "batches": item.batches,
+            "records": item.records,
+            "bytes": item.bytes,
+        }
+        for item in partitions
+    ]
+
+
+def _summary(partitions: Iterable[PartitionRetention]) -> str:
+    rows = list(partitions)
+    records, found = sum(item.records for item in rows), sum(item.bytes for item in rows)
+    where = f" of {counted(len(rows), 'partition')}" if len(rows) > 1 else ""
+    return f"{counted(records, 'record')}{where} ({size(found)} of segments)"
