@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_chains import MANY_CHAINS
+from tests.mutants.of_cleans import CLEANS
 from tests.mutants.of_compaction import COMPACTION
 from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
@@ -325,5 +326,5 @@ ONE_CHAIN = (
 
 MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
-    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *COMPACTION, *RETENTION),
+    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *CLEANS, *COMPACTION, *RETENTION),
 )
