@@ -50,7 +50,7 @@ def append(producer: Producer, *keys: int) -> None:
 
 @pytest.mark.parametrize("passes", range(1, 4))
 def test_several_passes_with_interleaved_transactions(store: Store, passes: int) -> None:
-    """CMP-09, CMP-16, TST-16: ``testMultiPassSegmentCleaningWithAbortedTransactions``; the number of passes changes nothing."""
+    """CMP-09, CMP-16, TST-16: ``testMultiPassSegmentCleaningWithAbortedTransactions``, in one pass or more."""
     one, two = store.producer("p1"), store.producer("p2")
     begin(one, 1, 2)
     begin(two, 2, 3)
