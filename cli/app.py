@@ -93,7 +93,8 @@ def run(arguments: Sequence[str]) -> int:
             status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
     except (BrokenPipeError, SystemExit):
-        # The reader closed the pipe, such as `head`. click and rich raise SystemExit for this; no command does.
+        # The reader closed the pipe, such as `head`: click and rich raise SystemExit for this. Of the commands only
+        # `compact --watch` raises it, after SIGTERM.
         _drop_output()
         return 0
     except (click.Abort, KeyboardInterrupt):

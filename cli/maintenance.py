@@ -11,6 +11,7 @@ from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
 from txnstore.cli.output import counted, size
 from txnstore.cli.values import Duration, Size
+from txnstore.cli.watch import check_watch, watch_rounds
 
 if TYPE_CHECKING:
     from txnstore.compactor import RuleReport, VacuumReport, VerifyReport
@@ -29,17 +30,32 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--force", is_flag=True, help="Clean by key also where min.cleanable.dirty.ratio is not reached.")
 @click.option("--memory-limit", type=Size(), help="The memory of a clean by key, such as 512MB.  [default: 1GiB]")
+@click.option("--watch", is_flag=True, help="Compact round after round until interrupted; a line for each round.")
+@click.option(
+    "--interval", type=Duration(), default="30s", show_default=True, help="With --watch: the pause between two rounds."
+)
+@click.option("--max-bytes", type=Size(), help="With --watch: what a round reads at most, such as 2GB.")
 @_NO_EXPIRE
 @shared_options()
 @pass_app
-def compact(app: App, topic: str | None, dry_run: bool, force: bool, memory_limit: int | None, no_expire: bool) -> None:
+def compact(app: App, /, topic: str | None, watch: bool, interval: float, max_bytes: int | None, **given: Any) -> None:
     """Clean TOPIC, or all topics, by key, merge small committed segments, and drop aborted data.
 
-    A topic with cleanup.policy=compact keeps the newest record of each key. Only data below the last stable offset is
-    compacted. Readers and writers are not blocked.
-    Records that retention.ms and retention.bytes of a topic have passed are deleted first (`txnstore retain`). Only
-    data below the last stable offset is compacted. Readers and writers are not blocked.
+    A topic with cleanup.policy=compact keeps the newest record of each key. Records that retention.ms and
+    retention.bytes of a topic have passed are deleted first (`txnstore retain`). Only data below the last stable offset
+    is compacted. Readers and writers are not blocked. With --watch several processes share the work, on one machine or
+    many: each claims the partitions of its round.
     """
+    check_watch(given, watch=watch)
+    if watch:
+        watch_rounds(app, topic, interval=interval, max_bytes=max_bytes, memory_limit=given["memory_limit"])
+    else:
+        _compact(app, topic, **given)
+
+
+def _compact(
+    app: App, topic: str | None, *, dry_run: bool, force: bool, memory_limit: int | None, no_expire: bool
+) -> None:
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
             topic,
@@ -58,6 +74,9 @@ def compact(app: App, topic: str | None, dry_run: bool, force: bool, memory_limi
             f"{'Would merge' if dry_run else 'Merged'} {report.segments_before:,} segments into "
             f"{report.segments_after:,}; {report.aborted:,} aborted batches dropped"
         )
+    if report.deleted_records:
+        deleted = counted(report.deleted_records, "record")
+        app.out.note(f"Retention {'would delete' if dry_run else 'deleted'} {deleted} ({size(report.deleted_bytes)})")
     if report.cleans:
         cleaned = counted(report.cleans, "partition")
         app.out.note(

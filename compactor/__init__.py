@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from txnstore.compactor.compaction import CompactionProgress, CompactionReport, PartitionCompaction, compact
+from txnstore.compactor.compaction import compact
 from txnstore.compactor.damage import Loss, Repair, RepairPlan
 from txnstore.compactor.doctor import doctor
 from txnstore.compactor.findings import DoctorReport, Finding, Severity
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.repair import plan_repairs, repair
+from txnstore.compactor.report import CompactionProgress, CompactionReport, PartitionCompaction
 from txnstore.compactor.retention import PartitionRetention, RetentionReport, delete_records, retain
+from txnstore.compactor.rounds import Round, watch
 from txnstore.compactor.rules import RuleReport
 from txnstore.compactor.vacuum import VacuumReport, vacuum
 from txnstore.compactor.verify import VerifyReport, verify
@@ -16,9 +18,9 @@ from txnstore.core.invariants.common import Violation
 
 __all__ = [
     "CompactionProgress", "CompactionReport", "DoctorReport", "Finding", "Loss", "MergePlan", "PartitionCompaction",
-    "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "RuleReport", "Severity", "VacuumReport",
-    "VerifyReport", "Violation", "compact", "delete_records", "doctor", "plan_merges", "plan_repairs", "repair",
-    "retain", "vacuum", "verify",
+    "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "Round", "RuleReport", "Severity",
+    "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records", "doctor", "plan_merges", "plan_repairs",
+    "repair", "retain", "vacuum", "verify", "watch",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.cleaning import CleanOptions, CleanResult, clean
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
+from txnstore.compactor.report import CompactionProgress, CompactionReport, PartitionCompaction, Progress
 from txnstore.compactor.retention import RetentionReport, apply_retention
 from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
@@ -30,135 +31,6 @@ _LOG = logging.getLogger(__name__)
 MAX_TARGET_BYTES = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionCompaction:
-    """The compaction of one partition; after a dry run, the expected result.
-
-    Attributes:
-        tp: The partition.
-        segments_before: The segments of the whole partition before the compaction.
-        segments_after: Those after it.
-        bytes_before: The size of the segments before the compaction, in bytes.
-        bytes_after: The size after it; after a dry run an estimate that takes merged segments to be as large as their
-            sources.
-        merges: The merged segments.
-        records: The records in the merged segments.
-        aborted: The aborted batches that were dropped; their records are not read.
-        conflicts: The replacements that had no effect, because a source had been replaced or deleted concurrently.
-        cleans: 1 if the partition was cleaned by key, else 0.
-        superseded: The records that a clean removed because their key has a newer one, or because they have no key.
-        tombstones: The tombstones that a clean removed after ``delete.retention.ms``.
-    """
-
-    tp: TopicPartition
-    segments_before: int
-    segments_after: int
-    bytes_before: int
-    bytes_after: int
-    merges: int = 0
-    records: int = 0
-    aborted: int = 0
-    conflicts: int = 0
-    cleans: int = 0
-    superseded: int = 0
-    tombstones: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionReport:
-    """The result of a compaction by partition; partitions without any merge or removal are not listed.
-
-    ``retained``: what the retention of the topics deleted before that.
-    """
-
-    partitions: tuple[PartitionCompaction, ...]
-    dry_run: bool = False
-    retained: RetentionReport = RetentionReport()  # noqa: RUF009 - immutable
-
-    @property
-    def merges(self) -> int:
-        """The number of merged segments."""
-        return sum(item.merges for item in self.partitions)
-
-    @property
-    def records(self) -> int:
-        """The number of records in the merged segments."""
-        return sum(item.records for item in self.partitions)
-
-    @property
-    def segments_before(self) -> int:
-        """The number of segments of the listed partitions before the compaction."""
-        return sum(item.segments_before for item in self.partitions)
-
-    @property
-    def segments_after(self) -> int:
-        """The number of segments of the listed partitions after the compaction."""
-        return sum(item.segments_after for item in self.partitions)
-
-    @property
-    def bytes_before(self) -> int:
-        """The size of the segments of the listed partitions before the compaction."""
-        return sum(item.bytes_before for item in self.partitions)
-
-    @property
-    def bytes_after(self) -> int:
-        """The size of the segments after the compaction. Replaced objects exist until a vacuum deletes them."""
-        return sum(item.bytes_after for item in self.partitions)
-
-    @property
-    def aborted(self) -> int:
-        """The number of aborted batches that were dropped."""
-        return sum(item.aborted for item in self.partitions)
-
-    @property
-    def deleted_records(self) -> int:
-        """The number of records that retention deleted."""
-        return self.retained.records
-
-    @property
-    def deleted_bytes(self) -> int:
-        """The size of the batches that retention deleted. Their objects exist until a vacuum deletes them."""
-        return self.retained.bytes
-
-    @property
-    def conflicts(self) -> int:
-        """The replacements without effect, because a source had been replaced or deleted concurrently."""
-        return sum(item.conflicts for item in self.partitions)
-
-    @property
-    def cleans(self) -> int:
-        """The number of partitions that were cleaned by key."""
-        return sum(item.cleans for item in self.partitions)
-
-    @property
-    def superseded(self) -> int:
-        """The records that cleans removed because their key has a newer one, or because they have no key."""
-        return sum(item.superseded for item in self.partitions)
-
-    @property
-    def tombstones(self) -> int:
-        """The tombstones that cleans removed after ``delete.retention.ms``."""
-        return sum(item.tombstones for item in self.partitions)
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionProgress:
-    """The progress of a compaction.
-
-    Attributes:
-        tp: The partition of the last replacement.
-        done: The source bytes processed so far.
-        total: All source bytes.
-    """
-
-    tp: TopicPartition
-    done: int
-    total: int
-
-
-Progress = Callable[[CompactionProgress], None]
-
-
 def compact(
     connection: Connection,
     topic: str | None = None,
@@ -170,6 +42,7 @@ def compact(
     expire: bool = True,
     force: bool = False,
     memory_limit: int | None = None,
+    partitions: Collection[TopicPartition] | None = None,
 ) -> CompactionReport:
     """Apply retention (:func:`retain`), clean by key, merge small committed segments, and drop aborted data.
 
@@ -195,6 +68,7 @@ def compact(
         force: Clean also partitions whose dirty part is small.
         memory_limit: The memory of a clean in bytes, by default 1 GiB and at least 128 MiB. Keys that do not fit are
             spilled to the temporary folder of the system.
+        partitions: Clean and merge only these partitions; None for all. Retention applies to all.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
@@ -219,11 +93,11 @@ def compact(
     targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failed)) is not None}
     retained = apply_retention(connection, view, [found for found in topics if found.name in targets], dry_run=dry_run)
     view = connection.view(refresh=False) if retained.partitions and not dry_run else view
-    results = _clean_first(connection, _logs(view, topics, targets, retained), targets, options, failed)
+    results = _clean_first(connection, _logs(view, topics, targets, retained, partitions), targets, options, failed)
     view = connection.view(refresh=False) if results and not dry_run else view
     work = [
         (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments))
-        for found, tp, log in _logs(view, topics, targets, retained)
+        for found, tp, log in _logs(view, topics, targets, retained, partitions)
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report, done = [], 0
@@ -279,7 +153,11 @@ def _partitions(topic: Topic) -> list[TopicPartition]:
 
 
 def _logs(
-    view: View, topics: Iterable[Topic], targets: Mapping[str, int], retained: RetentionReport
+    view: View,
+    topics: Iterable[Topic],
+    targets: Mapping[str, int],
+    retained: RetentionReport,
+    partitions: Collection[TopicPartition] | None,
 ) -> list[tuple[Topic, TopicPartition, Partition]]:
     """The logs of the topics that can be read; in a dry run without what a retention would delete."""
     starts = {item.tp: item.new_log_start for item in retained.partitions} if retained.dry_run else {}
@@ -288,6 +166,7 @@ def _logs(
         for topic in topics
         if topic.name in targets
         for tp in _partitions(topic)
+        if partitions is None or tp in partitions
         if (log := _log(view, topic, tp)) is not None
     ]
 
@@ -328,7 +207,8 @@ def _clean_first(
 
 def _cleaned(result: PartitionCompaction, clean: CleanResult) -> PartitionCompaction:
     """The result of the clean of a partition."""
-    result = replace(result, conflicts=int(clean.conflict), cleans=int(not clean.conflict))
+    conflicts, cleans = int(clean.conflict), int(not clean.conflict)
+    result = replace(result, conflicts=conflicts, cleans=cleans, bytes_read=clean.plan.removed_bytes)
     if not clean.done.changed:
         return result
     added = clean.done.added
@@ -385,4 +265,5 @@ def _counted(result: PartitionCompaction, plan: MergePlan, merges: int, size: in
         merges=result.merges + merges,
         records=result.records + plan.records,
         aborted=result.aborted + plan.aborted,
+        bytes_read=result.bytes_read + plan.source_bytes,
     )

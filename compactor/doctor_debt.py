@@ -10,8 +10,9 @@ from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.log import CHECKPOINT_EVERY
-from txnstore.compactor.compaction import PartitionCompaction, compact
+from txnstore.compactor.compaction import compact
 from txnstore.compactor.findings import Finding, Severity, counted, lasting, some
+from txnstore.compactor.report import PartitionCompaction
 from txnstore.connection import Connection
 from txnstore.coordinator.recovery import FINISH_AFTER_MS
 from txnstore.core.blocked import blocked_partitions

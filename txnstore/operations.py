@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from txnstore.admin import transactions as admin
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
     from txnstore.admin.groups import GroupDescription, Target
-    from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, VacuumReport, VerifyReport
-    from txnstore.compactor.compaction import Progress
+    from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, Round, VacuumReport, VerifyReport
+    from txnstore.compactor.report import Progress
 
 
 class Operations:
@@ -209,6 +209,25 @@ class Operations:
             force=force,
             memory_limit=memory_limit,
         )
+
+    def compact_rounds(
+        self,
+        topic: str | None = None,
+        *,
+        interval: float = 30.0,
+        max_bytes: int | None = None,
+        memory_limit: int | None = None,
+        rounds: int | None = None,
+    ) -> Generator[Round, None, None]:
+        """Compact round after round, beside other compactors; yields each round, then pauses.
+
+        The arguments are those of :func:`txnstore.compactor.watch`.
+        """
+        load("txnstore.compactor")
+        from txnstore.compactor import watch
+
+        limits = {"max_bytes": max_bytes, "memory_limit": memory_limit}
+        return watch(self._connection, topic=topic, interval=interval, **limits, rounds=rounds)
 
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> RetentionReport:
         """Delete the records that ``retention.ms`` and ``retention.bytes`` of their topic have passed.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.compactor import rounds
 from txnstore.core import claims
 
 _CLAIMS = "unit/test_core_claims.py::"
+
+_ROUNDS = "protocol/test_compaction_rounds.py::"
 
 #: Faults of compactors.
 COMPACTION = (
@@ -29,5 +32,26 @@ COMPACTION = (
         "if claim.until <= state.timestamp:",
         "if False:",
         test=_CLAIMS + "test_a_claim_ends_and_leaves_the_state",
+    ),
+    Mutant(
+        "a claim lasts until the next entry of the chain",
+        rounds._is_claimed,
+        "max(now, state.timestamp)",
+        "state.timestamp",
+        test=_ROUNDS + "test_the_partitions_of_a_compactor_that_died_are_free_after_its_claim",
+    ),
+    Mutant(
+        "a partition larger than the budget is never compacted",
+        rounds._within,
+        "if chosen and max_bytes is not None and size > max_bytes:",
+        "if max_bytes is not None and size > max_bytes:",
+        test=_ROUNDS + "test_the_partition_with_the_most_segments_comes_first",
+    ),
+    Mutant(
+        "a compactor works on what another one was granted",
+        rounds._round,
+        "partitions=granted",
+        "partitions=chosen",
+        test=_ROUNDS + "test_a_partition_claimed_in_between_is_left_to_its_compactor",
     ),
 )

@@ -1,0 +1,84 @@
+"""``compact --watch``: compacts round after round, with a line for each round."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from txnstore.cli.context import App
+from txnstore.cli.output import counted, size
+
+if TYPE_CHECKING:
+    from txnstore.compactor import Round
+
+
+def check_watch(given: Mapping[str, object], *, watch: bool) -> None:
+    """Refuse options that have no effect with, or without, ``--watch``."""
+    for name in ("dry_run", "force", "no_expire"):
+        if watch and given[name]:
+            raise click.UsageError(f"--watch cannot be combined with --{name.replace('_', '-')}")
+    context = click.get_current_context()
+    for name in ("interval", "max_bytes"):
+        if not watch and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --watch")
+
+
+def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
+    """Print a line for each round with work or an error, and for the first of several idle ones. Ends by a signal."""
+    was_idle = False
+    with app.open() as store, _terminable():
+        for found in store.compact_rounds(topic, **limits):
+            if app.out.as_json:
+                app.out.record(_values(found))
+            elif not (found.idle and was_idle):
+                app.out.line(_line(found))
+            if found.error is not None:
+                app.out.warning(f"round {found.number}: {found.error}")
+            app.out.flush()
+            was_idle = found.idle
+
+
+def _line(found: Round) -> str:
+    report = found.report
+    others = f", {found.claimed} held by other compactors" if found.claimed else ""
+    if found.idle or found.error is not None:
+        what = "nothing to do" if found.idle else "failed"
+        return f"round {found.number}: {what}{others}; next look in {found.wait:g} s"
+    parts = [
+        f"round {found.number}: {counted(len(report.partitions), 'partition')} of {found.due}{others}",
+        f"{report.segments_before:,} segments are now {report.segments_after:,}",
+        f"{size(sum(item.bytes_read for item in report.partitions))} read",
+    ]
+    if report.cleans:
+        parts.append(f"{counted(report.superseded, 'superseded record')} removed")
+    if report.deleted_records:
+        parts.append(f"{counted(report.deleted_records, 'record')} deleted by retention")
+    if report.conflicts:
+        parts.append(counted(report.conflicts, "conflict"))
+    return ", ".join([*parts, f"{found.took:.1f} s"])
+
+
+def _values(found: Round) -> dict[str, object]:
+    values = asdict(replace(found, error=None))
+    report = values.pop("report")
+    partitions = [{**item, "tp": str(item["tp"])} for item in report["partitions"]]
+    deleted = [{**item, "tp": str(item["tp"])} for item in report["retained"]["partitions"]]
+    error = str(found.error) if found.error is not None else None
+    return {**values, "error": error, "partitions": partitions, "deleted": deleted}
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """End by SIGTERM as by an interrupt, but with status 0: a service manager sends it, and the claims are released."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,182 @@
+"""Compacts a store round after round, beside other compactors on other machines.
+
+Each round plans all partitions (a dry run: no segment is read), takes those with the most debt up to a budget of bytes,
+claims them in their chains, so that other compactors take others, and compacts what it was granted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+from txnstore.compactor.cleaning import CleanOptions
+from txnstore.compactor.compaction import compact
+from txnstore.compactor.report import CompactionReport, PartitionCompaction
+from txnstore.connection import Connection
+from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, ReadOnlyError, StorageError
+from txnstore.validation import check_integer, check_seconds
+
+_LOG = logging.getLogger(__name__)
+
+#: How long a claim lasts, in ms. A compactor that dies holds its partitions back for no longer.
+CLAIM_MS = 600_000
+#: A round without work waits twice as long as the one before it, up to so many intervals.
+_MAX_BACKOFF = 16
+_MAX_INTERVAL = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round of :func:`watch`.
+
+    Attributes:
+        number: The number of the round, from 1.
+        report: What was compacted.
+        due: The number of partitions with something to compact.
+        claimed: The number of these that other compactors work on.
+        took: The duration in seconds.
+        wait: The pause until the next round, in seconds.
+        error: Why the round ended early or left something out; None if it did not.
+    """
+
+    number: int = 0
+    report: CompactionReport = CompactionReport(())  # noqa: RUF009 - immutable
+    due: int = 0
+    claimed: int = 0
+    took: float = 0.0
+    wait: float = 0.0
+    error: Exception | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was nothing to do."""
+        return not self.report.partitions and not self.report.retained.partitions and self.error is None
+
+
+def watch(
+    connection: Connection,
+    *,
+    topic: str | None = None,
+    interval: float = 30.0,
+    max_bytes: int | None = None,
+    memory_limit: int | None = None,
+    rounds: int | None = None,
+) -> Generator[Round, None, None]:
+    """Compact round after round; yields each round when it ends, then pauses.
+
+    A round without work doubles the pause, up to 16 intervals. An error of the storage or a damaged segment ends or
+    shortens a round, is part of it, and is tried again in the next one. Several processes may do this at once: each
+    claims the partitions of its round in one entry per chain. Claims end when the caller stops, or after ten minutes.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        interval: The pause between two rounds with work, in seconds: at least 1, at most a day.
+        max_bytes: How many bytes of segments a round reads at most, but at least one partition; None for no limit.
+        memory_limit: The memory of a clean in bytes, as in :func:`txnstore.compactor.compact`.
+        rounds: End after so many rounds; None to go on until the caller stops.
+
+    Raises:
+        InvalidConfigError: An argument is not valid.
+        ReadOnlyError: The store was opened read-only.
+        UnknownTopicOrPartitionError: The topic does not exist.
+    """
+    check_seconds("interval", interval, least=1, most=_MAX_INTERVAL)
+    if max_bytes is not None:
+        check_integer("max_bytes", max_bytes, 1)
+    if rounds is not None:
+        check_integer("rounds", rounds, 1)
+    if connection.read_only:
+        msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
+        raise ReadOnlyError(msg)
+    CleanOptions(memory_limit=memory_limit)  # Checks it.
+    return _rounds(connection, topic, interval, max_bytes, memory_limit, rounds)
+
+
+def _rounds(
+    connection: Connection,
+    topic: str | None,
+    interval: float,
+    max_bytes: int | None,
+    memory_limit: int | None,
+    rounds: int | None,
+) -> Generator[Round, None, None]:
+    owner, idle, number = connection.runtime.new_id(), 0, 0
+    try:
+        while rounds is None or number < rounds:
+            number += 1
+            began = connection.runtime.monotonic()
+            found = _round(connection, owner, topic, max_bytes, memory_limit)
+            idle = idle + 1 if found.idle or found.error is not None else 0
+            wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
+            yield replace(found, number=number, took=(connection.runtime.monotonic() - began) / 1000, wait=wait)
+            if rounds is None or number < rounds:
+                connection.runtime.sleep(wait)
+    finally:
+        _release(connection, owner)
+
+
+def _round(
+    connection: Connection, owner: str, topic: str | None, max_bytes: int | None, memory_limit: int | None
+) -> Round:
+    """One round; the caller numbers and times it."""
+    try:
+        planned = compact(connection, topic, dry_run=True).partitions
+        free = _free(connection, owner, planned)
+        chosen = _within(free, max_bytes)
+        granted = _claim(connection, owner, chosen)
+        # Without a partition, too: retention and expiration are due by time.
+        report = compact(connection, topic, partitions=granted, memory_limit=memory_limit)
+    except (StorageError, CorruptionError) as error:
+        _LOG.warning("round of compaction failed", extra={"error": str(error)})
+        return Round(error=error)
+    return Round(report=report, due=len(planned), claimed=len(planned) - len(free) + len(chosen) - len(granted))
+
+
+def _free(connection: Connection, owner: str, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
+    """The partitions that no other compactor has claimed: those to clean, then those with most to merge."""
+    view, now = connection.view(refresh=False), connection.runtime.clock()
+    free = [item for item in planned if not _is_claimed(view, item.tp, owner, now)]
+    return sorted(free, key=lambda item: (-item.cleans, item.segments_after - item.segments_before))
+
+
+def _is_claimed(view: View, tp: TopicPartition, owner: str, now: int) -> bool:
+    state = view.states[chain_of_partition(tp, len(view.states))]
+    return is_claimed(state, tp, owner, max(now, state.timestamp))
+
+
+def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[TopicPartition]:
+    """The first partitions that a round can rewrite: at least one, so that a large one is not put off for ever."""
+    chosen: list[TopicPartition] = []
+    size = 0
+    for item in free:
+        size += item.bytes_read
+        if chosen and max_bytes is not None and size > max_bytes:
+            break
+        chosen.append(item.tp)
+    return chosen
+
+
+def _claim(connection: Connection, owner: str, chosen: list[TopicPartition]) -> frozenset[TopicPartition]:
+    """Claim partitions, in one entry per chain; returns those that this compactor has now."""
+    chains = connection.chains
+    granted: set[TopicPartition] = set()
+    for number in sorted({chain_of_partition(tp, len(chains)) for tp in chosen}):
+        mine = tuple(tp for tp in chosen if chain_of_partition(tp, len(chains)) == number)
+        granted.update(chains[number].submit(ClaimPartitions(owner, mine, CLAIM_MS)))
+    return frozenset(granted)
+
+
+def _release(connection: Connection, owner: str) -> None:
+    """End the claims of this compactor, where there are any. They would end by themselves."""
+    try:
+        for chain in connection.chains:
+            if any(claim.owner == owner for claim in chain.state.claims.values()):
+                chain.submit(ReleasePartitions(owner))
+    except StorageError as error:
+        _LOG.info("claims not released: they end by themselves", extra={"error": str(error)})
