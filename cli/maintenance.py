@@ -106,28 +106,45 @@ def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool, yes: boo
         if must_ask:
             with app.progress("listing objects"):
                 plan = store.vacuum(older_than=older_than, dry_run=True)
-            if plan.deleted:
-                app.out.plan(_by_kind(plan), ["objects", "count", "example"])
-                ask(f"Delete {counted(len(plan.deleted), 'object')} ({size(plan.bytes)})? This cannot be undone.")
+            if plan.objects:
+                app.out.plan(_kinds(plan), ["objects", "count", "bytes", "example"])
+                ask(_question(plan, older_than))
         with app.progress("vacuuming"):
             report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
-        f"{verb} {counted(len(report.deleted), 'object')} ({size(report.bytes)}); {report.kept_young:,} too young, "
+        f"{verb} {counted(report.objects, 'object')} ({size(report.bytes)}); {report.kept_young:,} too young, "
         f"{report.referenced:,} in use",
         **asdict(report),
     )
     if dry_run and not app.out.as_json:
         for key in report.deleted:
             app.out.line(f"  {key}")
+        if report.objects > len(report.deleted):
+            app.out.line(f"  and {report.objects - len(report.deleted):,} more")
 
 
-def _by_kind(report: VacuumReport) -> list[dict[str, Any]]:
-    """What a vacuum deletes, by folder of the topic or kind of object, with one key of each."""
-    found: dict[str, list[str]] = {}
-    for key in report.deleted:
-        found.setdefault("/".join(key.split("/")[:2]), []).append(key)
-    return [{"objects": kind, "count": len(items), "example": items[0]} for kind, items in sorted(found.items())]
+def _kinds(report: VacuumReport) -> list[dict[str, Any]]:
+    """What a vacuum deletes, by topic or kind of object, with one key of each."""
+    return [
+        {"objects": each.kind, "count": each.objects, "bytes": each.bytes, "example": each.example}
+        for each in report.kinds
+    ]
+
+
+def _question(report: VacuumReport, older_than: float) -> str:
+    """What is asked before a vacuum deletes; a short grace period has a price."""
+    what = f"Delete {counted(report.objects, 'object')} ({size(report.bytes)})? This cannot be undone."
+    if older_than >= _SHORT_GRACE:
+        return what
+    return (
+        f"The grace period is {older_than:g} s, less than an hour: readers of older snapshots fail, and open "
+        f"transactions can lose uploads that are older. {what}"
+    )
+
+
+#: A shorter grace period, in seconds, is warned about.
+_SHORT_GRACE = 3600.0
 
 
 @click.command()

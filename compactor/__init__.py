@@ -12,15 +12,15 @@ from txnstore.compactor.report import CompactionProgress, CompactionReport, Part
 from txnstore.compactor.retention import PartitionRetention, RetentionReport, delete_records, retain
 from txnstore.compactor.rounds import Round, watch
 from txnstore.compactor.rules import RuleReport
-from txnstore.compactor.vacuum import VacuumReport, vacuum
+from txnstore.compactor.vacuum import Deleted, VacuumReport, vacuum
 from txnstore.compactor.verify import VerifyReport, verify
 from txnstore.core.invariants.common import Violation
 
 __all__ = [
-    "CompactionProgress", "CompactionReport", "DoctorReport", "Finding", "Loss", "MergePlan", "PartitionCompaction",
-    "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "Round", "RuleReport", "Severity",
-    "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records", "doctor", "plan_merges", "plan_repairs",
-    "repair", "retain", "vacuum", "verify", "watch",
+    "CompactionProgress", "CompactionReport", "Deleted", "DoctorReport", "Finding", "Loss", "MergePlan",
+    "PartitionCompaction", "PartitionRetention", "Repair", "RepairPlan", "RetentionReport", "Round", "RuleReport",
+    "Severity", "VacuumReport", "VerifyReport", "Violation", "compact", "delete_records", "doctor", "plan_merges",
+    "plan_repairs", "repair", "retain", "vacuum", "verify", "watch",
 ]  # fmt: skip
 
 if __name__ != "txnstore.compactor":

@@ -68,10 +68,10 @@ def _garbage(connection: Connection) -> Iterator[Finding]:
         yield Finding("garbage", "vacuum", Severity.NOTE, f"what a vacuum would delete is unknown: {error}")
         return
     young = f"{counted(plan.kept_young, 'unreferenced object')} younger than its grace period"
-    if plan.deleted:
-        more = len(plan.deleted) > plan.referenced
-        message = f"a vacuum would delete {counted(len(plan.deleted), 'object')} of {plan.bytes:,} bytes; {young}"
-        severity = Severity.WARN if more and len(plan.deleted) >= _MUCH_GARBAGE else Severity.NOTE
+    if plan.objects:
+        more = plan.objects > plan.referenced
+        message = f"a vacuum would delete {counted(plan.objects, 'object')} of {plan.bytes:,} bytes; {young}"
+        severity = Severity.WARN if more and plan.objects >= _MUCH_GARBAGE else Severity.NOTE
         yield Finding("garbage", "vacuum", severity, message, "txnstore vacuum")
     else:
         yield Finding("garbage", "vacuum", Severity.OK, f"a vacuum would delete nothing; {young}")

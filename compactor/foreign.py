@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
 from txnstore.chain.keys import CHAINS, HINTS, Keys, store_of
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
@@ -11,24 +14,55 @@ _PAGE = 1_000
 _AFTER = "~"
 
 
-def foreign_objects(objects: ObjectStore, keys: Keys) -> list[ObjectInfo]:
-    """The entries and checkpoints of other stores; the chains of this one are passed over.
+@dataclass(frozen=True, slots=True)
+class ForeignStore:
+    """The entries and checkpoints that are left of another store.
+
+    Attributes:
+        objects: Their number.
+        youngest_ms: When the newest of them was written, by the storage's clock.
+    """
+
+    objects: int = 0
+    youngest_ms: int = 0
+
+
+def foreign_pages(
+    objects: ObjectStore, keys: Keys, stores: Collection[str] | None = None
+) -> Iterator[list[ObjectInfo]]:
+    """The entries and checkpoints of other stores, a page at a time; the chains of this one are passed over.
 
     Two lists, unless there is much of other stores.
+
+    Args:
+        objects: The object store.
+        keys: The keys of this store.
+        stores: Only the stores of these ids; None: all.
     """
-    found: list[ObjectInfo] = []
     after = ""
     while True:
         page = objects.list(CHAINS, after, _PAGE)
-        found += [item for item in page if store_of(item.key) not in (None, keys.store_id)]
+        found = [item for item in page if store_of(item.key) not in (None, keys.store_id)]
+        yield found if stores is None else [item for item in found if store_of(item.key) in stores]
         if len(page) < _PAGE:
-            return found
+            return
         after = page[-1].key
         for passed in (keys.chains, HINTS):
             after = f"{passed}{_AFTER}" if after.startswith(passed) else after
 
 
+def foreign_stores(objects: ObjectStore, keys: Keys) -> dict[str, ForeignStore]:
+    """What is left of other stores, by their ids."""
+    found: dict[str, ForeignStore] = {}
+    for page in foreign_pages(objects, keys):
+        for item in page:
+            store_id = store_of(item.key) or ""
+            known = found.get(store_id, ForeignStore())
+            youngest = max(known.youngest_ms, item.modified_ms)
+            found[store_id] = replace(known, objects=known.objects + 1, youngest_ms=youngest)
+    return found
+
+
 def foreign_chains(objects: ObjectStore, keys: Keys) -> tuple[str, ...]:
     """The prefixes of the chains of other stores."""
-    found = {store_of(item.key) for item in foreign_objects(objects, keys)}
-    return tuple(sorted(Keys(store_id).chains for store_id in found if store_id is not None))
+    return tuple(sorted(Keys(store_id).chains for store_id in foreign_stores(objects, keys)))

@@ -14,7 +14,7 @@ from txnstore.chain.log import CHECKPOINT_EVERY
 from txnstore.chain.tail import Tail
 from txnstore.compactor.damage import Loss, Repair
 from txnstore.compactor.findings import some
-from txnstore.compactor.vacuum import KEPT_CHECKPOINTS
+from txnstore.compactor.leftovers import KEPT_CHECKPOINTS
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError
 from txnstore.storage.base import ObjectStore

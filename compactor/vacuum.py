@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from txnstore.chain import checkpoint, keys
-from txnstore.chain.keys import Keys
-from txnstore.compactor.foreign import foreign_objects
+from txnstore.chain import keys
+from txnstore.compactor.foreign import foreign_pages, foreign_stores
+from txnstore.compactor.leftovers import all_old_checkpoints, folder, older, older_as_a_whole
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.view import View
-from txnstore.errors import ObjectNotFoundError, ReadOnlyError
+from txnstore.errors import ReadOnlyError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.validation import check_milliseconds
@@ -24,8 +24,10 @@ _LOG = logging.getLogger(__name__)
 
 #: The default grace period in seconds.
 DEFAULT_GRACE = 24 * 60 * 60
-#: The number of complete checkpoints that are kept regardless of their age.
-KEPT_CHECKPOINTS = 2
+#: The number of segments that are listed, looked up and deleted before the next ones are listed.
+_PAGE = 10_000
+#: The number of deleted keys that a report has.
+_NAMED = 10_000
 #: The maximum number of keys per entry and per delete request.
 _ENTRY, _REQUEST = 5_000, 1_000
 #: The minimum age of temporary files and probe objects before a vacuum deletes them: no write or probe takes longer.
@@ -33,16 +35,35 @@ _SWEEP_MS = 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
+class Deleted:
+    """Deleted objects of one kind.
+
+    Attributes:
+        kind: The topic, the chains of a store, or the folder that they are of.
+        objects: Their number.
+        bytes: Their size.
+        example: The key of one.
+    """
+
+    kind: str
+    objects: int
+    bytes: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
 class VacuumReport:
     """The result of a vacuum; after a dry run, the expected result.
 
     Attributes:
-        deleted: The keys of the deleted objects.
+        deleted: The keys of the deleted objects; of more than 10,000 the first ones.
         bytes: The size of the deleted objects.
         kept_young: The number of unreferenced objects whose grace period has not passed.
         referenced: The number of segments in use.
         swept: The number of deleted temporary files of crashed local writers.
         dry_run: Whether nothing was deleted.
+        objects: The number of deleted objects.
+        kinds: The deleted objects by kind.
     """
 
     deleted: tuple[str, ...] = field(repr=False)
@@ -51,6 +72,42 @@ class VacuumReport:
     referenced: int
     swept: int = 0
     dry_run: bool = False
+    objects: int = 0
+    kinds: tuple[Deleted, ...] = field(default=(), repr=False)
+
+
+class _Tally:
+    """Counts what is deleted, and remembers the first keys."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self.referenced = 0
+        self._keys: list[str] = []
+        self._kinds: dict[str, Deleted] = {}
+
+    def delete(self, items: Iterable[ObjectInfo]) -> None:
+        """These objects are deleted."""
+        for item in items:
+            if len(self._keys) < _NAMED:
+                self._keys.append(item.key)
+            kind = "/".join(item.key.split("/")[:2])
+            known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
+            self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
+
+    def report(self, *, swept: int, dry_run: bool) -> VacuumReport:
+        """The report of all that was counted."""
+        kinds = tuple(self._kinds[kind] for kind in sorted(self._kinds))
+        objects = sum(kind.objects for kind in kinds)
+        return VacuumReport(
+            deleted=tuple(self._keys),
+            bytes=sum(kind.bytes for kind in kinds),
+            kept_young=self.found - self.referenced - objects,
+            referenced=self.referenced,
+            swept=swept,
+            dry_run=dry_run,
+            objects=objects,
+            kinds=kinds,
+        )
 
 
 def vacuum(
@@ -70,6 +127,10 @@ def vacuum(
     long its writer was paused (RET-10). So a short grace period can cost open transactions their uploads, but never an
     acknowledged record. A later vacuum removes the announced keys from the state, when uploads of their age are no
     longer accepted.
+
+    Segments are listed, looked up and deleted 10,000 at a time. So a vacuum needs no memory for each object that
+    exists: besides a page it has the keys of the segments in use, which the state has anyway, and two objects for each
+    checkpoint. The keys of deleted segments are a part of the state until a later vacuum removes them.
 
     In a store with several chains, a vacuum first tells chains that do not know it yet that a topic was deleted; its
     segments are unreferenced only then.
@@ -91,46 +152,81 @@ def vacuum(
         raise ReadOnlyError(msg)
     # The order matters. The clock is read first, so that ages are rather too small. The objects are listed before the
     # state is read: a segment that was registered in between is then known to be in use.
-    now = connection.objects.now_ms()
-    segments = [item for item in connection.objects.list(keys.TOPICS) if keys.is_segment(item.key)]
-    checkpoints = _all_old_checkpoints(connection)
-    probes = connection.objects.list(f"{PROBE_FOLDER}/")
-    foreign = foreign_objects(connection.objects, connection.keys)
-    # After the lists: then none of these objects belongs to a store that was created in the place of this one.
-    connection.chains.identity.confirm()
-    view = connection.view()
+    objects, tally = connection.objects, _Tally()
+    now = objects.now_ms()
+    segments = _pages(objects)
+    page = next(segments)
+    checkpoints = all_old_checkpoints(connection)
+    probes = objects.list(f"{PROBE_FOLDER}/")
+    foreign = foreign_stores(objects, connection.keys)
+    view = _view_after_lists(connection)
     if not dry_run and has_stale_copies(view):
         copy_all(connection.chains)
         view = connection.view(refresh=False)
-    garbage = _choose(connection, view, segments, now, grace_ms)
+    named = _Named(view, {key for key, dropped in view.dropped.items() if dropped <= now - FORGET_AFTER_MS})
+    while True:
+        garbage = _choose(connection, named, page, now, grace_ms, tally)
+        tally.delete(garbage if dry_run else _delete_segments(connection, garbage))
+        following = next(segments, None)
+        if following is None:
+            break
+        page = following
+        named.refresh(_view_after_lists(connection))
     leftovers = [
-        *_older_as_a_whole(checkpoints, now - grace_ms, _folder),
-        *_older_as_a_whole(foreign, now - grace_ms, keys.store_of),
+        *older_as_a_whole(checkpoints, now - grace_ms, folder),
         # A running probe whose object is deleted would report a safe storage as unsafe.
-        *_older(probes, now - max(grace_ms, _SWEEP_MS)),
+        *older(probes, now - max(grace_ms, _SWEEP_MS)),
     ]
-    swept = 0
-    if not dry_run:
-        garbage = _delete_segments(connection, garbage)
-        _delete(connection.objects, leftovers)
-        _forget(connection, view, segments, now - FORGET_AFTER_MS)
-        if expire:
-            expire_due(connection.chains, connection.runtime.clock())
-        swept = _sweep(connection.objects, max(grace_ms, _SWEEP_MS))
-    named = named_keys(view)
-    referenced = sum(item.key in named for item in segments)
-    deleted = [*garbage, *leftovers]
-    if not dry_run:
-        size = sum(item.size for item in deleted)
-        _LOG.info("vacuumed", extra={"objects": len(deleted), "bytes": size, "swept": swept})
-    return VacuumReport(
-        deleted=tuple(item.key for item in deleted),
-        bytes=sum(item.size for item in deleted),
-        kept_young=len(segments) + len(checkpoints) + len(probes) + len(foreign) - referenced - len(deleted),
-        referenced=referenced,
-        swept=swept,
-        dry_run=dry_run,
-    )
+    tally.found += len(checkpoints) + len(probes) + sum(store.objects for store in foreign.values())
+    old = {store_id for store_id, store in foreign.items() if store.youngest_ms <= now - grace_ms}
+    for items in itertools.chain([leftovers], foreign_pages(objects, connection.keys, old) if old else ()):
+        tally.delete(items)
+        if not dry_run:
+            _delete(objects, items)
+    if dry_run:
+        return tally.report(swept=0, dry_run=True)
+    _forget(connection, view, named.gone)
+    if expire:
+        expire_due(connection.chains, connection.runtime.clock())
+    report = tally.report(swept=_sweep(objects, max(grace_ms, _SWEEP_MS)), dry_run=False)
+    _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
+    return report
+
+
+class _Named:
+    """The keys of the segments in use, as of the newest view.
+
+    Args:
+        view: The view.
+        gone: Keys that were dropped long ago; those that no page has are gone.
+    """
+
+    def __init__(self, view: View, gone: set[str]) -> None:
+        self.view = view
+        self.keys = named_keys(view)
+        self.gone = gone
+
+    def refresh(self, view: View) -> None:
+        """Go on with a newer view; the keys are collected again only if something has changed."""
+        if view is not self.view:
+            self.view, self.keys = view, named_keys(view)
+
+
+def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
+    """The segments, a page at a time; at least one page."""
+    after = ""
+    while True:
+        page = objects.list(keys.TOPICS, after, _PAGE)
+        yield [item for item in page if keys.is_segment(item.key)]
+        if len(page) < _PAGE:
+            return
+        after = page[-1].key
+
+
+def _view_after_lists(connection: Connection) -> View:
+    """The view after objects were listed: none of them is of a store that was created in the place of this one."""
+    connection.chains.identity.confirm()
+    return connection.view()
 
 
 def _grace_ms(older_than: float | None) -> int:
@@ -150,11 +246,15 @@ def named_keys(view: View) -> set[str]:
 
 
 def _choose(
-    connection: Connection, view: View, segments: Iterable[ObjectInfo], now: int, grace_ms: int
+    connection: Connection, named: _Named, page: Sequence[ObjectInfo], now: int, grace_ms: int, tally: _Tally
 ) -> list[ObjectInfo]:
     """The unreferenced segments that were written, and dropped, before the grace period by the storage's clock."""
-    named, dropped = named_keys(view), view.dropped
-    old = [item for item in segments if item.key not in named and item.modified_ms <= now - grace_ms]
+    named.gone.difference_update(item.key for item in page)
+    view, dropped = named.view, named.view.dropped
+    unnamed = [item for item in page if item.key not in named.keys]
+    tally.found += len(page)
+    tally.referenced += len(page) - len(unnamed)
+    old = [item for item in unnamed if item.modified_ms <= now - grace_ms]
     long_dropped = _dropped_before(connection, view, {item.key for item in old if item.key in dropped}, grace_ms)
     return [item for item in old if item.key not in dropped or item.key in long_dropped]
 
@@ -168,65 +268,6 @@ def _dropped_before(connection: Connection, view: View, wanted: Collection[str],
             limit = connection.chains.ages.newest_older_than(state, age_ms)
             found.update(key for key in mine if state.dropped[key] <= limit)
     return found
-
-
-def _older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
-    return [item for item in items if item.modified_ms <= limit]
-
-
-def _older_as_a_whole(
-    parts: Sequence[ObjectInfo], limit: int, whole_of: Callable[[str], str | None]
-) -> list[ObjectInfo]:
-    """The objects of wholes all of whose objects are old.
-
-    So a head that was written late keeps the batches of its checkpoint, and an entry all of its store.
-    """
-    youngest: dict[str | None, int] = {}
-    for item in parts:
-        whole = whole_of(item.key)
-        youngest[whole] = max(item.modified_ms, youngest.get(whole, 0))
-    return [item for item in parts if youngest[whole_of(item.key)] <= limit]
-
-
-def _folder(key: str) -> str:
-    return key.rpartition("/")[0]
-
-
-def _all_old_checkpoints(connection: Connection) -> list[ObjectInfo]:
-    """The old checkpoints of all chains, listed concurrently."""
-    found = connection.chains.at_once(
-        {
-            chain.number: partial(_old_checkpoints, connection.objects, connection.keys, chain.number)
-            for chain in connection.chains
-        }
-    )
-    return [item for number in sorted(found) for item in found[number]]
-
-
-def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int) -> list[ObjectInfo]:
-    """The objects of all checkpoints older than the newest complete ones, except the one that the hint names.
-
-    Heads come first, so that a checkpoint does not look complete after its batches have been deleted.
-    """
-    found = objects.list(names.checkpoints(chain))
-    complete = sorted(sequence for item in found if (sequence := keys.checkpoint_sequence(item.key)) is not None)
-    if len(complete) < KEPT_CHECKPOINTS:
-        return []
-    oldest, hinted = complete[-KEPT_CHECKPOINTS], _hinted(objects, chain)
-    old = []
-    for item in found:
-        sequence = keys.checkpoint_of(item.key)
-        if sequence is not None and sequence < oldest and sequence != hinted:
-            old.append(item)
-    return sorted(old, key=lambda item: keys.checkpoint_sequence(item.key) is None)
-
-
-def _hinted(objects: ObjectStore, chain: int) -> int:
-    try:
-        hint = objects.get(keys.latest(chain))
-    except ObjectNotFoundError:
-        return 0
-    return checkpoint.hinted(chain, hint)
 
 
 def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
@@ -246,13 +287,11 @@ def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
         objects.delete([item.key for item in items[start : start + _REQUEST]])
 
 
-def _forget(connection: Connection, view: View, segments: Iterable[ObjectInfo], before: int) -> None:
+def _forget(connection: Connection, view: View, gone: set[str]) -> None:
     """Remove the keys of segments that were dropped long ago and no longer exist from the states.
 
     Long ago by the age of their entries, and also by the times of the chain, which decide which uploads are too old.
     """
-    existing = {item.key for item in segments}
-    gone = {key for key, dropped in view.dropped.items() if key not in existing and dropped <= before}
     deleted = sorted(_dropped_before(connection, view, gone, FORGET_AFTER_MS))
     for start in range(0, len(deleted), _ENTRY):
         connection.submit(ForgetObjects(tuple(deleted[start : start + _ENTRY])))

@@ -6,9 +6,9 @@ from tests.mutants.mutant import Mutant
 from txnstore.chain.chains import Chains
 from txnstore.chain.identity import Identity
 from txnstore.chain.log import Chain
-from txnstore.compactor import vacuum
-from txnstore.compactor.foreign import foreign_objects
-from txnstore.compactor.vacuum import _older_as_a_whole
+from txnstore.compactor.foreign import foreign_pages, foreign_stores
+from txnstore.compactor.leftovers import older_as_a_whole
+from txnstore.compactor.vacuum import _choose, _view_after_lists
 
 _TESTS = "protocol/test_replaced_stores.py::"
 
@@ -43,23 +43,37 @@ IDENTITY = (
     ),
     Mutant(
         "a vacuum trusts an earlier look at store.json",
-        vacuum,
+        _view_after_lists,
         "connection.chains.identity.confirm()",
         "pass",
         test=f"{_TESTS}test_vacuum_of_the_old_store_deletes_nothing_of_the_new_one",
     ),
     Mutant(
         "a vacuum takes the chains of its own store for foreign",
-        foreign_objects,
+        foreign_pages,
         "not in (None, keys.store_id)",
         "is not None",
         test=f"{_TESTS}test_vacuum_deletes_what_is_left_when_all_of_it_is_old",
     ),
     Mutant(
         "a vacuum deletes a part of a chain",
-        _older_as_a_whole,
+        foreign_stores,
+        "max(known.youngest_ms, item.modified_ms)",
+        "min(known.youngest_ms or item.modified_ms, item.modified_ms)",
+        test=f"{_TESTS}test_vacuum_deletes_what_is_left_when_all_of_it_is_old",
+    ),
+    Mutant(
+        "a vacuum forgets dropped keys whose objects exist",
+        _choose,
+        "named.gone.difference_update(item.key for item in page)",
+        "pass",
+        test="protocol/test_vacuum_segments.py::test_dropped_keys_stay_in_the_state_until_deleted",
+    ),
+    Mutant(
+        "a vacuum deletes a part of a checkpoint",
+        older_as_a_whole,
         "youngest[whole_of(item.key)] <= limit",
         "item.modified_ms <= limit",
-        test=f"{_TESTS}test_vacuum_deletes_what_is_left_when_all_of_it_is_old",
+        test="protocol/test_vacuum_leftovers.py::test_checkpoint_is_deleted_as_a_whole",
     ),
 )

@@ -15,7 +15,7 @@ from tests.helpers.keys import KEYS, STORE, STORE_ID, latest
 from tests.helpers.shell import ONE_CHAIN, runtime
 from txnstore.chain.codec import LatestDocument, encode
 from txnstore.chain.identity import CONFIRM_MS
-from txnstore.compactor.foreign import foreign_objects
+from txnstore.compactor.foreign import foreign_pages
 from txnstore.errors import StorageError, StoreNotFoundError
 from txnstore.runtime import Runtime
 from txnstore.storage.counting import CountingStore
@@ -224,8 +224,6 @@ def test_chains_of_this_store_are_passed_over(own: int, others: int) -> None:
         for sequence in range(1, count + 1):
             bucket.put(keys.entry(0, sequence), b"")
     bucket.put(latest(0), b"")
-    found = foreign_objects(bucket, middle)
-    assert [item.key for item in found] == [
-        keys.entry(0, sequence) for keys in (first, last) for sequence in range(1, others + 1)
-    ]
+    found = [item.key for page in foreign_pages(bucket, middle) for item in page]
+    assert found == [keys.entry(0, sequence) for keys in (first, last) for sequence in range(1, others + 1)]
     assert bucket.snapshot().list <= 2 + 2 * others // 1_000
