@@ -85,9 +85,6 @@ def _compact(
             else f"Cleaned {cleaned} by key: {counted(report.superseded, 'superseded record')} and "
             f"{counted(report.tombstones, 'tombstone')} removed"
         )
-    if report.deleted_records:
-        verb = "Retention would delete" if dry_run else "Retention deleted"
-        app.out.note(f"{verb} {counted(report.deleted_records, 'record')} ({size(report.deleted_bytes)})")
 
 
 @click.command()
