@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.harness.simulation.settings import CLEANERS
 from tests.mutants.mutant import Mutant
 from txnstore.compactor import clean, clean_plan, plan
 from txnstore.compactor.clean import Clean
@@ -105,6 +106,27 @@ CLEANS = (
         "if key is None and writer.config.compacts:",
         "if False:",
         test=_CLEAN + "test_records_without_a_key_are_refused_in_compacted_topics",
+    ),
+    Mutant(
+        "aborted records supersede others, in the simulation",
+        clean_plan.plan_clean,
+        "if not is_aborted(batch)",
+        "if True",
+        settings={"actors": CLEANERS},
+    ),
+    Mutant(
+        "the newest record of a key goes",
+        NewestByKey.offsets,
+        "yield batch.column(0).to_numpy()",
+        "yield batch.column(0).to_numpy()[1:]",
+        settings={"actors": CLEANERS},
+    ),
+    Mutant(
+        "a clean covers what is undecided",
+        clean_plan.first_uncleanable_offset,
+        "stable, lag = partition.last_stable_offset,",
+        "stable, lag = partition.high_watermark,",
+        settings={"actors": CLEANERS},
     ),
     Mutant(
         "the cleaner checkpoint passes the last stable offset",

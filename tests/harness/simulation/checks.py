@@ -91,8 +91,11 @@ def _run(who: str, key: str, at: int, pairs: Pairs, journal: Journal, *, isolate
     log = journal.logs.get(key, [])
     limit = pairs[-1][0] + 1
     below = log[bisect_left(log, at, key=_offset) : bisect_left(log, limit, key=_offset)]
-    may = {(record.offset, record.value) for record in below if not isolated or journal.committed(record)}
-    must = {(record.offset, record.value) for record in below if journal.committed(record)}
+    readable = [(record.offset, record.value, journal.committed(record)) for record in below]
+    may = {
+        (offset, value) for offset, value, committed in readable if value is not None and (committed or not isolated)
+    }
+    must = {(offset, value) for offset, value, committed in readable if value is not None and committed}
     for pair in pairs:
         if pair not in may:
             yield f"aborted-or-unknown-read: {who} read {pair} in {key} from {at}"

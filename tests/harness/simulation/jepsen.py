@@ -20,7 +20,7 @@ from tests.harness.history import (
 from tests.harness.history.format import MicroOp
 from tests.harness.simulation.journal import Journal
 from tests.harness.simulation.recorder import Operation
-from tests.harness.simulation.world import PASSING, Copied
+from tests.harness.simulation.world import KEYED, PASSING, Copied
 
 #: Jobs stop in the middle of a run, so unconsumed records are not lost.
 _ALLOWED = frozenset({"unconsumed"})
@@ -63,8 +63,8 @@ def _event(operation: Operation, copied: dict[int, Copied]) -> Event:
 def _micro_ops(operation: Operation, copied: dict[int, Copied]) -> Iterator[MicroOp]:
     if operation.f in ("txn", "send", "poll"):
         for micro in operation.value:
-            if micro[0] == "send" and micro[1].startswith(f"{PASSING}-"):
-                continue  # It has no readers, and its offsets begin again; :mod:`.checks` checks it.
+            if micro[0] == "send" and micro[1].startswith((f"{PASSING}-", f"{KEYED}-")):
+                continue  # They have no readers here; :mod:`.checks` and :mod:`.cleaning` check them.
             yield from _micro_op(micro, copied)
     elif operation.f in ("assign", "subscribe"):
         yield Assign(tuple(operation.value))

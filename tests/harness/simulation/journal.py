@@ -28,12 +28,13 @@ TxnId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A record with its key and offset. ``txn`` is None outside of transactions."""
+    """A record with its key and offset. ``txn`` is None outside of transactions; a tombstone has no value."""
 
     key: str
     offset: int
-    value: int
+    value: int | None
     txn: TxnId | None
+    record_key: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -60,7 +61,8 @@ class Journal:
         found: dict[int, list[Written]] = {}
         for log in self.logs.values():
             for record in log:
-                found.setdefault(record.value, []).append(record)
+                if record.value is not None:
+                    found.setdefault(record.value, []).append(record)
         return found
 
 
@@ -140,9 +142,10 @@ def _appended(
     txn = (batch.producer_id, batch.epoch) if batch.transactional else None
     if txn is not None and ((key, txn) in journal.markers or txn in decided):
         journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
-    table = codec.decode(bucket.archive[batch.segment.key], batch.segment.format, ["value"])
-    for place, value in enumerate(table.column("value").to_pylist()):
-        journal.logs.setdefault(key, []).append(Written(key, batch.base_offset + place, int(value), txn))
+    table = codec.decode(bucket.archive[batch.segment.key], batch.segment.format, ["key", "value"])
+    for place, row in enumerate(table.to_pylist()):
+        value = int(row["value"]) if row["value"] is not None else None
+        journal.logs.setdefault(key, []).append(Written(key, batch.base_offset + place, value, txn, row["key"]))
 
 
 def _marker(journal: Journal, ends: dict[str, int], event: MarkerWritten, key: str) -> None:

@@ -45,6 +45,8 @@ PASSERS = (
 FOLLOWERS = ("follow:f/1", "follow:f/2")
 #: They use a second store, which is deleted and created again at its URL.
 TENANTS = ("replace:d/1", "tenant:e/1", "tenant:e/2")
+#: They write to a topic that is cleaned by key, and clean it.
+CLEANERS = ("keys:i/1", "keys:j/1", "clean:g/1", "clean:g/2")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -103,6 +105,8 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
             actors += FOLLOWERS
     if random.Random(f"tenants/{seed}").random() < 0.15:
         actors += TENANTS
+    if random.Random(f"cleaners/{seed}").random() < 0.2:
+        actors += CLEANERS
     mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
     settings = Settings(
         seed=seed,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
+from tests.harness.simulation.cleaning import Cleaner, KeyedProducer, cleaned
 from tests.harness.simulation.endings import no_clients_left
 from tests.harness.simulation.following import Follower, followed
 from tests.harness.simulation.jepsen import found_by_checker
@@ -47,6 +48,8 @@ _KINDS: dict[str, type[Actor]] = {
     "follow": Follower,
     "replace": Replacer,
     "tenant": Tenant,
+    "keys": KeyedProducer,
+    "clean": Cleaner,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -111,6 +114,7 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.copies(world, store, journal)
         yield from followed(world, store, journal)
         yield from occupied(world)
+        yield from cleaned(world, store, journal)
         yield from found_by_checker(history, world.copied, journal, final)
         yield from checks.verified(store)
     except TxnStoreError as error:

@@ -26,6 +26,8 @@ from txnstore.store import Store, create_on
 SOURCE, SIDE, TARGET = "source", "side", "target"
 #: A topic that is deleted and recreated.
 PASSING = "passing"
+#: A topic that is cleaned by key.
+KEYED = "keyed"
 
 
 @dataclass(slots=True)
@@ -80,7 +82,8 @@ class World:
         self._storages: list[SimulatedStorage] = []
         with self.honest(create=True) as store:
             passing = (PASSING,) if any(name.startswith("topics:") for name in settings.actors) else ()
-            for topic in (SOURCE, SIDE, TARGET, *passing):
+            keyed = (KEYED,) if any(name.startswith("keys:") for name in settings.actors) else ()
+            for topic in (SOURCE, SIDE, TARGET, *passing, *keyed):
                 self.create_topic(store, topic)
 
     @property
@@ -91,7 +94,8 @@ class World:
     def create_topic(self, store: Store, name: str) -> None:
         """Create a topic of this run."""
         partitions = self._lives.randint(1, self.most_partitions) if name == PASSING else self.settings.partitions
-        store.create_topic(name, partitions=partitions, config={"segment.format": "arrow"})
+        compact = {"cleanup.policy": "compact", "delete.retention.ms": 60_000} if name == KEYED else {}
+        store.create_topic(name, partitions=partitions, config={"segment.format": "arrow", **compact})
 
     @property
     def most_partitions(self) -> int:
