@@ -26,7 +26,7 @@ GROUPS = ["g", "h"]
 MORE = int(os.environ.get("TXNSTORE_DIFFERENTIAL", "0"))
 KAFKA = os.environ.get("TXNSTORE_KAFKA")
 #: Operations that no history with a broker has: a broker has no injected clock, so no timeout may end by chance.
-NOT_BY_A_BROKER = {"tick", "sweep", "compact", "set_epoch"} if KAFKA else set()
+NOT_BY_A_BROKER = {"tick", "sweep", "compact", "delete_records", "set_epoch"} if KAFKA else set()
 TIMEOUTS = (600_000, 900_000) if KAFKA else (10_000, 60_000)
 #: After these and only sometimes, because it takes long, a broker is observed.
 SHOWS = {
@@ -60,6 +60,7 @@ class Histories(RuleBasedStateMachine):
         "restart": 1,
         "sweep": 1,
         "compact": 1,
+        "delete_records": 1,
         "fetch": 2,
         "ask": 1,
         "plain": 1,
@@ -200,9 +201,19 @@ class Histories(RuleBasedStateMachine):
         if self.nothing_expired():
             self.do("compact", topic="t")
 
+    def delete_records(self) -> None:
+        """Up to any offset: most often one that is allowed, so that logs begin at different places."""
+        if self.nothing_expired():
+            tp = self.partition()
+            limit = self.rng.choice(
+                [self.log(tp).last_stable_offset, self.log(tp).last_stable_offset, self.log(tp).end]
+            )
+            self.do("delete_records", partition=tp, offset=self.rng.choice([-2, -1, *range(limit + 2)]))
+
     def fetch(self) -> None:
         tp, isolation = self.partition(), self.rng.choice(["read_committed", "read_uncommitted"])
-        self.do("end_offsets", isolation=isolation)
+        if isolation == "read_uncommitted" or self.nothing_expired():
+            self.do("end_offsets", isolation=isolation)
         # What a compaction has dropped is not there to be fetched (CMP-17).
         if self.nothing_expired() and (isolation == "read_committed" or not self.comparisons[0].compacted):
             start = self.rng.randrange(self.log(tp).end + 2)

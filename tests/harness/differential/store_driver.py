@@ -55,7 +55,7 @@ class StoreDriver(StoreConsumers):
     ``thorough``: read all records after each operation, and not only at a restart, a compaction and the end.
     """
 
-    supports = frozenset({"compact", "members"})
+    supports = frozenset({"compact", "delete_records", "members"})
 
     def __init__(self, chains: int = 1, *, thorough: bool = True) -> None:
         self.clock = ManualClock()
@@ -263,6 +263,12 @@ class StoreDriver(StoreConsumers):
     def op_compact(self, op: Op) -> None:
         self.store.compact(op["topic"])
         self._view.forget()
+
+    def op_delete_records(self, op: Op) -> dict[str, int]:
+        tp = partition_of(op["partition"])
+        moved = self.store.delete_records({tp: op["offset"]})
+        self._view.forget()
+        return {"log_start": moved[tp]}
 
     def look_again(self) -> dict[str, Any]:
         """An observation that reads all records."""

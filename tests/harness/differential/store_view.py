@@ -95,7 +95,7 @@ class StoreView:
         known = {tp: self._records.get((tp, isolation), (0, [])) for tp in limits}
         if all((tp, isolation) in self._records and known[tp][0] == limit for tp, limit in limits.items()):
             return
-        start = {tp.partition: read for tp, (read, _) in known.items()}
+        start = {tp.partition: max(read, view.partitions[tp].log_start) for tp, (read, _) in known.items()}
         table = store.scan(topic, Isolation(f"read_{isolation}"), start=start, snapshot=Snapshot(view)).to_table()
         rows = {tp: list(found) for tp, (_, found) in known.items()}
         columns = (table[name].to_pylist() for name in ("_partition", "_offset", "key", "value"))

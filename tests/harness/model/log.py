@@ -167,7 +167,15 @@ class Log:
         return [found for found in self.visible(isolation) if found[0] >= offset]
 
     def delete_before(self, offset: int) -> None:
-        """Move the log start; undecided records stay, whereas Kafka moves it up to the end (D1)."""
-        if not self.start <= offset <= self.end:
+        """Move the log start, if it is above the present one; -1 is the end.
+
+        An offset above an undecided record is refused, whereas Kafka deletes it (D1); it has no error for that. An
+        entry of the index of aborted transactions goes with its marker (RET-08).
+        """
+        start = self.end if offset == -1 else offset
+        if not 0 <= start <= self.end:
             raise RefusedError("OFFSET_OUT_OF_RANGE")
-        self.start = min(offset, self.last_stable_offset)
+        if start > self.last_stable_offset:
+            raise RefusedError("UndecidedRecordsError")
+        self.start = max(self.start, start)
+        self.aborted = [entry for entry in self.aborted if entry[2] >= self.start]
