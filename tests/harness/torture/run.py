@@ -47,6 +47,8 @@ class Settings:
     producers: int = 2
     jobs: int = 2
     consumers: int = 2
+    janitors: int = 2
+    compactors: int = 2
     partitions: int = 4
     least: int = 0
     server_kills: bool = False
@@ -111,7 +113,8 @@ def torture(settings: Settings) -> Report:
 
 
 def _tasks(settings: Settings, url: str, options: dict[str, Any]) -> list[Task]:
-    counts = {"producer": settings.producers, "job": settings.jobs, "consumer": settings.consumers, "janitor": 1}
+    counts = {"producer": settings.producers, "job": settings.jobs, "consumer": settings.consumers}
+    counts |= {"janitor": settings.janitors, "compactor": settings.compactors}
     return [
         Task(role, "", number, count, url, str(settings.folder), settings.seed, options=options)
         for role, count in counts.items()

@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 
 import txnstore
@@ -30,6 +30,7 @@ from tests.harness.history import (
 from tests.harness.history.format import MicroOp
 from tests.harness.torture.plan import (
     GROUP,
+    ID_EXPIRATION,
     INPUT,
     OUTPUT,
     TRANSACTION_TIMEOUT,
@@ -237,13 +238,35 @@ def consume(worker: Worker) -> None:
 
 
 def tidy(worker: Worker) -> None:
-    """Recover, compact and vacuum repeatedly."""
+    """Recover, vacuum, expire and save checkpoints repeatedly."""
+    store = worker.store
+    _repeat(
+        worker,
+        {
+            "recover": store.recover,
+            "vacuum": lambda: store.vacuum(older_than=VACUUM_GRACE, expire=False),
+            "expire": lambda: store.expire(transactional_ids=ID_EXPIRATION),
+            "checkpoint": store.checkpoint,
+        },
+    )
+
+
+def compact(worker: Worker) -> None:
+    """Compact repeatedly, everything and in rounds that claim their partitions."""
+    store = worker.store
+    _repeat(
+        worker,
+        {
+            "compact": lambda: store.compact(expire=False),
+            "round": lambda: list(store.compact_rounds(interval=1.0, rounds=1)),
+        },
+    )
+
+
+def _repeat(worker: Worker, calls: Mapping[str, Callable[[], object]]) -> None:
+    """Call one after the other until the end; each may meet another process that does the same, and an outage."""
     while not worker.task.over:
-        for name, call in (
-            ("recover", worker.store.recover),
-            ("compact", worker.store.compact),
-            ("vacuum", lambda: worker.store.vacuum(older_than=VACUUM_GRACE)),
-        ):
+        for name, call in calls.items():
             worker.recorder.invoke(name)
             try:
                 call()
@@ -254,7 +277,7 @@ def tidy(worker: Worker) -> None:
         time.sleep(0.5)
 
 
-ROLES = {"producer": produce, "job": job, "consumer": consume, "janitor": tidy}
+ROLES = {"producer": produce, "job": job, "consumer": consume, "janitor": tidy, "compactor": compact}
 
 
 def main(argument: str) -> int:
