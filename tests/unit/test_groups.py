@@ -318,7 +318,7 @@ def test_offsets_are_reset_on_the_command_line(cli: Cli, options: list[str], exp
         (["g", "--to", "latest", "--partition", "1"], 2, "--partition needs one --topic"),
         (["g", "--to", "latest", "--topic", "t", "--partition", "7"], 2, "no partition 7"),
         (["g", "--to", "2"], 1, "is outside the log"),
-        (["g", "--to", "2"], 1, "Give --to an offset in that range"),
+        (["g", "--to", "2"], 1, "Give an offset in that range"),
         (["nobody", "--to", "latest"], 1, "no group 'nobody'"),
     ],
 )
