@@ -52,6 +52,11 @@ def segment_findings(connection: Connection, view: View) -> Iterator[Finding]:
             f"{counted(len(plan.partitions), 'partition')} into {plan.segments_after:,}; {_largest(plan.partitions)}"
         )
         yield Finding("segments", "compaction", severity, message, "txnstore compact")
+    past = plan.retained
+    if past.partitions:
+        records = f"{counted(past.records, 'record')} in {counted(len(past.partitions), 'partition')}"
+        message = f"{records}, {past.bytes:,} bytes, are past the retention of their topics"
+        yield Finding("segments", "retention", Severity.NOTE, message, "txnstore retain")
     sizes = [size for tp in view.partitions for size in _aborted(view, tp)]
     if sizes:
         batches = counted(len(sizes), "aborted batch", "aborted batches")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
+from tests.mutants.of_care import CARE
 from tests.mutants.of_chains import MANY_CHAINS
 from tests.mutants.of_cleans import CLEANS
 from tests.mutants.of_compaction import COMPACTION
@@ -326,5 +327,5 @@ ONE_CHAIN = (
 
 MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
-    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *CLEANS, *COMPACTION, *RETENTION),
+    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *CLEANS, *COMPACTION, *RETENTION, *CARE),
 )

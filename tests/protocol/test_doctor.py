@@ -267,6 +267,16 @@ def test_compaction_debt_is_counted_as_its_dry_run_counts_it(store: Store) -> No
     assert _found(store.doctor(), "compaction").severity is Severity.OK
 
 
+def test_records_past_their_retention_are_counted(store: Store, clock: ManualClock) -> None:
+    store.alter_topic("t", config={"retention.ms": 1_000})
+    clock.advance(DAY_MS)
+    found = _found(store.doctor(), "retention")
+    assert (found.severity, found.command) == (Severity.NOTE, "txnstore retain")
+    assert found.message.startswith("1 record in 1 partition, ")
+    store.retain()
+    assert "retention" not in _severities(store.doctor())
+
+
 @ONE_CHAIN
 def test_many_small_segments_are_a_warning(store: Store) -> None:
     with store.producer("writer") as producer:

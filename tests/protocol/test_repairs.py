@@ -323,6 +323,18 @@ def test_gap_of_several_entries_is_one_loss(objects: MemoryStore, clock: ManualC
     assert [item.key for item in plan.repairs] == [keys.latest(0)], "the hint can be rebuilt nevertheless"
 
 
+def test_gap_of_more_entries_than_are_read_at_once_is_a_loss(objects: MemoryStore, clock: ManualClock) -> None:
+    """Read alone, it looks like the end of the chain; a list shows that it is none."""
+    for number in _checkpoints(objects):
+        _lose(objects, number)
+    objects.delete([keys.entry(0, number) for number in range(2, 101)])
+    plan = _plan(objects, clock)
+    (loss,) = plan.lost
+    assert (loss.key, plan.opens) == (keys.entry(0, 2), False)
+    assert loss.damage == "entries 2, 3, 4, 5, 6 and 94 more of chain 0 cannot be found"
+    assert plan.repairs == (), "no checkpoint is written of a state that is not the newest"
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_altered_entry_is_named(objects: MemoryStore, clock: ManualClock, last: bool) -> None:
     number = _last(objects) if last else 140
