@@ -10,6 +10,7 @@ from txnstore.compactor.repair_chain import ChainRepairs
 from txnstore.compactor.rules import rule_reports
 
 _REPAIRS = "protocol/test_repairs.py::"
+_IDENTITY = "protocol/test_repairs_identity.py::"
 _DOCTOR = "protocol/test_doctor.py::"
 
 CARE = (
@@ -18,7 +19,7 @@ CARE = (
         repair,
         "elif not item.create:",
         "elif True:",
-        test=f"{_REPAIRS}test_document_that_another_process_has_put_back_is_kept",
+        test=f"{_IDENTITY}test_document_that_another_process_has_put_back_is_kept",
     ),
     Mutant(
         "a repair takes a gap for the end of the chain",
@@ -46,7 +47,7 @@ CARE = (
         _check_places,
         "if found is not None:",
         "if False:",
-        test=f"{_REPAIRS}test_number_of_chains_is_asked_for_if_no_checkpoint_has_it",
+        test=f"{_IDENTITY}test_number_of_chains_is_asked_for_if_no_checkpoint_has_it",
     ),
     Mutant(
         "a repair does not try to open the store",
