@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tests.harness.simulation.settings import SHORTENERS
 from tests.mutants.mutant import Mutant
 from txnstore.core import maintenance
-from txnstore.core.log import retention
+from txnstore.core.log import retention, visibility
 
 _CORE = "protocol/test_core_retention.py::"
+_ACTORS = ("producer:a/1", "producer:b/1", "copy:c/1", "committed:r/1", "scan:s/1", "tidy:t/1", *SHORTENERS)
 
 RETENTION = (
     Mutant(
@@ -106,5 +108,26 @@ RETENTION = (
         "size_of(batch) <= surplus",
         "surplus > 0",
         test=_CORE + "test_the_oldest_go_while_enough_is_left",
+    ),
+    Mutant(
+        "records of an open transaction are deleted (simulated)",
+        retention.new_log_start,
+        "if start > stable:",
+        "if False:",
+        settings={"actors": (*_ACTORS, "plain:p/1", "member:m/1", "member:n/1"), "operations": 20, "pace_ms": 200},
+    ),
+    Mutant(
+        "a batch that the log start cuts is removed (simulated)",
+        retention.with_log_start,
+        "if batch.limit > offset)",
+        "if batch.base_offset >= offset)",
+        settings={"actors": _ACTORS},
+    ),
+    Mutant(
+        "deleted records of a batch that is cut are read",
+        visibility.visible,
+        "max(partition.log_start, start if start is not None else partition.log_start)",
+        "start if start is not None else 0",
+        settings={"actors": _ACTORS},
     ),
 )

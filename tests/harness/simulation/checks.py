@@ -95,7 +95,9 @@ def _run(who: str, key: str, at: int, pairs: Pairs, journal: Journal, *, isolate
     may = {
         (offset, value) for offset, value, committed in readable if value is not None and (committed or not isolated)
     }
+    start = journal.starts.get(key, 0)  # A record below it may have been deleted before the poll.
     must = {(offset, value) for offset, value, committed in readable if value is not None and committed}
+    must = {pair for pair in must if pair[0] >= start}
     for pair in pairs:
         if pair not in may:
             yield f"aborted-or-unknown-read: {who} read {pair} in {key} from {at}"
@@ -125,8 +127,8 @@ def _snapshot(
     who: str, seen: dict[str, Any], journal: Journal, records: dict[tuple[int, int], list[Written]]
 ) -> Iterator[str]:
     visible = seen["read_committed"]
-    for key, (stable, end, _) in seen["ends"].items():
-        log = journal.logs.get(key, [])
+    for key, (stable, end, _, start) in seen["ends"].items():
+        log = [record for record in journal.logs.get(key, []) if record.offset >= start]
         must = [(r.offset, r.value) for r in log if r.offset < stable and journal.committed(r)]
         if visible.get(key, []) != must:
             yield f"wrong-snapshot: {who} saw {visible.get(key, [])} in {key} below {stable}, not {must}"
@@ -140,9 +142,11 @@ def _snapshot(
     for txn, parts in records.items():
         there = [record for record in parts if (record.key, record.offset) in shown]
         for record in parts if there and len(there) < len(parts) else ():
-            _, _, unstable = seen["ends"].get(record.key, (0, 0, {}))
-            if (record.key, record.offset) not in shown and not any(
-                first <= record.offset for producer_id, first in unstable.items() if producer_id != txn[0]
+            _, _, unstable, start = seen["ends"].get(record.key, (0, 0, {}, 0))
+            if (
+                record.offset >= start
+                and (record.key, record.offset) not in shown
+                and not any(first <= record.offset for producer_id, first in unstable.items() if producer_id != txn[0])
             ):
                 yield f"torn-txn: {who} saw {there} of {txn}, but not {record}"
 
@@ -182,6 +186,13 @@ def deletions(history: Iterable[Operation], journal: Journal) -> Iterator[str]:
                         yield f"sent-to-a-deleted-topic: {operation.process} {operation.type}: {record}"
 
 
+def shortened(world: World, journal: Journal) -> Iterator[str]:
+    """An acknowledged deletion lasts."""
+    for key, start in sorted(world.shortened.items()):
+        if journal.starts.get(key, 0) < start:
+            yield f"lost-deletion: {key} begins at {journal.starts.get(key, 0)}, acknowledged was {start}"
+
+
 def _values(operation: Operation) -> Iterator[int]:
     for micro in operation.value:
         if micro[0] == "send":
@@ -212,7 +223,8 @@ def settled(store: Store, journal: Journal, final: dict[str, Any]) -> Iterator[s
     for topic in topics:
         for tp, _ in state.partitions_of(topic):
             key = life(*tp, state.topics[topic].topic_id) if topic == PASSING else str(tp)
-            must = [(r.offset, r.value) for r in journal.logs.get(key, []) if journal.committed(r)]
+            log = [record for record in journal.logs.get(key, []) if record.offset >= journal.starts.get(key, 0)]
+            must = [(r.offset, r.value) for r in log if journal.committed(r)]
             if found.get(str(tp), []) != must:
                 yield f"unseen-or-strange: {key} holds {found.get(str(tp), [])}, committed is {must}"
 

@@ -30,7 +30,8 @@ def found_by_checker(
     operations: Iterable[Operation], copied: dict[int, Copied], journal: Journal, final: dict[str, Any]
 ) -> Iterator[str]:
     """The anomalies of a history, with a snapshot at its end and the decisions of the chains."""
-    events = [_event(operation, copied) for operation in operations if operation.f not in ("crash", "delete")]
+    deleted = _deleted(journal)
+    events = [_event(operation, copied, deleted) for operation in operations if operation.f not in ("crash", "delete")]
     last = _snapshot(final)
     time = events[-1].time + 1 if events else 0
     for f, micro in (("snapshot", last), ("poll", Poll(last.records))):
@@ -40,7 +41,17 @@ def found_by_checker(
             yield str(anomaly)
 
 
-def _event(operation: Operation, copied: dict[int, Copied]) -> Event:
+def _deleted(journal: Journal) -> dict[int, int]:
+    """The offset of each value that was deleted: only with it the checker knows that no reader must find it."""
+    return {
+        record.value: record.offset
+        for key, start in journal.starts.items()
+        for record in journal.logs.get(key, ())
+        if record.value is not None and record.offset < start
+    }
+
+
+def _event(operation: Operation, copied: dict[int, Copied], deleted: dict[int, int]) -> Event:
     name, producer_id, epoch = operation.txn or (None, None, None)
     value = operation.value
     if operation.f == "init":
@@ -51,7 +62,7 @@ def _event(operation: Operation, copied: dict[int, Copied]) -> Event:
         type=Type(operation.type),
         f=operation.f,
         time=operation.index,
-        value=tuple(_micro_ops(operation, copied)),
+        value=tuple(_micro_ops(operation, copied, deleted)),
         transactional_id=name,
         producer_id=producer_id,
         epoch=epoch,
@@ -60,12 +71,12 @@ def _event(operation: Operation, copied: dict[int, Copied]) -> Event:
     )
 
 
-def _micro_ops(operation: Operation, copied: dict[int, Copied]) -> Iterator[MicroOp]:
+def _micro_ops(operation: Operation, copied: dict[int, Copied], deleted: dict[int, int]) -> Iterator[MicroOp]:
     if operation.f in ("txn", "send", "poll"):
         for micro in operation.value:
             if micro[0] == "send" and micro[1].startswith((f"{PASSING}-", f"{KEYED}-")):
                 continue  # They have no readers here; :mod:`.checks` and :mod:`.cleaning` check them.
-            yield from _micro_op(micro, copied)
+            yield from _micro_op(micro, copied, deleted)
     elif operation.f in ("assign", "subscribe"):
         yield Assign(tuple(operation.value))
     elif operation.type == "ok" and operation.f == "ends":
@@ -74,12 +85,12 @@ def _micro_ops(operation: Operation, copied: dict[int, Copied]) -> Iterator[Micr
         yield _snapshot(operation.value)
 
 
-def _micro_op(micro: tuple[Any, ...], copied: dict[int, Copied]) -> Iterator[MicroOp]:
+def _micro_op(micro: tuple[Any, ...], copied: dict[int, Copied], deleted: dict[int, int]) -> Iterator[MicroOp]:
     match micro:
         case ("send", key, (offset, value)):
             yield Send(key, value, offset, _source(value, copied))
         case ("send", key, value):
-            yield Send(key, value, None, _source(value, copied))
+            yield Send(key, value, deleted.get(value), _source(value, copied))
         case ("poll", records):
             yield Poll({key: tuple(pairs) for key, pairs in records.items()})
         case ("offsets", group, offsets):
@@ -93,7 +104,7 @@ def _source(value: int, copied: dict[int, Copied]) -> tuple[str, int] | None:
 
 def _snapshot(value: dict[str, Any]) -> Snapshot:
     return Snapshot(
-        bounds={key: Bounds(0, stable, end) for key, (stable, end, _) in value["ends"].items()},
+        bounds={key: Bounds(start, stable, end) for key, (stable, end, _, start) in value["ends"].items()},
         records={key: tuple(value["read_committed"].get(key, ())) for key in value["ends"]},
         groups=value["groups"],
         unstable=tuple(value["unstable"]),

@@ -16,7 +16,7 @@ from tests.helpers import keys
 from txnstore.chain.codec import Entry, decode
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
-from txnstore.core.log.events import BatchAppended, MarkerWritten
+from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten
 from txnstore.core.model import Outcome
 from txnstore.core.routing import CATALOG, chain_of_producer
 from txnstore.core.transactions.events import PartitionsAdded, ProducerInitialized, TxnPrepared
@@ -44,6 +44,8 @@ class Journal:
     logs: dict[str, list[Written]] = field(default_factory=dict)
     outcomes: dict[TxnId, Outcome] = field(default_factory=dict)
     markers: dict[tuple[str, TxnId], Outcome] = field(default_factory=dict)
+    #: The log start of each partition that has lost records.
+    starts: dict[str, int] = field(default_factory=dict)
     #: The ids of the passing topic that a transaction names for partitions in other chains.
     named: dict[TxnId, set[str]] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
@@ -101,9 +103,22 @@ def read_journal(bucket: Bucket, chains: int) -> Journal:
                     _decided(journal, newest, event)
                     decided.add((event.producer_id, event.epoch))
                 case _:
-                    pass
+                    _shortened(journal, ends, event)
     journal.anomalies += _strange_markers(journal, foreign)
     return journal
+
+
+def _shortened(journal: Journal, ends: dict[str, int], event: object) -> None:
+    """A deletion may not go back, nor take records of transactions that are open at that entry of their chain."""
+    if not isinstance(event, LogStartMoved):
+        return
+    key = f"{event.topic}-{event.partition}"
+    if not journal.starts.get(key, 0) < event.offset <= ends.get(key, 0):
+        journal.anomalies.append(f"wrong-log-start: {event.offset} after {journal.starts.get(key, 0)} in {key}")
+    for record in journal.logs.get(key, []):
+        if record.txn is not None and record.offset < event.offset and (key, record.txn) not in journal.markers:
+            journal.anomalies.append(f"deleted-while-open: {record}, by the log start {event.offset}")
+    journal.starts[key] = event.offset
 
 
 def _strange_markers(journal: Journal, foreign: set[tuple[str, TxnId]]) -> Iterator[str]:

@@ -1,10 +1,11 @@
-"""Actors for maintenance: compaction, vacuum, checkpoints, recovery."""
+"""Actors for maintenance: compaction, vacuum, checkpoints, recovery, deletion of records."""
 
 from __future__ import annotations
 
 from tests.harness.simulation.actor import Actor
-from tests.harness.simulation.world import Process
-from txnstore.errors import TxnStoreError
+from tests.harness.simulation.world import TARGET, Process
+from txnstore.core.model import TopicPartition
+from txnstore.errors import OffsetOutOfRangeError, TxnStoreError, UndecidedRecordsError
 
 #: Seconds. Longer than any request of a reader that is only slow, shorter than a pause.
 GRACE = 600.0
@@ -34,3 +35,30 @@ class Recoverer(Actor):
             except TxnStoreError as error:
                 self.check_expected(process, "recover", error, ())
             self.breathe()
+
+
+class Shortener(Actor):
+    """Deletes the oldest copies, up to offsets that it may not delete up to, and by the retention of their topic.
+
+    No actor reads the copies to send them elsewhere, so none is missing because it was deleted too early.
+    """
+
+    def live(self, process: Process) -> None:
+        while self.next_operation():
+            try:
+                if self.rng.random() < 0.2:
+                    process.store.retain(TARGET)
+                else:
+                    self._delete(process)
+            except TxnStoreError as error:
+                self.check_expected(process, "delete_records", error, (UndecidedRecordsError, OffsetOutOfRangeError))
+            self.breathe()
+
+    def _delete(self, process: Process) -> None:
+        tp = TopicPartition(TARGET, self.rng.randrange(self.world.settings.partitions))
+        ends = process.store.offsets(*tp)
+        above = self.rng.choice((ends.last_stable, ends.last_stable, ends.high_watermark + 1))
+        offset = self.rng.choice((-1, self.rng.randint(0, above), self.rng.randint(min(ends.log_start, above), above)))
+        start = process.store.delete_records({tp: offset})[tp]
+        known = self.world.shortened
+        known[str(tp)] = max(start, known.get(str(tp), 0))

@@ -211,7 +211,7 @@ def look(store: Store, isolations: Sequence[IsolationLevel] = ("read_committed",
         found[isolation] = {key: pairs for table in tables for key, pairs in scanned(table).items()}
     state = snapshot.view
     found["ends"] = {
-        str(tp): (log.last_stable_offset, log.high_watermark, dict(sorted_items(log.open_txns)))
+        str(tp): (log.last_stable_offset, log.high_watermark, dict(sorted_items(log.open_txns)), log.log_start)
         for tp, log in sorted(state.partitions.items())
         if tp.topic in TOPICS
     }

@@ -47,6 +47,8 @@ FOLLOWERS = ("follow:f/1", "follow:f/2")
 TENANTS = ("replace:d/1", "tenant:e/1", "tenant:e/2")
 #: They write to a topic that is cleaned by key, and clean it.
 CLEANERS = ("keys:i/1", "keys:j/1", "clean:g/1", "clean:g/2")
+#: They delete records, up to an offset and by retention.
+SHORTENERS = ("shorten:o/1", "shorten:o/2")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -107,6 +109,8 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += TENANTS
     if random.Random(f"cleaners/{seed}").random() < 0.2:
         actors += CLEANERS
+    if random.Random(f"shorteners/{seed}").random() < 0.3:
+        actors += SHORTENERS
     mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
     settings = Settings(
         seed=seed,

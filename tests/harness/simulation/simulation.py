@@ -15,7 +15,7 @@ from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
-from tests.harness.simulation.maintenance import Recoverer, Tidy
+from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
 from tests.harness.simulation.producers import PlainProducer, Threads, TransactionalProducer
 from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
@@ -40,6 +40,7 @@ _KINDS: dict[str, type[Actor]] = {
     "scan": Scanner,
     "tidy": Tidy,
     "recover": Recoverer,
+    "shorten": Shortener,
     "topics": Topics,
     "passing": PassingProducer,
     "stray": Stray,
@@ -109,6 +110,7 @@ def _look(world: World) -> Iterator[str]:
         yield from checks.snapshots(history, journal)
         yield from checks.ends(history)
         yield from checks.deletions(history, journal)
+        yield from checks.shortened(world, journal)
         final = look(store, ["read_committed"])
         yield from checks.settled(store, journal, final)
         yield from checks.copies(world, store, journal)

@@ -69,6 +69,8 @@ class World:
         #: The anomalies that the actors reported.
         self.anomalies: list[str] = []
         self.copied: dict[int, Copied] = {}
+        #: The log starts that acknowledged deletions have reached, by partition.
+        self.shortened: dict[str, int] = {}
         #: The group, partition and topic id of acknowledged offsets of the topic that is recreated.
         self.followed: set[tuple[str, TopicPartition, str]] = set()
         #: The entries that a process did not find for a while.
@@ -94,8 +96,12 @@ class World:
     def create_topic(self, store: Store, name: str) -> None:
         """Create a topic of this run."""
         partitions = self._lives.randint(1, self.most_partitions) if name == PASSING else self.settings.partitions
-        compact = {"cleanup.policy": "compact", "delete.retention.ms": 60_000} if name == KEYED else {}
-        store.create_topic(name, partitions=partitions, config={"segment.format": "arrow", **compact})
+        config: dict[str, object] = {"segment.format": "arrow"}
+        if name == KEYED:
+            config |= {"cleanup.policy": "compact", "delete.retention.ms": 60_000}
+        if name == TARGET and any(actor.startswith("shorten:") for actor in self.settings.actors):
+            config["retention.bytes"] = 20_000  # A few batches: compactions delete the oldest, too.
+        store.create_topic(name, partitions=partitions, config=config)
 
     @property
     def most_partitions(self) -> int:
