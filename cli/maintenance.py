@@ -29,6 +29,7 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @click.argument("topic", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--force", is_flag=True, help="Clean by key also where min.cleanable.dirty.ratio is not reached.")
+@click.option("--past-hw", is_flag=True, help="Clean by key also above the last stable offset, around what is open.")
 @click.option("--memory-limit", type=Size(), help="The memory of a clean by key, such as 512MB.  [default: 1GiB]")
 @click.option("--watch", is_flag=True, help="Compact round after round until interrupted; a line for each round.")
 @click.option(
@@ -54,7 +55,14 @@ def compact(app: App, /, topic: str | None, watch: bool, interval: float, max_by
 
 
 def _compact(
-    app: App, topic: str | None, *, dry_run: bool, force: bool, memory_limit: int | None, no_expire: bool
+    app: App,
+    topic: str | None,
+    *,
+    dry_run: bool,
+    force: bool,
+    past_hw: bool,
+    memory_limit: int | None,
+    no_expire: bool,
 ) -> None:
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
@@ -64,6 +72,7 @@ def _compact(
             expire=not no_expire,
             force=force,
             memory_limit=memory_limit,
+            past_hw=past_hw,
         )
     rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
     for row in rows:
@@ -78,11 +87,11 @@ def _compact(
         deleted = counted(report.deleted_records, "record")
         app.out.note(f"Retention {'would delete' if dry_run else 'deleted'} {deleted} ({size(report.deleted_bytes)})")
     if report.cleans:
-        cleaned = counted(report.cleans, "partition")
+        cleaned = counted(report.cleans, "clean")
         app.out.note(
-            f"Would clean {cleaned} by key"
+            f"Would do {cleaned} by key"
             if dry_run
-            else f"Cleaned {cleaned} by key: {counted(report.superseded, 'superseded record')} and "
+            else f"Did {cleaned} by key: {counted(report.superseded, 'superseded record')} and "
             f"{counted(report.tombstones, 'tombstone')} removed"
         )
 

@@ -121,6 +121,8 @@ class Clean:
             source.batch.segment.key for source in plan.sources if source.batch.delete_horizon is not None
         )
         self._projection = CleanProjection(topic, stamped)
+        # A tombstone above the LSO is still to be seen by readers, and to remove records below the LSO.
+        self._removes_tombstones = topic.schema is None and not plan.past_hw
 
     def run(self) -> Cleaned:
         """Read the sources, and upload the records that stay.
@@ -170,11 +172,15 @@ class Clean:
 
     def _has_removable_tombstones(self) -> bool:
         """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
-        if self._topic.schema is not None:
+        if not self._removes_tombstones:
             return False
         if self._plan.has_expired_tombstones(self._now):
             return True
-        dirty = tuple(source for source in self._plan.sources if source.limit > self._plan.dirty_from)
+        dirty = tuple(
+            source
+            for source in self._plan.sources
+            if source.limit > self._plan.dirty_from and source.batch.delete_horizon is None
+        )
         projection = Projection(self._topic, [OFFSET_FIELD.name, _VALUE])
         return any(table.column(_VALUE).null_count for table in self._tables(dirty, projection))
 
@@ -206,7 +212,7 @@ class Clean:
 
     def _without_old_tombstones(self, table: pa.Table) -> pa.Table:
         """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534)."""
-        if self._topic.schema is not None or not table.column(_VALUE).null_count:
+        if not self._removes_tombstones or not table.column(_VALUE).null_count:
             return table
         tombstone, horizon = table.column(_VALUE).is_null(), table.column(HORIZON_FIELD.name)
         expired = pc.and_(tombstone, pc.fill_null(pc.less_equal(horizon, self._now), fill_value=False))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.log.model import Batch, Partition
-from txnstore.core.log.visibility import Slice, aborted_batches
+from txnstore.core.log.visibility import Slice, aborted_batches, is_open
 from txnstore.core.model import TopicPartition
 
 
@@ -26,6 +26,7 @@ class CleanPlan:
         dirty_bytes: The size of the batches that no clean has covered.
         dirty_ratio: Their share of the bytes to clean.
         dirty_from: The first offset that no clean has covered.
+        past_hw: Whether the batches are above the transactional high-watermark, between records that are undecided.
     """
 
     tp: TopicPartition
@@ -35,6 +36,7 @@ class CleanPlan:
     dirty_bytes: float
     dirty_ratio: float
     dirty_from: int
+    past_hw: bool = False
 
     @property
     def removed_bytes(self) -> int:
@@ -100,6 +102,42 @@ def plan_clean(
     overdue = oldest < now - config.max_compaction_lag_ms
     forced = force and bool(dirty or plan.has_expired_tombstones(now))
     return plan if forced or overdue or ratio > config.min_cleanable_dirty_ratio else None
+
+
+def plan_past_hw(
+    tp: TopicPartition, partition: Partition, config: TopicConfig, now: int, *, force: bool = False
+) -> list[CleanPlan]:
+    """Plan cleans above the transactional high-watermark, the LSO (CMP-03, CMP-04).
+
+    Each covers a run of decided batches without an undecided one between them. So a record is superseded only by one
+    that becomes visible with it: what read_committed sees does not change, wherever the LSO moves to next. The cleaner
+    checkpoint stays.
+
+    Args:
+        tp: The partition.
+        partition: Its log.
+        config: The settings of its topic.
+        now: The time in ms.
+        force: Clean also if few batches of a run are new.
+    """
+    is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
+    runs: list[list[Batch]] = [[]]
+    for batch in partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark):
+        if lag > 0 and _newest(batch, config) > now - lag:
+            break
+        if is_open(partition, batch):
+            runs.append([])
+        else:
+            runs[-1].append(batch)
+    found = []
+    for run in filter(None, runs):
+        dirty = sum(_bytes(batch) for batch in run if not batch.segment.explicit_offsets)
+        ratio = dirty / sum(map(_bytes, run))
+        if ratio > config.min_cleanable_dirty_ratio or (force and dirty):
+            sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
+            start = run[0].base_offset
+            found.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))
+    return found
 
 
 def _bytes(batch: Batch) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.clean import Clean, Cleaned
-from txnstore.compactor.clean_plan import CleanPlan, plan_clean
+from txnstore.compactor.clean_plan import CleanPlan, plan_clean, plan_past_hw
 from txnstore.compactor.newest import DEFAULT_MEMORY, MIN_MEMORY
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import Topic
@@ -34,11 +34,13 @@ class CleanOptions:
         force: Clean also partitions whose dirty part is small (``min.cleanable.dirty.ratio``).
         memory_limit: The memory of a clean in bytes; by default 1 GiB.
         dry_run: Only plan.
+        past_hw: Clean also above the transactional high-watermark, around what is undecided.
     """
 
     force: bool = False
     memory_limit: int | None = None
     dry_run: bool = False
+    past_hw: bool = False
 
     def __post_init__(self) -> None:
         if self.memory_limit is not None:
@@ -68,7 +70,7 @@ def clean(
     targets: Mapping[str, int],
     options: CleanOptions,
     failed: list[CorruptionError],
-) -> dict[TopicPartition, CleanResult]:
+) -> dict[TopicPartition, list[CleanResult]]:
     """Clean the partitions that are due (CMP-20); those of other policies are passed over.
 
     A clean is one entry: readers see the old segments and the old checkpoint, or the new ones (CMP-22).
@@ -85,22 +87,29 @@ def clean(
         return {}
     # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
     now = connection.objects.now_ms()
-    plans = [
-        (topic, plan)
-        for topic, tp, log in compacted
-        if (plan := plan_clean(tp, log, topic_writer(topic).config, now, force=options.force)) is not None
-    ]
-    found: dict[TopicPartition, CleanResult] = {}
+    plans = [(topic, plan) for topic, tp, log in compacted for plan in _plans(topic, tp, log, now, options)]
+    found: dict[TopicPartition, list[CleanResult]] = {}
     for topic, plan in sorted(plans, key=lambda item: item[1].dirty_ratio, reverse=True):
         if options.dry_run:
-            found[plan.tp] = CleanResult(plan, Cleaned())
+            found.setdefault(plan.tp, []).append(CleanResult(plan, Cleaned()))
             continue
         try:
-            found[plan.tp] = _clean(connection, topic, plan, now, targets[topic.name], options.memory)
+            result = _clean(connection, topic, plan, now, targets[topic.name], options.memory)
+            found.setdefault(plan.tp, []).append(result)
         except CorruptionError as error:
             _LOG.warning("clean failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
             failed.append(error)
     return found
+
+
+def _plans(topic: Topic, tp: TopicPartition, log: Partition, now: int, options: CleanOptions) -> Iterable[CleanPlan]:
+    """The cleans of a partition that are due."""
+    config = topic_writer(topic).config
+    plan = plan_clean(tp, log, config, now, force=options.force)
+    if plan is not None:
+        yield plan
+    if options.past_hw:
+        yield from plan_past_hw(tp, log, config, now, force=options.force)
 
 
 def _is_compacted(topic: Topic) -> bool:
@@ -123,7 +132,13 @@ def _clean(
         ).run()
         removed = plan.removed if done.changed else ()
         command = ReplaceSegments(
-            plan.tp, removed, tuple(done.added), started, clean_until=plan.clean_until, topic_id=topic.topic_id
+            plan.tp,
+            removed,
+            tuple(done.added),
+            started,
+            clean_until=plan.clean_until,
+            topic_id=topic.topic_id,
+            past_hw=plan.past_hw,
         )
         connection.submit(command)
     except (CompactionConflictError, CorruptionError) as error:

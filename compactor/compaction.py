@@ -43,6 +43,7 @@ def compact(
     force: bool = False,
     memory_limit: int | None = None,
     partitions: Collection[TopicPartition] | None = None,
+    past_hw: bool = False,
 ) -> CompactionReport:
     """Apply retention (:func:`retain`), clean by key, merge small committed segments, and drop aborted data.
 
@@ -69,6 +70,8 @@ def compact(
         memory_limit: The memory of a clean in bytes, by default 1 GiB and at least 128 MiB. Keys that do not fit are
             spilled to the temporary folder of the system.
         partitions: Clean and merge only these partitions; None for all. Retention applies to all.
+        past_hw: Clean also above the last stable offset: decided records between two undecided ones supersede each
+            other. The cleaner checkpoint stays below it, so they take part in the next clean again.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
@@ -84,7 +87,7 @@ def compact(
     if target_bytes is not None:
         check_integer("target_bytes", target_bytes, 1)
     check_integer("min_segments", min_segments, 1)
-    options = CleanOptions(force, memory_limit, dry_run)
+    options = CleanOptions(force, memory_limit, dry_run, past_hw)
     view = connection.view()
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     if not dry_run and connection.unblock(_open_producers(view, topics)):
@@ -205,21 +208,23 @@ def _clean_first(
     return {tp: _cleaned(_before(tp, log), cleaned[tp]) for _, tp, log in logs if tp in cleaned}
 
 
-def _cleaned(result: PartitionCompaction, clean: CleanResult) -> PartitionCompaction:
-    """The result of the clean of a partition."""
-    conflicts, cleans = int(clean.conflict), int(not clean.conflict)
-    result = replace(result, conflicts=conflicts, cleans=cleans, bytes_read=clean.plan.removed_bytes)
-    if not clean.done.changed:
-        return result
-    added = clean.done.added
-    return replace(
-        result,
-        segments_after=result.segments_after - len(clean.plan.removed) + len(added),
-        bytes_after=result.bytes_after - clean.plan.removed_bytes + sum(batch.segment.size for batch in added),
-        aborted=clean.plan.aborted,
-        superseded=clean.done.superseded + clean.done.keyless,
-        tombstones=clean.done.tombstones,
-    )
+def _cleaned(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> PartitionCompaction:
+    """The result of the cleans of a partition."""
+    for item in cleans:
+        added, removed = item.done.added, item.plan.removed if item.done.changed else ()
+        sizes = [sum(batch.segment.size for batch in batches) for batches in (added, removed)]
+        result = replace(
+            result,
+            segments_after=result.segments_after + len(added) - len(removed),
+            bytes_after=result.bytes_after + sizes[0] - sizes[1],
+            aborted=result.aborted + (item.plan.aborted if item.done.changed else 0),
+            bytes_read=result.bytes_read + item.plan.removed_bytes,
+            conflicts=result.conflicts + item.conflict,
+            cleans=result.cleans + (not item.conflict),
+            superseded=result.superseded + item.done.superseded + item.done.keyless,
+            tombstones=result.tombstones + item.done.tombstones,
+        )
+    return result
 
 
 def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompaction:

@@ -42,7 +42,11 @@ class NewestByKey:
         self._out_of_memory = duckdb.OutOfMemoryException
         #: Arrow reports the errors of a query that DuckDB runs while its result is read.
         self._errors = (duckdb.Error, pa.ArrowException, OSError)
-        self._folder = tempfile.TemporaryDirectory(prefix="txnstore-clean-", dir=folder)
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="txnstore-clean-", dir=folder)
+        except OSError as error:
+            msg = f"a clean cannot create a folder to spill to: {error}. Set TMPDIR to another folder"
+            raise StorageRefusedError(msg) from error
         self._memory = memory
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}B",
@@ -108,7 +112,7 @@ class NewestByKey:
         """The error of a clean that runs out of memory or space."""
         reason = str(error).partition("\n")[0]
         out_of_memory = isinstance(error, self._out_of_memory) or "could not allocate" in reason.lower()
-        if out_of_memory and "temp_directory" not in reason:
+        if out_of_memory and "offload" not in reason:
             msg = f"memory_limit is too small for this clean, which gives {self._memory:,} bytes to DuckDB: {reason}"
             return InvalidConfigError(msg)
         msg = (

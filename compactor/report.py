@@ -24,7 +24,7 @@ class PartitionCompaction:
         records: The records in the merged segments.
         aborted: The aborted batches that were dropped; their records are not read.
         conflicts: The replacements that had no effect, because a source had been replaced or deleted concurrently.
-        cleans: 1 if the partition was cleaned by key, else 0.
+        cleans: The cleans by key: one, or more with ``past_hw``.
         superseded: The records that a clean removed because their key has a newer one, or because they have no key.
         tombstones: The tombstones that a clean removed after ``delete.retention.ms``.
         bytes_read: The size of the segments that were read, in bytes.
@@ -108,7 +108,7 @@ class CompactionReport:
 
     @property
     def cleans(self) -> int:
-        """The number of partitions that were cleaned by key."""
+        """The number of cleans by key."""
         return sum(item.cleans for item in self.partitions)
 
     @property

@@ -190,6 +190,7 @@ class Operations:
         expire: bool = True,
         force: bool = False,
         memory_limit: int | None = None,
+        past_hw: bool = False,
     ) -> CompactionReport:
         """Clean compacted topics by key, merge small segments, drop aborted data: all below the last stable offset.
 
@@ -208,6 +209,7 @@ class Operations:
             expire=expire,
             force=force,
             memory_limit=memory_limit,
+            past_hw=past_hw,
         )
 
     def compact_rounds(

@@ -11,6 +11,7 @@ from txnstore.core import maintenance
 from txnstore.producer import records
 
 _CLEAN = "protocol/test_clean.py::"
+_VECTORS = "protocol/test_clean_vectors.py::"
 _PLAN = "unit/test_clean_plan.py::"
 _REPLACE = "unit/test_clean_replace.py::"
 
@@ -127,6 +128,34 @@ CLEANS = (
         "stable, lag = partition.last_stable_offset,",
         "stable, lag = partition.high_watermark,",
         settings={"actors": CLEANERS},
+    ),
+    Mutant(
+        "records above the LSO supersede others across open ones",
+        clean_plan.plan_past_hw,
+        "runs.append([])",
+        "pass",
+        test=_VECTORS + "test_both_ways_end_with_the_same_records",
+    ),
+    Mutant(
+        "a clean above the LSO moves the checkpoint there",
+        clean_plan.plan_past_hw,
+        "partition.clean_until, dirty",
+        "partition.high_watermark, dirty",
+        test=_VECTORS + "test_both_ways_end_with_the_same_records",
+    ),
+    Mutant(
+        "a clean above the LSO replaces open batches",
+        maintenance._check_removed,
+        "command.past_hw and not any(is_open(partition, batch) for batch in command.removed)",
+        "command.past_hw",
+        test=_VECTORS + "test_what_belongs_to_an_open_transaction_is_never_replaced",
+    ),
+    Mutant(
+        "tombstones above the LSO get delete horizons",
+        Clean.__init__,
+        "and not plan.past_hw",
+        "",
+        test=_VECTORS + "test_tombstones_above_the_hw_wait",
     ),
     Mutant(
         "the cleaner checkpoint passes the last stable offset",

@@ -12,6 +12,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.core import World
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.maintenance import ReplaceSegments
+from txnstore.errors import CompactionConflictError
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
@@ -202,3 +203,98 @@ def test_of_two_cleans_of_the_same_log_one_has_no_effect(clock: ManualClock) -> 
     assert [batches(store)] == before
     assert [row["value"] for row in rows(store)] == [b"newer"]
     assert store.verify(deep=True).ok
+
+
+def _keyed(producer: Producer, *records: tuple[bytes, bytes | None]) -> None:
+    for key, value in records:
+        producer.send("t", value, key=key, partition=0)
+    producer.flush()
+
+
+@pytest.mark.parametrize("past_hw", [False, True])
+@pytest.mark.parametrize("commits", [False, True])
+def test_both_ways_end_with_the_same_records(store: Store, *, past_hw: bool, commits: bool) -> None:
+    """CMP-03, CMP-04, CMP-05, CMP-23: above the LSO decided records take part; open ones stay and supersede nothing."""
+    plain, waiting, other = store.producer(), store.producer("w"), store.producer("o")
+    _keyed(plain, (b"a", b"below"), (b"b", b"below"), (b"d", b"below"))
+    waiting.begin_transaction()
+    _keyed(waiting, (b"a", b"open"))
+    _keyed(plain, (b"b", b"1"), (b"c", b"1"))
+    _keyed(plain, (b"c", b"2"), (b"d", None))
+    other.begin_transaction()
+    _keyed(other, (b"c", b"never"))
+    other.abort_transaction()
+    _keyed(waiting, (b"c", b"open"))
+    _keyed(plain, (b"c", b"3"), (b"a", b"3"))
+    before = rows(store)
+    report = store.compact(past_hw=past_hw)
+    assert rows(store) == before
+    assert log(store).clean_until == log(store).last_stable_offset == 3
+    held = [(row["_offset"], row["value"]) for row in rows(store, isolation="read_uncommitted")]
+    assert {value for _, value in held if value == b"open"} == {b"open"}
+    if past_hw:
+        # c@5 is superseded by c@6. An open record is between c@6 and c@11, so c@6 stays; and so does the tombstone.
+        assert [offset for offset, _ in held] == [0, 1, 2, 3, 4, 6, 7, 10, 11, 12]
+        assert (report.superseded, report.aborted) == (1, 1)
+    else:
+        assert [offset for offset, _ in held] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12]
+    assert store.verify(deep=True).ok
+    if commits:
+        waiting.commit_transaction()
+    else:
+        waiting.abort_transaction()
+    store.compact(past_hw=past_hw)
+    assert [(row["_offset"], row["key"], row["value"]) for row in rows(store)] == [
+        (4, b"b", b"1"),
+        (7, b"d", None),
+        (11, b"c", b"3"),
+        (12, b"a", b"3"),
+    ]
+    assert [batch.delete_horizon is None for batch in batches(store)] == [False]
+    assert store.verify(deep=True).ok
+
+
+def test_a_second_clean_above_the_hw_finds_nothing(store: Store) -> None:
+    plain, waiting = store.producer(), store.producer("w")
+    waiting.begin_transaction()
+    _keyed(waiting, (b"a", b"open"))
+    _keyed(plain, (b"b", b"1"), (b"b", b"2"))
+    assert store.compact(past_hw=True).superseded == 1
+    sequence = connection_of(store).view().sequence
+    assert store.compact(past_hw=True, force=True).partitions == ()
+    assert connection_of(store).view().sequence == sequence
+
+
+def test_tombstones_above_the_hw_wait(store: Store, clock: ManualClock) -> None:
+    """CMP-04, CMP-08: a reader of committed records must see it first, and it has to remove what is below the LSO."""
+    plain, waiting = store.producer(), store.producer("w", transaction_timeout=800)
+    _keyed(plain, (b"a", b"1"))
+    waiting.begin_transaction()
+    _keyed(waiting, (b"b", b"open"))
+    _keyed(plain, (b"a", b"2"), (b"a", None))
+    for _ in range(2):
+        store.compact(past_hw=True, force=True)
+        clock.advance(60_000)
+        assert [batch.delete_horizon for batch in batches(store)][-1] is None
+    waiting.abort_transaction()
+    store.compact()
+    assert [(row["_offset"], row["value"]) for row in rows(store)] == [(3, None)]
+    clock.advance(86_400_000)
+    assert store.compact(force=True).tombstones == 1
+    assert rows(store) == []
+
+
+def test_what_belongs_to_an_open_transaction_is_never_replaced(store: Store) -> None:
+    """CMP-03: whatever a compactor asks for."""
+    plain, waiting = store.producer(), store.producer("w")
+    _keyed(plain, (b"a", b"1"))
+    waiting.begin_transaction()
+    _keyed(waiting, (b"a", b"open"))
+    _keyed(plain, (b"a", b"2"))
+    first, held, last = batches(store)
+    for removed in ((held,), (first, held), (held, last)):
+        with pytest.raises(CompactionConflictError, match="above the last stable offset 1"):
+            connection_of(store).submit(ReplaceSegments(T0, removed, (), clean_until=0, past_hw=True))
+    with pytest.raises(CompactionConflictError, match="above the last stable offset 1"):
+        connection_of(store).submit(ReplaceSegments(T0, (last,), (), clean_until=0))
+    assert batches(store) == [first, held, last]

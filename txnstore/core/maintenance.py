@@ -8,6 +8,7 @@ from typing import Literal
 
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, BatchList, Partition
+from txnstore.core.log.visibility import is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import Draft, Fold, State
 from txnstore.errors import CompactionConflictError
@@ -26,6 +27,7 @@ class ReplaceSegments:
             :class:`~txnstore.core.log.model.NewBatch`.
         clean_until: The cleaner checkpoint after a clean, which may drop records; None for a merge, which keeps them.
         topic_id: The id of the topic that was read; refused if the topic was created again. None: not checked.
+        past_hw: ``removed`` may be above the LSO, if none of it belongs to an open transaction; only for a clean.
     """
 
     tp: TopicPartition
@@ -34,6 +36,7 @@ class ReplaceSegments:
     uploaded_at: int | None = None
     clean_until: int | None = None
     topic_id: str | None = None
+    past_hw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,8 @@ def _checkpoint(command: ReplaceSegments, partition: Partition) -> int | None:
 def _check_removed(command: ReplaceSegments, partition: Partition) -> None:
     """Check that ``removed`` is the whole log between its first and last offset, from the log start up to the LSO."""
     start, limit = command.removed[0].base_offset, command.removed[-1].limit
-    if limit > partition.last_stable_offset:
+    decided = command.past_hw and not any(is_open(partition, batch) for batch in command.removed)
+    if limit > partition.last_stable_offset and not decided:
         key = command.removed[-1].segment.key
         msg = f"segment {key} reaches above the last stable offset {partition.last_stable_offset} of {command.tp}"
         raise CompactionConflictError(msg)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from txnstore.core.invariants.common import changed, offsets_of
 from txnstore.core.log.model import AbortedTxn, Partition
-from txnstore.core.log.visibility import aborted_batches
+from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED
@@ -26,7 +26,7 @@ def ends_never_go_back(before: State, after: State) -> Iterator[str]:
 
 
 def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
-    """A batch keeps its offsets (API-13); a compaction may replace it by a merged one below the LSO."""
+    """A batch keeps its offsets (API-13); a compaction may replace it by a merged one."""
     for tp, old, new in _logs(before, after):
         for batch in old.batches.changes(new.batches)[1]:
             if batch.base_offset >= old.high_watermark:
@@ -34,16 +34,17 @@ def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
             replaced = old.batches.overlapping(batch.base_offset, batch.limit)
             if batch.records > sum(other.records for other in replaced):
                 yield f"{tp}: the batch {offsets_of(batch)} has more records than the batches that it replaces"
-            if batch.limit > new.last_stable_offset or batch.producer_id != NO_PRODUCER or batch.transactional:
+            if batch.producer_id != NO_PRODUCER or batch.transactional:
                 yield f"{tp}: the batch {offsets_of(batch)} is not a valid merged batch"
 
 
 def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:
-    """Nothing at or above the LSO is removed, except with its topic."""
+    """Nothing at or above the LSO is deleted, and no batch of an open transaction is replaced (CMP-03, RET-01)."""
     for tp, old, new in _logs(before, after):
-        stable = max(old.last_stable_offset, new.last_stable_offset)
+        stable = max(old.last_stable_offset, min(new.open_txns.values(), default=new.high_watermark))
         for batch in old.batches.changes(new.batches)[0]:
-            if batch.limit > stable:
+            undecided = is_open(old, batch) and is_open(new, batch)
+            if batch.limit > stable and (undecided or batch.limit <= new.log_start):
                 yield f"{tp}: the batch {offsets_of(batch)} above the last stable offset {stable} was removed"
 
 
