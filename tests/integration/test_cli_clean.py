@@ -1,0 +1,49 @@
+"""``compact`` cleans topics by key, and says what it removed."""
+
+from __future__ import annotations
+
+import pytest
+
+import txnstore
+from tests.helpers.cli import Cli
+
+
+@pytest.fixture
+def cli(local_store_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    with txnstore.create(local_store_url) as store:
+        store.create_topic("users", config={"cleanup.policy": "compact"})
+        with store.producer() as producer:
+            for value in (b"1", b"2", b"3"):
+                producer.send("users", value, key=b"a")
+                producer.flush()
+    return Cli(local_store_url, monkeypatch)
+
+
+def test_compact_prints_what_a_clean_removed(cli: Cli) -> None:
+    """CMP-20."""
+    assert "Would do 1 clean by key" in cli("compact", "--dry-run").err
+    result = cli("compact", "--memory-limit", "128MB")
+    assert result.status == 0
+    assert "Did 1 clean by key: 2 superseded records and 0 tombstones removed" in result.err
+    assert cli("compact", "--force").err == "Nothing to compact\n"
+
+
+def test_compact_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
+    """CMP-04."""
+    with txnstore.open(cli.url) as store, store.producer("open") as held, store.producer() as producer:
+        held.begin_transaction()
+        held.send("users", b"x", key=b"b")
+        held.flush()
+        for value in (b"4", b"5"):
+            producer.send("users", value, key=b"a")
+            producer.flush()
+        assert cli.ok("compact", "--json").lines[0]["superseded"] == 2
+        assert cli.ok("compact", "--past-hw", "--json").lines[0]["superseded"] == 1
+        held.abort_transaction()
+
+
+def test_bad_options_of_a_clean_change_nothing(cli: Cli) -> None:
+    small = cli("compact", "--memory-limit", "1MB")
+    assert (small.status, "a clean needs at least" in small.err) == (1, True)
+    assert "is not a size" in cli("compact", "--memory-limit", "much").err
+    assert "--watch cannot be combined with --past-hw" in cli("compact", "--watch", "--past-hw").err
