@@ -147,11 +147,12 @@ def delete_records(
     planned = {tp: _checked(view, tp, offset) for tp, offset in given.items()}
     if dry_run:
         return planned
-    deletions = [Deletion(tp, given[tp], view.find_topic(tp.topic).topic_id) for tp in given]
-    moved = _delete(connection, deletions)
+    # At the head of the chain nothing is below these: an entry would not change them.
+    due = [tp for tp, plan in planned.items() if plan.new_log_start > plan.log_start]
+    moved = _delete(connection, [Deletion(tp, given[tp], view.find_topic(tp.topic).topic_id) for tp in due])
     counts = {"partitions": len(moved), "records": sum(item.records for item in planned.values())}
     _LOG.info("records deleted", extra=counts)
-    return {tp: _deleted(view, tp, moved[tp]) for tp in given}
+    return planned | {tp: _deleted(view, tp, start) for tp, start in moved.items()}
 
 
 def _checked(view: View, tp: TopicPartition, offset: int) -> PartitionRetention:

@@ -108,6 +108,28 @@ def test_one_entry_for_the_partitions_of_a_chain(clock: ManualClock, chains: int
     assert [new - old for old, new in zip(before, after, strict=True)] == [1] * chains
 
 
+def test_what_a_deletion_costs(clock: ManualClock) -> None:
+    """One look at the head and one entry; a retention without any setting one look, and no clock."""
+    store = new_store(clock)
+    store.create_topic("t", partitions=2)
+    send(store, clock, b"a")
+
+    def cost(call: Callable[[], object]) -> tuple[int, int]:
+        before = store.metrics()
+        call()
+        after = store.metrics()
+        return after.gets - before.gets, after.puts - before.puts
+
+    look, _ = cost(store.snapshot)
+    assert cost(lambda: store.delete_records({T0: 1, T1: 0})) == (look, 1)
+    assert cost(lambda: store.delete_records({T0: 1})) == (look, 0)
+    assert cost(store.retain) == (look, 0)
+    store.alter_topic("t", config={"retention.ms": 1, "retention.bytes": 0})
+    send(store, clock, b"b")
+    clock.advance(10)
+    assert cost(store.retain) == (look, 1)
+
+
 def test_a_deletion_is_refused_as_a_whole(store: Store, clock: ManualClock) -> None:
     """RET-06, RET-01: also if other partitions belong to other chains; nothing is half done."""
     send(store, clock, b"a", b"b")

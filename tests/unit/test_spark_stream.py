@@ -164,6 +164,22 @@ def test_a_log_that_ends_before_the_checkpoint_is_refused(store: Store) -> None:
             call()
 
 
+def test_records_that_were_deleted_before_they_were_read_are_a_loss(store: Store, clock: ManualClock) -> None:
+    """RET-04: at the next look, and in a micro-batch that a restarted query repeats; not in one that is planned."""
+    read, lenient = stream(store), stream(store, failOnDataLoss="false")
+    start = read.initial()
+    end = read.following(start, 4)
+    store.delete_records({A: 6})
+    assert ranges(read, start, end) == [("t-0", 0, 4)]
+    later(clock)
+    with pytest.raises(OffsetOutOfRangeError, match=r"offsets 4 to 5 of t-0 were deleted before they were read"):
+        read.following(end)
+    with pytest.raises(OffsetOutOfRangeError, match=r"offsets 0 to 3 of t-0 were deleted before they were read"):
+        stream(store).plan(start, end)
+    assert ranges(lenient, end, lenient.following(end)) == [("t-0", 6, 10)]
+    assert stream(store).initial().end[A] == 6
+
+
 def test_a_topic_that_was_created_again_is_not_the_one_that_was_read(store: Store, clock: ManualClock) -> None:
     read, lenient = stream(store), stream(store, failOnDataLoss="false")
     position = read.following(read.initial())
