@@ -61,17 +61,15 @@ WORLDS = (
     Mutant(
         "the head of a checkpoint is written before its batches",
         checkpoint.write,
-        "    objects.put(keys.checkpoint_batches(chain, state.sequence), batches)\n",
-        "    objects.put(keys.checkpoint_head(chain, state.sequence), encode(head))\n"
-        "    objects.put(keys.checkpoint_batches(chain, state.sequence), batches)\n",
+        "[*encoded(keys, chain, state), hint_to(chain, state.sequence)]",
+        "[*reversed(encoded(keys, chain, state)), hint_to(chain, state.sequence)]",
         settings={"checkpoint_every": 8},
     ),
     Mutant(
         "the hint is written before the checkpoint that it names",
         checkpoint.write,
-        "    batches = _encode_batches(state)\n",
-        "    batches = _encode_batches(state)\n"
-        "    objects.put(latest(chain), encode(LatestDocument(sequence=state.sequence)))\n",
+        "[*encoded(keys, chain, state), hint_to(chain, state.sequence)]",
+        "[hint_to(chain, state.sequence), *encoded(keys, chain, state)]",
         settings={"checkpoint_every": 8},
     ),
 )
