@@ -1,4 +1,4 @@
-"""Retention and ``delete_records`` of a store: what goes, what stays, and what readers and writers meet."""
+"""``delete_records`` of a store: what goes, what stays, and what readers and writers meet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tests.helpers.compaction import (
     DAY_MS,
     HOUR_MS,
     T0,
-    abort,
     batches,
     begin,
     commit,
@@ -22,6 +21,7 @@ from tests.helpers.compaction import (
     values,
 )
 from tests.helpers.connections import connection_of
+from tests.helpers.retention import HookStore, send
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
     CorruptionError,
@@ -32,30 +32,10 @@ from txnstore.errors import (
     UndecidedRecordsError,
     UnknownTopicOrPartitionError,
 )
-from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import ManualClock
 
 T1 = TopicPartition("t", 1)
-
-
-class HookStore(MemoryStore):
-    """A store in memory in which something else happens right before a segment is written, or its clock is read."""
-
-    before_put: Callable[[], object] | None = None
-    before_now: Callable[[], object] | None = None
-
-    def now_ms(self) -> int:
-        if self.before_now is not None:
-            hook, self.before_now = self.before_now, None
-            hook()
-        return super().now_ms()
-
-    def put(self, key: str, data: bytes) -> None:
-        if key.startswith("topics/") and self.before_put is not None:
-            hook, self.before_put = self.before_put, None
-            hook()
-        super().put(key, data)
 
 
 @pytest.fixture
@@ -68,13 +48,6 @@ def store(clock: ManualClock, objects: HookStore, chains: int) -> Store:
     store = new_store(clock, objects, chains=chains)
     store.create_topic("t", partitions=2)
     return store
-
-
-def send(store: Store, clock: ManualClock, *values: bytes, partition: int = 0) -> None:
-    """One batch of records that are as old as the clock says."""
-    with store.producer() as producer:
-        for value in values:
-            producer.send("t", value, partition=partition, timestamp=clock())
 
 
 # delete_records -------------------------------------------------------------------------------------------------------
@@ -302,109 +275,3 @@ def test_a_batch_that_is_cut_is_left_out_of_merges(store: Store, clock: ManualCl
     assert [batch.base_offset for batch in batches(store)] == [2]
     assert values(store) == [b"c", b"e", b"e"]
     assert store.verify(deep=True).ok
-
-
-# Retention ------------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_deleted_without_a_setting(store: Store, clock: ManualClock) -> None:
-    """RET-03: Kafka would delete after 7 days; here a topic without a retention keeps its records."""
-    send(store, clock, b"a")
-    clock.advance(400 * DAY_MS)
-    assert store.retain().partitions == ()
-    assert store.compact().deleted_records == 0
-    assert values(store) == [b"a"]
-
-
-def test_old_records_are_deleted_by_a_compaction(store: Store, clock: ManualClock) -> None:
-    """RET-03, RET-04: before it merges; the report has what went."""
-    store.alter_topic("t", config={"retention.ms": DAY_MS})
-    send(store, clock, b"a", b"b")
-    clock.advance(DAY_MS)
-    send(store, clock, b"c")
-    send(store, clock, b"d")
-    assert store.retain().records == 0
-    clock.advance(1)
-    planned = store.compact(dry_run=True)
-    assert (planned.deleted_records, planned.segments_before, planned.segments_after) == (2, 2, 1)
-    assert values(store) == [b"a", b"b", b"c", b"d"]
-    report = store.compact()
-    (retained,) = report.retained.partitions
-    assert (retained.tp, retained.log_start, retained.new_log_start, retained.batches) == (T0, 0, 2, 1)
-    assert (report.deleted_records, report.merges) == (2, 1)
-    assert report.deleted_bytes == planned.deleted_bytes > 0
-    assert values(store) == [b"c", b"d"]
-
-
-def test_a_partition_is_kept_at_its_size(store: Store, clock: ManualClock) -> None:
-    """RET-03: the oldest batches go."""
-    for number in range(6):
-        send(store, clock, b"%d" % number)
-    size = batches(store)[0].segment.size
-    store.alter_topic("t", config={"retention.bytes": 3 * size})
-    assert [item.records for item in store.retain(dry_run=True).partitions] == [3]
-    report = store.retain("t")
-    assert (report.records, report.bytes) == (3, 3 * size)
-    assert values(store) == [b"3", b"4", b"5"]
-    assert store.retain().partitions == ()
-
-
-def test_retention_stops_at_an_open_transaction(store: Store, clock: ManualClock) -> None:
-    """RET-01: whatever the age of its records."""
-    store.alter_topic("t", config={"retention.ms": 1, "retention.bytes": 0})
-    send(store, clock, b"a")
-    producer = store.producer("open", 900.0)
-    producer.begin_transaction()
-    producer.send("t", b"open", partition=0, timestamp=clock())
-    producer.flush()
-    send(store, clock, b"b")
-    clock.advance(60_000)
-    assert store.retain().records == 1
-    assert store.offsets("t", 0).log_start == 1
-    producer.commit_transaction()
-    assert values(store) == [b"open", b"b"]
-    assert store.retain().records == 2
-    assert (values(store), store.offsets("t", 0).log_start) == ([], store.offsets("t", 0).high_watermark)
-
-
-def test_aborted_records_count_and_go(store: Store, clock: ManualClock) -> None:
-    """RET-12: a head of aborted records and markers does not stop a retention."""
-    abort(store, [b"x", b"y"])
-    commit(store, [b"a"])
-    store.alter_topic("t", config={"retention.ms": DAY_MS})
-    clock.advance(2 * DAY_MS)
-    assert store.retain().records == 3
-    assert store.offsets("t", 0).log_start == store.offsets("t", 0).high_watermark == 5
-
-
-def test_a_topic_that_only_compacts_has_no_retention(store: Store, clock: ManualClock) -> None:
-    """CMP-25: with ``compact,delete`` it has."""
-    send(store, clock, b"a")
-    store.alter_topic("t", config={"cleanup.policy": "compact", "retention.ms": 1})
-    clock.advance(DAY_MS)
-    assert store.retain().partitions == ()
-    store.alter_topic("t", config={"cleanup.policy": "compact,delete"})
-    assert store.retain().records == 1
-
-
-def test_the_clock_of_the_storage_tells_how_old_records_are(store: Store, clock: ManualClock, chains: int) -> None:
-    """RET-03: neither the clock of the process that retains nor that of a writer deletes young records."""
-    store.alter_topic("t", config={"retention.ms": DAY_MS})
-    send(store, clock, b"a")
-    fast = ManualClock(clock() + 400 * DAY_MS)
-    other = reopen(store, fast)
-    with other.producer() as producer:
-        producer.send("t", b"b", partition=0, timestamp=clock())
-    assert other.retain().partitions == store.retain().partitions == ()
-
-
-def test_a_topic_that_is_deleted_meanwhile_is_left_out(store: Store, clock: ManualClock, objects: HookStore) -> None:
-    """RET-11: the other topics of the round are retained."""
-    store.create_topic("u", config={"retention.ms": 1})
-    store.alter_topic("t", config={"retention.ms": 1})
-    send(store, clock, b"a")
-    commit(store, [b"b"], topic="u")
-    clock.advance(DAY_MS)
-    other = reopen(store, clock)
-    objects.before_now = lambda: other.delete_topic("u")
-    assert [item.tp for item in store.retain().partitions] == [T0]
