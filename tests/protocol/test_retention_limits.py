@@ -15,11 +15,8 @@ from tests.helpers.compaction import (
     values,
 )
 from tests.helpers.retention import HookStore, send
-from txnstore.core.model import TopicPartition
 from txnstore.store import Store
 from txnstore.testing import ManualClock
-
-T1 = TopicPartition("t", 1)
 
 
 @pytest.fixture
