@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, BatchList, Partition, Segment
@@ -64,6 +66,16 @@ def test_a_merged_file_is_cut_by_its_stored_offsets(tmp_path: Path) -> None:
     merged = stored(tmp_path, "merged.parquet", pa.Table.from_arrays(arrays, schema=pa.schema(columns)))
     part = Slice(TopicPartition("t", 0), batch(merged, 10, 30, 3), 15, 22)
     assert read(tmp_path, [part]) == [(0, 20, 2)]
+
+
+@pytest.mark.parametrize("limit", [30, 22], ids=["whole", "cut"])
+def test_a_merged_file_without_offsets_is_damage(tmp_path: Path, limit: int) -> None:
+    """Its rows must neither have null offsets nor be left out."""
+    fresh = stored(tmp_path, "fresh.parquet", pa.table({"n": [1, 2, 3]}))
+    segment = replace(fresh, explicit_offsets=True)
+    part = Slice(TopicPartition("t", 0), batch(segment, 10, 30, 3), 10, limit)
+    with pytest.raises(duckdb.Error, match=r"a merged segment has no offsets: .*fresh\.parquet"):
+        read(tmp_path, [part])
 
 
 def test_a_partition_that_starts_inside_a_batch_is_read_from_there(tmp_path: Path) -> None:

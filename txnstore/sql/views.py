@@ -175,7 +175,17 @@ class _Branch:
             return self._offset()
         if field.name == TIMESTAMP_FIELD.name and not self._explicit:
             return self._timestamp()
+        if field.name == OFFSET_FIELD.name:
+            return self._stored_offset()
         return quote(_inner_name(field.name))
+
+    def _stored_offset(self) -> str:
+        """The offset of a row in a merged segment. A file without that column is damage, and must not give nulls."""
+        column = quote(_inner_name(OFFSET_FIELD.name))
+        names = ", ".join(literal(part.batch.segment.key) for part in self._slices)
+        file = quote(_FILE) if self._by_name else f"[{names}][(file_index + 0 * file_row_number)::BIGINT + 1]"
+        message = f"{literal('a merged segment has no offsets: ')} || {file}"
+        return f"CASE WHEN {column} IS NULL THEN error({message}) ELSE {column} END"
 
     def _partition(self) -> str:
         partitions = [part.tp.partition for part in self._slices]
@@ -213,7 +223,7 @@ class _Branch:
 
     def _condition(self) -> str:
         """The condition on rows of a file that belong to its slice."""
-        position = quote(OFFSET_FIELD.name) if self._explicit else f"({self._offset()})"
+        position = f"({self._stored_offset() if self._explicit else self._offset()})"
         first = self._per_file([part.start for part in self._slices])
         limit = self._per_file([part.limit for part in self._slices])
         return f"{position} >= {first} AND {position} < {limit}"
