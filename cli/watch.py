@@ -48,7 +48,7 @@ def watch_rounds(app: App, topic: str | None, **limits: Any) -> None:
 def _line(found: Round) -> str:
     report = found.report
     others = f", {found.claimed} held by other compactors" if found.claimed else ""
-    if found.idle or found.error is not None:
+    if not report.partitions and not report.retained.partitions:
         what = "nothing to do" if found.idle else "failed"
         return f"round {found.number}: {what}{others}; next look in {found.wait:g} s"
     parts = [

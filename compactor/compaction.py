@@ -42,7 +42,6 @@ def compact(
     expire: bool = True,
     force: bool = False,
     memory_limit: int | None = None,
-    partitions: Collection[TopicPartition] | None = None,
     past_hw: bool = False,
 ) -> CompactionReport:
     """Apply retention (:func:`retain`), clean by key, merge small committed segments, and drop aborted data.
@@ -69,7 +68,6 @@ def compact(
         force: Clean also partitions whose dirty part is small.
         memory_limit: The memory of a clean in bytes, by default 1 GiB and at least 128 MiB. Keys that do not fit are
             spilled to the temporary folder of the system.
-        partitions: Clean and merge only these partitions; None for all. Retention applies to all.
         past_hw: Clean also above the last stable offset: decided records between two undecided ones supersede each
             other. The cleaner checkpoint stays below it, so they take part in the next clean again.
 
@@ -81,18 +79,58 @@ def compact(
         CorruptionError: Sources are missing or damaged; the message names all of them. Everything else is compacted
             and expired before this is raised.
     """
+    failed: list[CorruptionError] = []
+    report = compact_sound(
+        connection,
+        topic,
+        failed,
+        target_bytes=target_bytes,
+        min_segments=min_segments,
+        options=CleanOptions(force, memory_limit, dry_run, past_hw),
+        progress=progress,
+        expire=expire,
+    )
+    if failed:
+        raise all_in_one(failed)
+    return report
+
+
+def compact_sound(
+    connection: Connection,
+    topic: str | None,
+    failed: list[CorruptionError],
+    *,
+    options: CleanOptions,
+    target_bytes: int | None = None,
+    min_segments: int = 2,
+    progress: Progress | None = None,
+    expire: bool = True,
+    partitions: Collection[TopicPartition] | None = None,
+) -> CompactionReport:
+    """:func:`compact` of what is not damaged.
+
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        failed: Gets an error for each topic that cannot be read, and for each clean and merge of damaged segments.
+        options: How to clean, and whether it is a dry run.
+        target_bytes: See :func:`compact`.
+        min_segments: See :func:`compact`.
+        progress: See :func:`compact`.
+        expire: See :func:`compact`.
+        partitions: Clean and merge only these; None for all. Retention applies to all.
+    """
+    dry_run = options.dry_run
     if connection.read_only and not dry_run:
         msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
         raise ReadOnlyError(msg)
     if target_bytes is not None:
         check_integer("target_bytes", target_bytes, 1)
     check_integer("min_segments", min_segments, 1)
-    options = CleanOptions(force, memory_limit, dry_run, past_hw)
     view = connection.view()
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     if not dry_run and connection.unblock(_open_producers(view, topics)):
         view = connection.view(refresh=False)
-    failed: list[CorruptionError] = []
     targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failed)) is not None}
     retained = apply_retention(connection, view, [found for found in topics if found.name in targets], dry_run=dry_run)
     view = connection.view(refresh=False) if retained.partitions and not dry_run else view
@@ -130,12 +168,10 @@ def compact(
             "failed": len(failed),
         }
         _LOG.info("compacted", extra={**counts, "conflicts": whole.conflicts})
-    if failed:
-        raise _all_in_one(failed)
     return whole
 
 
-def _all_in_one(failed: list[CorruptionError]) -> CorruptionError:
+def all_in_one(failed: list[CorruptionError]) -> CorruptionError:
     """One error that names all that failed."""
     if len(failed) == 1:
         return failed[0]

@@ -7,11 +7,11 @@ claims them in their chains, so that other compactors take others, and compacts 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass, replace
 
 from txnstore.compactor.cleaning import CleanOptions
-from txnstore.compactor.compaction import compact
+from txnstore.compactor.compaction import all_in_one, compact_sound
 from txnstore.compactor.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
@@ -28,6 +28,8 @@ CLAIM_MS = 600_000
 #: A round without work waits twice as long as the one before it, up to so many intervals.
 _MAX_BACKOFF = 16
 _MAX_INTERVAL = 86_400
+#: The most partitions of a round: the entry with its claims stays small.
+_MAX_PARTITIONS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,12 @@ class Round:
     error: Exception | None = None
 
     @property
+    def worked(self) -> bool:
+        """Whether anything was compacted or deleted."""
+        changed = any(item.cleans or item.merges or item.aborted for item in self.report.partitions)
+        return changed or bool(self.report.retained.partitions)
+
+    @property
     def idle(self) -> bool:
         """Whether there was nothing to do."""
         return not self.report.partitions and not self.report.retained.partitions and self.error is None
@@ -69,8 +77,9 @@ def watch(
 ) -> Generator[Round, None, None]:
     """Compact round after round; yields each round when it ends, then pauses.
 
-    A round without work doubles the pause, up to 16 intervals. An error of the storage or a damaged segment ends or
-    shortens a round, is part of it, and is tried again in the next one. Several processes may do this at once: each
+    A round without work doubles the pause, up to 16 intervals. An error of the storage ends a round; damaged segments
+    and topics are left out, and the rest of the round is compacted. Either is the error of the round, and is tried
+    again in later ones, after the partitions without damage. Several processes may do this at once: each
     claims the partitions of its round in one entry per chain. Claims end when the caller stops, or after ten minutes.
 
     Args:
@@ -94,55 +103,76 @@ def watch(
     if connection.read_only:
         msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
         raise ReadOnlyError(msg)
-    CleanOptions(memory_limit=memory_limit)  # Checks it.
-    return _rounds(connection, topic, interval, max_bytes, memory_limit, rounds)
+    return _Rounds(connection, topic, max_bytes, CleanOptions(memory_limit=memory_limit)).run(interval, rounds)
 
 
-def _rounds(
-    connection: Connection,
-    topic: str | None,
-    interval: float,
-    max_bytes: int | None,
-    memory_limit: int | None,
-    rounds: int | None,
-) -> Generator[Round, None, None]:
-    owner, idle, number = connection.runtime.new_id(), 0, 0
-    try:
-        while rounds is None or number < rounds:
-            number += 1
-            began = connection.runtime.monotonic()
-            found = _round(connection, owner, topic, max_bytes, memory_limit)
-            idle = idle + 1 if found.idle or found.error is not None else 0
-            wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
-            yield replace(found, number=number, took=(connection.runtime.monotonic() - began) / 1000, wait=wait)
-            if rounds is None or number < rounds:
-                connection.runtime.sleep(wait)
-    finally:
-        _release(connection, owner)
+class _Rounds:
+    """The rounds of one compactor.
 
+    Args:
+        connection: The connection to the store.
+        topic: The topic; None for all.
+        max_bytes: The budget of a round.
+        options: How to clean.
+    """
 
-def _round(
-    connection: Connection, owner: str, topic: str | None, max_bytes: int | None, memory_limit: int | None
-) -> Round:
-    """One round; the caller numbers and times it."""
-    try:
-        planned = compact(connection, topic, dry_run=True).partitions
-        free = _free(connection, owner, planned)
-        chosen = _within(free, max_bytes)
-        granted = _claim(connection, owner, chosen)
-        # Without a partition, too: retention and expiration are due by time.
-        report = compact(connection, topic, partitions=granted, memory_limit=memory_limit)
-    except (StorageError, CorruptionError) as error:
-        _LOG.warning("round of compaction failed", extra={"error": str(error)})
-        return Round(error=error)
-    return Round(report=report, due=len(planned), claimed=len(planned) - len(free) + len(chosen) - len(granted))
+    def __init__(self, connection: Connection, topic: str | None, max_bytes: int | None, options: CleanOptions) -> None:
+        self._connection, self._topic, self._max_bytes, self._options = connection, topic, max_bytes, options
+        self._owner = connection.runtime.new_id()
+        #: The partitions of rounds that met damage. They come last, so that the others are not held up by them.
+        self._damaged: set[TopicPartition] = set()
 
+    def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
+        """Yield each round when it ends, then pause."""
+        runtime, idle, number = self._connection.runtime, 0, 0
+        try:
+            while rounds is None or number < rounds:
+                number += 1
+                began = runtime.monotonic()
+                found = self._round()
+                idle = 0 if found.worked else idle + 1
+                wait = interval * min(2 ** max(0, idle - 1), _MAX_BACKOFF)
+                yield replace(found, number=number, took=(runtime.monotonic() - began) / 1000, wait=wait)
+                if rounds is None or number < rounds:
+                    runtime.sleep(wait)
+        finally:
+            _release(self._connection, self._owner)
 
-def _free(connection: Connection, owner: str, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
-    """The partitions that no other compactor has claimed: those to clean, then those with most to merge."""
-    view, now = connection.view(refresh=False), connection.runtime.clock()
-    free = [item for item in planned if not _is_claimed(view, item.tp, owner, now)]
-    return sorted(free, key=lambda item: (-item.cleans, item.segments_after - item.segments_before))
+    def _round(self) -> Round:
+        """One round; the caller numbers and times it."""
+        failed: list[CorruptionError] = []
+        try:
+            planned = self._compact([], dry_run=True).partitions
+            free = self._free(planned)
+            chosen = _within(free, self._max_bytes)
+            granted = _claim(self._connection, self._owner, chosen)
+            # Without a partition, too: retention and expiration are due by time.
+            report = self._compact(failed, partitions=granted)
+        except StorageError as error:
+            _LOG.warning("round of compaction failed", extra={"error": str(error)})
+            return Round(error=error)
+        self._damaged = self._damaged | granted if failed else self._damaged - granted
+        claimed = len(planned) - len(free) + len(chosen) - len(granted)
+        return Round(report=report, due=len(planned), claimed=claimed, error=all_in_one(failed) if failed else None)
+
+    def _compact(
+        self,
+        failed: list[CorruptionError],
+        *,
+        dry_run: bool = False,
+        partitions: Collection[TopicPartition] | None = None,
+    ) -> CompactionReport:
+        options = replace(self._options, dry_run=dry_run)
+        return compact_sound(self._connection, self._topic, failed, options=options, partitions=partitions)
+
+    def _free(self, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
+        """The partitions that no other compactor has claimed: those to clean, then those with most to merge."""
+        view, now = self._connection.view(refresh=False), self._connection.runtime.clock()
+        free = [item for item in planned if not _is_claimed(view, item.tp, self._owner, now)]
+        return sorted(
+            free,
+            key=lambda item: (item.tp in self._damaged, -item.cleans, item.segments_after - item.segments_before),
+        )
 
 
 def _is_claimed(view: View, tp: TopicPartition, owner: str, now: int) -> bool:
@@ -151,10 +181,10 @@ def _is_claimed(view: View, tp: TopicPartition, owner: str, now: int) -> bool:
 
 
 def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[TopicPartition]:
-    """The first partitions that a round can rewrite: at least one, so that a large one is not put off for ever."""
+    """The first partitions within the budget of a round; at least one, so that each large one has its turn."""
     chosen: list[TopicPartition] = []
     size = 0
-    for item in free:
+    for item in free[:_MAX_PARTITIONS]:
         size += item.bytes_read
         if chosen and max_bytes is not None and size > max_bytes:
             break

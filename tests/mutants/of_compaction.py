@@ -20,7 +20,7 @@ COMPACTION = (
         test=_CLAIMS + "test_a_partition_is_claimed_by_one_compactor",
     ),
     Mutant(
-        "a compactor that died holds its partitions for ever",
+        "a compactor that died holds its partitions without end",
         claims.is_claimed,
         "and claim.until > now",
         "",
@@ -49,7 +49,7 @@ COMPACTION = (
     ),
     Mutant(
         "a compactor works on what another one was granted",
-        rounds._round,
+        rounds._Rounds._round,
         "partitions=granted",
         "partitions=chosen",
         test=_ROUNDS + "test_a_partition_claimed_in_between_is_left_to_its_compactor",

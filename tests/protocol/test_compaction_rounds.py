@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +13,16 @@ from tests.helpers.keys import FixedRuntime
 from tests.helpers.shell import ONE_CHAIN, T0, T1, T2, another_process, new_store, rows, runtime
 from txnstore.compactor import Round
 from txnstore.compactor.rounds import CLAIM_MS, watch
+from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions
 from txnstore.core.model import Claim, TopicPartition
-from txnstore.errors import InvalidConfigError, ReadOnlyError, StorageError, UnknownTopicOrPartitionError
+from txnstore.errors import (
+    CorruptionError,
+    InvalidConfigError,
+    ReadOnlyError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
@@ -154,6 +162,40 @@ def test_an_error_of_the_storage_is_part_of_its_round(store: Store, faults: Faul
         assert isinstance(found.error, StorageError)
         assert not found.idle
         assert len(compacted(next(rounds))) == 3 - len(compacted(found))
+
+
+def test_damage_holds_up_no_other_partition(store: Store, faults: FaultStore) -> None:
+    """The partition with the most debt is damaged, and the budget of a round is one partition."""
+    fill(store, 4, (0,))
+    fill(store, 3, (1, 2))
+    log = connection_of(store).view().find_partition(T0)
+    faults.inner.delete([next(iter(log.batches)).segment.key])
+    with closing(store.compact_rounds(max_bytes=1)) as rounds:
+        found = [next(rounds) for _ in range(4)]
+    assert [isinstance(item.error, CorruptionError) for item in found] == [True, False, False, True]
+    assert [compacted(item) for item in found[1:3]] == [[T1], [T2]]
+
+
+def test_a_round_with_damage_reports_what_it_compacted(store: Store, faults: FaultStore) -> None:
+    fill(store)
+    log = connection_of(store).view().find_partition(T1)
+    faults.inner.delete([next(iter(log.batches)).segment.key])
+    with closing(store.compact_rounds()) as rounds:
+        found = next(rounds)
+    assert isinstance(found.error, CorruptionError)
+    assert {item.tp: item.merges for item in found.report.partitions} == {T0: 1, T1: 0, T2: 1}
+    assert (found.worked, found.idle) == (True, False)
+
+
+def test_a_topic_that_cannot_be_read_holds_up_no_other(store: Store) -> None:
+    fill(store, partitions=(0,))
+    state = connection_of(store).view().states[0]
+    broken = replace(state.topics["t"], name="broken", topic_id="broken", schema="{", revision=0)
+    connection_of(store).submit(CreateTopic(broken))
+    with closing(store.compact_rounds()) as rounds:
+        found = next(rounds)
+    assert compacted(found) == [T0]
+    assert "broken" in str(found.error)
 
 
 @ONE_CHAIN
