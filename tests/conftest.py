@@ -10,6 +10,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from txnstore.read import ranged, shares
+from txnstore.segment import codec
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
@@ -80,3 +82,12 @@ def memory_store_url() -> Iterator[str]:
 def local_store_url(tmp_path: Path) -> str:
     """The URL of a store in a folder that does not exist yet."""
     return (tmp_path / "store").as_uri()
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small Parquet segments have checksums of their blocks too, and are read by ranges."""
+    monkeypatch.setattr(codec, "BLOCKS_FROM_BYTES", 1)
+    monkeypatch.setattr(ranged, "SMALL_BYTES", 0)
+    monkeypatch.setattr(ranged, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(shares, "WHOLE_BYTES", 0)

@@ -33,11 +33,11 @@ _LOG = logging.getLogger(__name__)
 
 _BATCH_FIELDS = [field.name for field in fields(Batch) if field.name != "segment"]
 _SEGMENT_FIELDS = [field.name for field in fields(Segment)]
-_TEXTS = {"topic", "key", "format", "sha256"}
+_TEXTS = {"topic", "key", "format", "sha256", "footer_sha256"}
 _BOOLEANS = {"explicit_offsets", "transactional"}
 _COLUMNS = ["topic", "partition", *_BATCH_FIELDS, *_SEGMENT_FIELDS]
 #: Columns that checkpoints of the first stores lack.
-_OPTIONAL = {"delete_horizon"}
+_OPTIONAL = {"delete_horizon", "footer_size", "footer_sha256"}
 
 
 def _arrow() -> tuple[ModuleType, ModuleType]:

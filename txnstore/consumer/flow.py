@@ -76,7 +76,7 @@ class Flow:
     @property
     def asked_bytes(self) -> int:
         """Their size in bytes."""
-        return sum(part.batch.segment.size for part, _ in self._asked)
+        return sum(self.projection.fetched_bytes(part) for part, _ in self._asked)
 
     @property
     def wants_more(self) -> bool:

@@ -1,7 +1,8 @@
 """Read-ahead: fetches and decodes slices concurrently, ahead of the reader, in bounded memory (CON-12).
 
 Two windows move over the slices: one of segments that are fetched (bound by latency), one of pieces of the fetched
-segments that are decoded (bound by CPU). The thread that fetched a segment of one piece also decodes it.
+segments that are decoded (bound by CPU). The thread that fetched a segment of one piece also decodes it. Of a large
+segment the first window fetches the footer, the second one the pieces.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 
 @dataclass(slots=True)
 class Fetched:
-    """A fetched segment.
+    """A fetched segment, or a large one whose footer was fetched.
 
     Attributes:
         opened: The slice, whose pieces can be read.
@@ -45,7 +46,7 @@ class Fetched:
 
 
 def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
-    """Fetch a slice with one GET, and decode it if it has one piece."""
+    """Open a slice, and decode it if it has one piece."""
     opened = open_slice(objects, part, projection)
     if len(opened) == 1:
         table = opened.read(0)
@@ -113,7 +114,7 @@ class _Fetches:
         """Start fetches until the window is full; returns whether any segment is in the window."""
         while self._waiting and len(self._flying) < MAX_FETCHES and (not self._flying or self._bytes < MAX_FETCH_BYTES):
             part = self._waiting.popleft()
-            size = part.batch.segment.size
+            size = self._projection.fetched_bytes(part)
             self._flying.append((size, self._pool.submit(fetch_slice, self._objects, part, self._projection)))
             self._bytes += size
         return bool(self._flying)

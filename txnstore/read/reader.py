@@ -2,7 +2,7 @@
 
 The chain records the size and the hash of each object, the number of its rows and the offset of the first one. So a
 segment costs one GET, and any difference from the chain is a :class:`~txnstore.errors.CorruptionError` that names the
-object.
+object. Of a large segment only what is needed is fetched, and checked (:mod:`txnstore.read.ranged`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
+from txnstore.read.ranged import DAMAGE, RangedSegment, missing, reads_ranges
 from txnstore.segment.codec import verify_checksum
 from txnstore.segment.convert import conform
 from txnstore.segment.pieces import SegmentFile, open_segment
@@ -34,8 +35,6 @@ from txnstore.segment.schema import (
 )
 from txnstore.storage.base import ObjectStore
 
-#: The exceptions that pyarrow raises for damaged bytes.
-DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 _RESERVED = {field.name for field in RESERVED_FIELDS}
 
 
@@ -59,7 +58,8 @@ class Projection:
     def __init__(self, topic: Topic, columns: Sequence[str] | None = None) -> None:
         self.topic = topic
         self._topic_schema = schema_from_text(topic.schema) if topic.schema is not None else None
-        everything = pa.schema([*RESERVED_FIELDS, *stored_schema(self._topic_schema)])
+        self._everything = stored_schema(self._topic_schema)
+        everything = pa.schema([*RESERVED_FIELDS, *self._everything])
         if columns is not None:
             _check_columns(topic.name, columns, everything)
         self.columns: tuple[str, ...] = tuple(everything.names if columns is None else columns)
@@ -80,6 +80,17 @@ class Projection:
         if segment.explicit_offsets:
             names.append(OFFSET_FIELD.name)
         return names
+
+    def reads_ranges(self, part: Slice) -> bool:
+        """Whether a slice is read by ranges of its segment, not whole."""
+        segment = part.batch.segment
+        own = 2 if segment.explicit_offsets else 0  # _offset and _timestamp
+        return reads_ranges(part, len(self.needs(segment)), len(self._everything) + own)
+
+    def fetched_bytes(self, part: Slice) -> int:
+        """How many bytes opening a slice fetches."""
+        segment = part.batch.segment
+        return segment.footer_size or 0 if self.reads_ranges(part) else segment.size
 
     def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
         """Convert decoded rows to the columns of the read.
@@ -155,7 +166,7 @@ class Piece:
 
 
 class OpenSlice:
-    """A slice whose segment has been fetched and checked. Thread-safe; read it piece by piece."""
+    """A slice whose segment, or the footer of a large one, was fetched and checked. Thread-safe."""
 
     def __init__(self, part: Slice, projection: Projection, file: SegmentFile, pieces: Sequence[Piece]) -> None:
         self.part = part
@@ -167,8 +178,13 @@ class OpenSlice:
         """The number of pieces with rows of the slice."""
         return len(self._pieces)
 
+    def share(self, number: int, count: int) -> OpenSlice:
+        """One of ``count`` runs of the pieces, with a ``number`` from 0."""
+        first, last = (len(self._pieces) * each // count for each in (number, number + 1))
+        return OpenSlice(self.part, self._projection, self._file, self._pieces[first:last])
+
     def read(self, number: int) -> pa.Table:
-        """Decode one piece.
+        """Decode one piece; of a large segment it is fetched first.
 
         Args:
             number: The number of the piece, from 0.
@@ -177,7 +193,7 @@ class OpenSlice:
             The rows of the slice in this piece, in offset order.
 
         Raises:
-            CorruptionError: The piece cannot be decoded.
+            CorruptionError: The piece cannot be decoded; or the segment is missing or damaged.
         """
         piece, segment = self._pieces[number], self.part.batch.segment
         try:
@@ -191,17 +207,21 @@ class OpenSlice:
 
 
 def open_slice(objects: ObjectStore, part: Slice, projection: Projection) -> OpenSlice:
-    """Fetch the segment of a slice with one GET, and check it.
+    """Fetch the segment of a slice, or the footer of a large one, with one GET, and check it.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
     segment = part.batch.segment
-    data = fetch(objects, part.tp, segment)
-    try:
-        file = open_segment(data, segment.format)
-    except DAMAGE as error:
-        raise unreadable(segment, error) from error
+    file: SegmentFile
+    if projection.reads_ranges(part):
+        file = RangedSegment(objects, part.tp, segment)
+    else:
+        data = fetch(objects, part.tp, segment)
+        try:
+            file = open_segment(data, segment.format)
+        except DAMAGE as error:
+            raise unreadable(segment, error) from error
     check_file(segment, file)
     return OpenSlice(part, projection, file, pieces_of(part, file))
 
@@ -221,7 +241,7 @@ def check_file(segment: Segment, file: SegmentFile) -> None:
 
 
 def read_slice(objects: ObjectStore, part: Slice, projection: Projection) -> pa.Table:
-    """Fetch and decode all rows of a slice with one GET.
+    """Fetch and decode all rows of a slice.
 
     Raises:
         CorruptionError: The segment is missing or damaged.
@@ -243,15 +263,6 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
         raise missing(tp, segment) from error
     verify_checksum(f"segment {segment.key} of {tp}", data, segment.sha256, segment.size)
     return data
-
-
-def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
-    """The error of a segment that does not exist; raise it from the error of the storage."""
-    msg = (
-        f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this is an old "
-        "snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
-    )
-    return CorruptionError(msg)
 
 
 def is_missing(error: CorruptionError) -> bool:

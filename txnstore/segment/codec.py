@@ -23,7 +23,9 @@ import pyarrow.types as pt
 
 from txnstore.core.log.model import Segment
 from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.segment.blocks import BLOCKS_FROM_BYTES, BLOCKS_KEY
 from txnstore.segment.pieces import open_segment
+from txnstore.segment.sink import SegmentSink
 
 #: The compressions of each format: our names and those of pyarrow.
 COMPRESSIONS: dict[str, dict[str, str | None]] = {
@@ -52,16 +54,20 @@ class EncodedSegment:
     """The bytes of a segment with the metadata that the chain records.
 
     Attributes:
-        data: The bytes of the object.
+        data: The bytes of the object: ``bytes``, or an ``mmap`` of a temporary file if they are many.
         format: ``"parquet"`` or ``"arrow"``.
         rows: The number of rows.
         sha256: The hex SHA-256 of ``data``.
+        footer_size: The size of the footer in bytes, if it holds block checksums; else None.
+        footer_sha256: The hex SHA-256 of that footer.
     """
 
-    data: bytes = field(repr=False)
+    data: Any = field(repr=False)
     format: str
     rows: int
     sha256: str
+    footer_size: int | None = None
+    footer_sha256: str | None = None
 
     @property
     def size(self) -> int:
@@ -70,7 +76,8 @@ class EncodedSegment:
 
     def segment(self, key: str, explicit_offsets: bool = False) -> Segment:
         """The chain's reference to this segment, stored under ``key``."""
-        return Segment(key, self.format, self.size, self.sha256, self.rows, explicit_offsets)
+        footer = self.footer_size, self.footer_sha256
+        return Segment(key, self.format, self.size, self.sha256, self.rows, explicit_offsets, *footer)
 
 
 def check_format(fmt: str, compression: str) -> None:
@@ -167,7 +174,9 @@ def _starts(rows: Sequence[int]) -> list[int]:
 
 
 class SegmentWriter:
-    """Writes one segment incrementally; keeps its encoded bytes and one row group in memory.
+    """Writes one segment incrementally; keeps one row group and up to 32 MiB of encoded bytes in memory.
+
+    The encoded bytes of a larger segment are in a file in the temporary folder of the system.
 
     Use it as a context manager, or call :meth:`finish` or :meth:`close` at the end.
 
@@ -190,9 +199,10 @@ class SegmentWriter:
         self._format = fmt
         self._compression = COMPRESSIONS[fmt][compression]
         self._row_group_rows = row_group_rows
-        self._sink = pa.BufferOutputStream()
+        self._sink: Any = None
         self._size = 0
         self._writer: Any = None
+        self._closed = False
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
@@ -201,7 +211,7 @@ class SegmentWriter:
     @property
     def size(self) -> int:
         """The bytes written so far, without the rows of the incomplete row group."""
-        return self._size if self._sink.closed else int(self._sink.tell())
+        return self._size if self._sink is None or self._sink.closed else int(self._sink.tell())
 
     def append(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add rows. Raises ``ValueError`` if their schema is not that of the writer."""
@@ -217,21 +227,41 @@ class SegmentWriter:
 
     def finish(self) -> EncodedSegment:
         """Close the segment and return its bytes."""
+        if self._closed:
+            raise ValueError("the segment is closed")
         if self._pending_rows or self._writer is None:
             self._flush(whole_groups=False)
+        encoded = self._finish_large() if isinstance(self._sink, SegmentSink) else self._finish_small()
+        self._size = encoded.size
+        return encoded
+
+    def _finish_small(self) -> EncodedSegment:
         self._writer.close()
         data = self._sink.getvalue().to_pybytes()
-        self._size = len(data)
         return EncodedSegment(data, self._format, self.rows, hashlib.sha256(data).hexdigest())
+
+    def _finish_large(self) -> EncodedSegment:
+        """Add the checksums of the blocks to the footer of a Parquet file, if it is large."""
+        sink, body = self._sink, self._sink.tell()
+        has_blocks = self._format == "parquet" and body >= BLOCKS_FROM_BYTES
+        if has_blocks:
+            self._writer.add_key_value_metadata({BLOCKS_KEY: sink.blocks.to_text()})
+        self._writer.close()
+        data, sha256 = sink.content(), sink.sha256.hexdigest()
+        if not has_blocks:
+            return EncodedSegment(data, self._format, self.rows, sha256)
+        footer = data[body:]
+        return EncodedSegment(data, self._format, self.rows, sha256, len(footer), hashlib.sha256(footer).hexdigest())
 
     def close(self) -> None:
         """Discard the segment unless it is finished."""
+        self._closed = True
         self._pending.clear()
         if self._writer is not None:
             # Close the writer before the sink: the writer writes a footer when it is collected.
             with suppress(*_DAMAGE):
                 self._writer.close()
-        self._sink.close()
+            self._sink.close()
 
     def __enter__(self) -> Self:
         return self
@@ -259,6 +289,9 @@ class SegmentWriter:
         if rest:
             table = table.slice(0, table.num_rows - rest)
         if self._writer is None:
+            # A segment that is written whole, and is small, needs no file and no checksums of blocks.
+            small = not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
+            self._sink = pa.BufferOutputStream() if small else SegmentSink()
             self._writer = self._open(table)
         if self._format == "parquet":
             self._writer.write_table(table, row_group_size=rows)

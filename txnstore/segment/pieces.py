@@ -6,7 +6,7 @@ the caller's thread pool controls the concurrency.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -61,13 +61,38 @@ class ParquetSegment:
     """A Parquet file; a piece is a row group.
 
     Args:
-        data: The bytes, or an Arrow buffer. Only the footer, and the row groups that are read, need to be there.
+        data: The bytes, or an Arrow buffer.
     """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        self.footer = ParquetFooter(pq.ParquetFile(pa.BufferReader(data), pre_buffer=False))
+        self.columns, self.rows = self.footer.columns, self.footer.rows
+
+    def offset_range(self, piece: int) -> tuple[int, int] | None:
+        """The smallest and the largest ``_offset`` of a row group, by its statistics."""
+        return self.footer.offset_range(piece)
+
+    def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
+        """Decode these columns of a row group; ignores names that the segment does not have."""
+        return self.footer.decode(pa.BufferReader(self._data), piece, columns)
+
+
+class ParquetFooter:
+    """The footer of a Parquet file.
+
+    Args:
+        file: The open file, of which only the footer has been read.
+
+    Attributes:
+        columns: The names of the columns.
+        rows: The number of rows of each row group.
+        metadata: The file's own metadata.
+    """
+
+    def __init__(self, file: pq.ParquetFile) -> None:
         self._metadata = file.metadata
+        self.metadata: Mapping[bytes, bytes] = file.metadata.metadata or {}
         self.columns: list[str] = list(file.schema_arrow.names)
         self.rows = [self._metadata.row_group(number).num_rows for number in range(self._metadata.num_row_groups)]
 
@@ -83,22 +108,23 @@ class ParquetSegment:
                 return statistics.min, statistics.max
         return None
 
-    def byte_range(self, piece: int) -> tuple[int, int]:
-        """The first byte of a row group, and the byte after its last one."""
+    def byte_ranges(self, piece: int, columns: Sequence[str]) -> list[tuple[int, int]]:
+        """The first byte, and the byte after the last one, of each of these columns in a row group, in file order."""
         group = self._metadata.row_group(piece)
-        starts, ends = [], []
+        found = []
         for number in range(group.num_columns):
             column = group.column(number)
-            first = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
-            starts.append(first)
-            ends.append(first + column.total_compressed_size)
-        return min(starts), max(ends)
+            # A nested column is stored as several, whose paths begin with its name; a name may contain dots itself.
+            if any(column.path_in_schema == name or column.path_in_schema.startswith(f"{name}.") for name in columns):
+                first = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+                found.append((first, first + column.total_compressed_size))
+        return sorted(found)
 
-    def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
-        """Decode these columns of a row group; ignores names that the segment does not have."""
+    def decode(self, source: Any, piece: int, columns: Sequence[str]) -> pa.Table:
+        """Decode these columns of a row group from a file with their bytes; ignores names that it does not have."""
         held = [name for name in columns if name in self.columns]
         # A ParquetFile is not thread-safe. A new one per call is cheap, because the footer is parsed already.
-        file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata, pre_buffer=False)
+        file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
         return file.read_row_group(piece, columns=held, use_threads=False)
 
 

@@ -72,6 +72,10 @@ class ObjectStore(Protocol):
         """Write an object, replacing an existing one.
 
         Callers use keys that no other writer uses, so repeating the call is safe.
+
+        Args:
+            key: The key of the object.
+            data: Its bytes. Those of a large segment are an ``mmap`` of a file, which is not to be copied whole.
         """
         ...
 

@@ -32,6 +32,8 @@ MIB = 1 << 20
 MULTIPART_FROM_BYTES = 64 * MIB
 """A larger ``put`` is a multipart upload. A ``put_if_absent`` never is: few servers check conditions on parts."""
 PART_BYTES = 32 * MIB
+PARTS_AT_ONCE = 4
+"""The parts of a multipart upload that are in memory."""
 PAGE_KEYS = 1000
 """S3's limit of keys per list and per delete request."""
 
@@ -109,9 +111,10 @@ class S3Store:
         full = self._full(key)
         if len(data) > MULTIPART_FROM_BYTES:
             path = f"{self.bucket}/{full}"
-            self._run(Kind.WRITE, key, lambda client: client._pipe_file(path, data, chunksize=PART_BYTES))
+            sent = {"chunksize": PART_BYTES, "max_concurrency": PARTS_AT_ONCE}
+            self._run(Kind.WRITE, key, lambda client: client._pipe_file(path, data, **sent))
         else:
-            self._call(Kind.WRITE, key, "put_object", Key=full, Body=data)
+            self._call(Kind.WRITE, key, "put_object", Key=full, Body=bytes(data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         full = self._full(key)

@@ -133,6 +133,9 @@ class Segment:
         rows: The number of rows.
         explicit_offsets: The object has an ``_offset`` column (compacted segments). Otherwise the offset of a row is
             the base offset of its batch plus the number of the row, counted from the batch's ``first_row``.
+        footer_size: The size in bytes of the footer of a large Parquet segment, which holds checksums of the bytes
+            before it, so that a part can be read and checked; None for a segment that is read whole.
+        footer_sha256: The SHA-256 of that footer, in hex.
     """
 
     key: str
@@ -141,6 +144,8 @@ class Segment:
     sha256: str
     rows: int
     explicit_offsets: bool = False
+    footer_size: int | None = None
+    footer_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

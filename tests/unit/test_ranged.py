@@ -1,0 +1,216 @@
+"""A large segment is read by ranges: what a read needs is fetched, and each byte that is fetched is checked."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txnstore.core.catalog.model import Topic
+from txnstore.core.log.model import Batch
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError
+from txnstore.read.ranged import RangedObject, reads_ranges
+from txnstore.read.reader import Projection, is_missing, open_slice, read_slice
+from txnstore.segment import sink
+from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
+from txnstore.segment.codec import EncodedSegment, SegmentWriter, encode
+from txnstore.segment.parts import PartialFile
+from txnstore.segment.schema_text import schema_to_text
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+
+T0 = TopicPartition("t", 0)
+COLUMNS = [f"c{number}" for number in range(8)]
+SCHEMA = pa.schema([(name, pa.binary()) for name in COLUMNS])
+TOPIC = Topic(
+    name="t",
+    topic_id="id",
+    partitions=1,
+    schema=schema_to_text(SCHEMA),
+    key=None,
+    timestamp=None,
+    config={},
+    created_at=0,
+)
+ROWS, GROUP = 40, 10
+#: Bytes of a column in a row group: some blocks.
+WIDTH = 3 * BLOCK_BYTES // GROUP
+
+
+@pytest.fixture
+def objects(small_ranges: None) -> CountingStore:
+    return CountingStore(MemoryStore(), log=True)
+
+
+def table() -> pa.Table:
+    numbers = random.Random(3)
+    return pa.table({name: [numbers.randbytes(WIDTH) for _ in range(ROWS)] for name in COLUMNS}, schema=SCHEMA)
+
+
+def stored(objects: CountingStore, encoded: EncodedSegment, key: str = "segment") -> Slice:
+    objects.put(key, encoded.data)
+    return Slice(T0, Batch(100, 100 + ROWS, ROWS, encoded.segment(key), 0, 0), 100, 100 + ROWS)
+
+
+def fetched(objects: CountingStore, part: Slice, columns: list[str] | None = None) -> tuple[pa.Table, int, int]:
+    """The rows, the number of GETs and that of their bytes; the footer is kept by an earlier read."""
+    projection = Projection(TOPIC, columns)
+    open_slice(objects, part, projection)
+    before = objects.snapshot()
+    found = read_slice(objects, part, projection)
+    after = objects.snapshot()
+    return found, after.get - before.get, after.bytes_in - before.bytes_in
+
+
+def test_a_projection_fetches_its_columns(objects: CountingStore) -> None:
+    whole = table()
+    part = stored(objects, encode(whole, row_group_rows=GROUP))
+    found, gets, moved = fetched(objects, part, ["c4", "c3"])
+    assert found.equals(whole.select(["c4", "c3"]))
+    column = GROUP * WIDTH
+    assert gets == 4, "the two columns of a row group are neighbours"
+    far, gets, moved = fetched(objects, part, ["c7", "c0"])
+    assert far.equals(whole.select(["c7", "c0"]))
+    assert gets == 8
+    assert moved < 4 * 2 * (column + 2 * BLOCK_BYTES) + 10_000
+
+
+def test_a_range_of_offsets_fetches_its_row_groups(objects: CountingStore) -> None:
+    whole = table()
+    part = stored(objects, encode(whole, row_group_rows=GROUP))
+    cut = Slice(T0, part.batch, 112, 113)
+    found, gets, moved = fetched(objects, cut, COLUMNS)
+    assert found.equals(whole.slice(12, 1))
+    assert gets == 1
+    assert moved < part.batch.segment.size // 4 + 2 * BLOCK_BYTES
+
+
+def test_small_and_unchecked_segments_are_read_whole() -> None:
+    def by_ranges(size: int, *, columns: int = 8, limit: int = 140, footer_size: int | None = 1000) -> bool:
+        segment = EncodedSegment(b"", "parquet", ROWS, "").segment("s")
+        segment = type(segment)("s", "parquet", size, "", ROWS, footer_size=footer_size, footer_sha256="")
+        return reads_ranges(Slice(T0, Batch(100, 140, ROWS, segment, 0, 0), 100, limit), columns, 8)
+
+    mb = 1 << 20
+    assert not by_ranges(10 * mb)
+    assert by_ranges(10 * mb, columns=3)
+    assert by_ranges(10 * mb, limit=119)
+    assert not by_ranges(10 * mb, limit=120)
+    assert by_ranges(17 * mb)
+    assert not by_ranges(4 * mb, columns=1)
+    assert not by_ranges(1000 * mb, columns=1, footer_size=None)
+
+
+def test_each_altered_byte_that_is_read_is_found(objects: CountingStore) -> None:
+    encoded = encode(table(), row_group_rows=GROUP)
+    footer = encoded.footer_size or 0
+    places = [*random.Random(7).sample(range(4, encoded.size), 60), 4, encoded.size - footer - 1, encoded.size - 1]
+    for number, place in enumerate(places):
+        damaged = bytearray(encoded.data)
+        damaged[place] ^= 1 << number % 8
+        part = stored(objects, encoded)
+        objects.put("segment", bytes(damaged))
+        if place >= encoded.size - footer:
+            segment = part.batch.segment
+            with pytest.raises(CorruptionError, match="the footer of segment segment of t-0 was altered"):
+                RangedObject(objects, T0, segment).footer_bytes()
+        else:
+            with pytest.raises(CorruptionError, match=r"segment segment of t-0 was altered: its bytes [\d,]+ to"):
+                fetched(objects, part)
+
+
+def test_a_segment_that_goes_while_it_is_read_is_missing(objects: CountingStore) -> None:
+    """So that a reader with an old plan makes a new one."""
+    part = stored(objects, encode(table(), row_group_rows=GROUP))
+    opened = open_slice(objects, part, Projection(TOPIC))
+    assert opened.read(0).num_rows == GROUP
+    objects.delete(["segment"])
+    with pytest.raises(CorruptionError, match="segment segment of t-0 is missing") as caught:
+        opened.read(1)
+    assert is_missing(caught.value)
+
+
+@pytest.mark.parametrize("fmt", ["parquet", "arrow"])
+def test_a_large_segment_is_written_to_a_file(
+    objects: CountingStore, monkeypatch: pytest.MonkeyPatch, fmt: str
+) -> None:
+    """A merge of any size keeps one row group in memory."""
+    monkeypatch.setattr(sink, "MEMORY_BYTES", 100_000)
+    whole = table()
+    with SegmentWriter(SCHEMA, fmt, row_group_rows=GROUP) as writer:
+        for batch in whole.to_batches(max_chunksize=7):
+            writer.append(batch)
+        encoded = writer.finish()
+    assert type(encoded.data).__name__ == "mmap"
+    assert (encoded.footer_size is None) == (fmt == "arrow")
+    part = stored(objects, encoded)
+    assert fetched(objects, part, COLUMNS)[0].equals(whole)
+    segment = part.batch.segment
+    assert (segment.size, segment.sha256) == (len(encoded.data), encoded.sha256)
+
+
+def test_the_footer_is_plain_parquet() -> None:
+    """Other readers take the checksums for metadata of the file."""
+    encoded = encode(pa.table({"n": pa.array(range(300_000), pa.int64()), "x": [random.Random(1).random()] * 300_000}))
+    assert encoded.footer_size is None, "it is small"
+    random_numbers = random.Random(5)
+    encoded = encode(pa.table({"x": [random_numbers.random() for _ in range(300_000)]}))
+    assert encoded.footer_size is not None
+    file = pq.ParquetFile(pa.BufferReader(encoded.data))
+    body = encoded.size - encoded.footer_size
+    blocks = Blocks.from_text(file.metadata.metadata[BLOCKS_KEY], body)
+    assert len(blocks.sums) == -(-body // BLOCK_BYTES)
+    assert blocks.damaged(0, encoded.data[:body]) is None
+
+
+@given(st.lists(st.integers(0, 3 * BLOCK_BYTES), max_size=5), st.integers(0, 2**32))
+def test_checksums_do_not_depend_on_how_bytes_are_written(sizes: list[int], seed: int) -> None:
+    data = random.Random(seed).randbytes(sum(sizes))
+    sums, at = BlockSums(), 0
+    for size in sizes:
+        sums.update(data[at : at + size])
+        at += size
+    blocks = Blocks.from_text(sums.to_text().encode(), len(data))
+    assert blocks.damaged(0, data) is None
+    whole = BlockSums()
+    whole.update(data)
+    assert whole.to_text() == sums.to_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"{", "cannot be read"),
+        (b"[]", "cannot be read"),
+        (b'{"size": 10}', "cannot be read"),
+        (b'{"size": 10, "crc32": "AA"}', "cannot be read"),
+        (b'{"size": 10, "crc32": ""}', "it has 0 checksums of blocks of 10 bytes for 100 bytes"),
+        (b'{"size": 0, "crc32": ""}', "it has 0 checksums"),
+        (b'{"size": "1", "crc32": ""}', "it has 0 checksums"),
+    ],
+)
+def test_checksums_that_cannot_be_read(text: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Blocks.from_text(text, 100)
+
+
+def test_bytes_that_were_not_fetched_cannot_be_read() -> None:
+    file = PartialFile(100, {10: b"0123456789", 50: b"abc"})
+
+    def read(start: int, size: int) -> Any:
+        file.seek(start)
+        return file.read(size)
+
+    assert read(12, 5) == b"23456"
+    assert read(50, 3) == b"abc"
+    assert (read(100, 5), read(200, 5)) == (b"", b"")
+    for start, size in ((0, 5), (9, 2), (15, 10), (53, 1), (50, -1)):
+        with pytest.raises(OSError, match="were not fetched"):
+            read(start, size)

@@ -1,0 +1,211 @@
+"""Reads parts of a large segment: its footer, then the columns and row groups that are needed.
+
+The chain records the hash of the footer, and the footer the checksums of all blocks before it, so whatever is fetched
+is checked. See :mod:`txnstore.segment.blocks`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txnstore.core.log.model import Segment
+from txnstore.core.log.visibility import Slice
+from txnstore.core.model import TopicPartition
+from txnstore.errors import CorruptionError, ObjectNotFoundError
+from txnstore.segment.blocks import BLOCKS_KEY, Blocks
+from txnstore.segment.codec import verify_checksum
+from txnstore.segment.parts import PartialFile
+from txnstore.segment.pieces import ParquetFooter
+from txnstore.storage.base import ObjectStore
+from txnstore.threads import ForkLock
+
+#: The exceptions that pyarrow raises for damaged bytes.
+DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
+#: A larger segment with checksums of its blocks is never fetched whole.
+WHOLE_BYTES = 16 << 20
+#: A smaller one always is: a second request takes longer than its bytes.
+SMALL_BYTES = 4 << 20
+#: Bytes between two needed ranges that are fetched with them: a request costs more than they do.
+_GAP_BYTES = 512 << 10
+#: The number of footers that a process keeps; a footer takes some 10 to 100 KB.
+_KEPT_FOOTERS = 64
+
+
+def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
+    """Whether a slice is read by ranges: it needs less than half of the segment, or the segment is large.
+
+    Args:
+        part: The slice.
+        columns: The number of columns that are read.
+        all_columns: The number of columns of the segment.
+    """
+    segment = part.batch.segment
+    if segment.footer_size is None or segment.size <= SMALL_BYTES:
+        return False
+    rows = min(part.batch.records, part.limit - part.start)
+    return segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * columns < all_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The checked footer of a segment."""
+
+    parsed: ParquetFooter
+    blocks: Blocks
+
+
+class _Footers:
+    """The footers that this process has read last, by their hash: a segment never changes."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._kept: OrderedDict[str, Footer] = OrderedDict()
+
+    def find(self, sha256: str) -> Footer | None:
+        with self._lock.own:
+            found = self._kept.get(sha256)
+            if found is not None:
+                self._kept.move_to_end(sha256)
+            return found
+
+    def keep(self, sha256: str, footer: Footer) -> None:
+        with self._lock.own:
+            self._kept[sha256] = footer
+            while len(self._kept) > _KEPT_FOOTERS:
+                self._kept.popitem(last=False)
+
+
+_footers = _Footers()
+
+
+class RangedObject:
+    """The bytes of a large segment, fetched by ranges and checked. Thread-safe.
+
+    Args:
+        objects: The object store.
+        tp: The partition, for messages.
+        segment: The segment, which has a footer with checksums.
+    """
+
+    def __init__(self, objects: ObjectStore, tp: TopicPartition, segment: Segment) -> None:
+        assert segment.footer_size is not None  # the caller has asked reads_ranges
+        assert segment.footer_sha256 is not None
+        self._objects = objects
+        self._tp = tp
+        self._segment = segment
+        self._sha256 = segment.footer_sha256
+        #: The number of bytes before the footer.
+        self.body = segment.size - segment.footer_size
+
+    def footer(self) -> Footer:
+        """The footer; one GET unless this process has read it lately.
+
+        Raises:
+            CorruptionError: The segment is missing, or its footer differs from the one that the chain describes.
+        """
+        found = _footers.find(self._sha256)
+        if found is None:
+            data = self.footer_bytes()
+            try:
+                parsed = ParquetFooter(pq.ParquetFile(pa.BufferReader(data)))
+                blocks = Blocks.from_text(parsed.metadata[BLOCKS_KEY], self.body)
+            except DAMAGE as error:
+                msg = f"segment {self._segment.key} cannot be read as parquet: {error}"
+                raise CorruptionError(msg) from error
+            found = Footer(parsed, blocks)
+            _footers.keep(self._sha256, found)
+        return found
+
+    def footer_bytes(self) -> bytes:
+        """The checked bytes of the footer; one GET."""
+        segment = self._segment
+        data = self._get(self.body, segment.size)
+        verify_checksum(f"the footer of segment {segment.key} of {self._tp}", data, self._sha256, len(data))
+        return data
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+        """Fetch ranges before the footer, widened to blocks, with one GET for each group of near ones.
+
+        Args:
+            ranges: The first byte, and the byte after the last one, of each range, in ascending order.
+
+        Returns:
+            The bytes by their place.
+
+        Raises:
+            CorruptionError: The segment is missing or damaged.
+        """
+        blocks = self.footer().blocks
+        if any(not 0 <= start <= end <= self.body for start, end in ranges):
+            msg = f"segment {self._segment.key} of {self._tp} cannot be read as parquet: a column is outside the file"
+            raise CorruptionError(msg)
+        return {start: self._checked(blocks, start, end) for start, end in _joined(blocks, ranges)}
+
+    def _checked(self, blocks: Blocks, start: int, end: int) -> bytes:
+        data = self._get(start, end)
+        damaged = blocks.damaged(start, data)
+        if damaged is not None:
+            msg = (
+                f"segment {self._segment.key} of {self._tp} was altered: its bytes {damaged[0]:,} to {damaged[1]:,} do "
+                "not have the checksum in its footer"
+            )
+            raise CorruptionError(msg)
+        return data
+
+    def _get(self, start: int, end: int) -> bytes:
+        segment = self._segment
+        try:
+            data = self._objects.get(segment.key, start, end)
+        except ObjectNotFoundError as error:
+            raise missing(self._tp, segment) from error
+        if len(data) != end - start:
+            msg = f"segment {segment.key} of {self._tp} is truncated: it ends before byte {end:,} of {segment.size:,}"
+            raise CorruptionError(msg)
+        return data
+
+
+def _joined(blocks: Blocks, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges widened to blocks; those that are near each other as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in (blocks.around(*each) for each in ranges):
+        if joined and start - joined[-1][1] <= _GAP_BYTES:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined
+
+
+class RangedSegment:
+    """A large segment, of which each read fetches a row group's columns. Thread-safe.
+
+    Opening it costs the GET of the footer, a read one GET for each group of near columns.
+    """
+
+    def __init__(self, objects: ObjectStore, tp: TopicPartition, segment: Segment) -> None:
+        self._object = RangedObject(objects, tp, segment)
+        self._size = segment.size
+        self._footer = self._object.footer().parsed
+        self.columns, self.rows = self._footer.columns, self._footer.rows
+
+    def offset_range(self, piece: int) -> tuple[int, int] | None:
+        """The smallest and the largest ``_offset`` of a row group, by its statistics."""
+        return self._footer.offset_range(piece)
+
+    def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
+        """Fetch and decode these columns of a row group; ignores names that the segment does not have."""
+        parts = self._object.fetch(self._footer.byte_ranges(piece, columns))
+        return self._footer.decode(PartialFile(self._size, parts), piece, columns)
+
+
+def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
+    """The error of a segment that does not exist; raise it from the error of the storage."""
+    msg = (
+        f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this is an old "
+        "snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
+    )
+    return CorruptionError(msg)

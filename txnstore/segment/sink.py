@@ -1,0 +1,59 @@
+"""Keeps the bytes of a segment while it is written: in memory, and from a size on in a temporary file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import mmap
+import tempfile
+from typing import Any
+
+from txnstore.segment.blocks import BlockSums
+
+#: More bytes than this are in a file.
+MEMORY_BYTES = 32 << 20
+
+
+class SegmentSink(io.RawIOBase):
+    """A file to write; computes the hash of its bytes and the checksums of its blocks.
+
+    Attributes:
+        blocks: The checksums of the blocks written so far.
+        sha256: The hash of the bytes written so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._file: Any = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed with the sink
+            max_size=MEMORY_BYTES, prefix="txnstore-segment-"
+        )
+        self._size = 0
+        self.blocks = BlockSums()
+        self.sha256 = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._file.write(view)
+        self.blocks.update(view)
+        self.sha256.update(view)
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def content(self) -> bytes | mmap.mmap:
+        """All bytes; if they are in a file, mapped into memory, which stays valid after the sink is closed."""
+        self._file.flush()
+        if self._size <= MEMORY_BYTES:
+            self._file.seek(0)
+            return bytes(self._file.read())
+        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
