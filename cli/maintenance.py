@@ -9,6 +9,7 @@ import click
 
 from txnstore.cli.confirm import ask, asks, yes_option
 from txnstore.cli.context import App, pass_app, shared_options
+from txnstore.cli.engine import engine_options, start_engine
 from txnstore.cli.output import counted, size
 from txnstore.cli.values import Duration, Size
 from txnstore.cli.watch import check_watch, watch_rounds
@@ -16,6 +17,7 @@ from txnstore.cli.watch import check_watch, watch_rounds
 if TYPE_CHECKING:
     from txnstore.compactor import RuleReport, VacuumReport, VerifyReport
     from txnstore.coordinator.expiration import ExpiryReport
+    from txnstore.operations import EngineName
 
 _PARTITION_COLUMNS = [
     "partition", "segments_before", "segments_after", "bytes_before", "bytes_after", "records", "aborted", "conflicts",
@@ -31,6 +33,7 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @click.option("--force", is_flag=True, help="Clean by key also where min.cleanable.dirty.ratio is not reached.")
 @click.option("--past-hw", is_flag=True, help="Clean by key also above the last stable offset, around what is open.")
 @click.option("--memory-limit", type=Size(), help="The memory of a clean by key, such as 512MB.  [default: 1GiB]")
+@engine_options
 @click.option("--watch", is_flag=True, help="Compact round after round until interrupted; a line for each round.")
 @click.option(
     "--interval", type=Duration(), default="30s", show_default=True, help="With --watch: the pause between two rounds."
@@ -45,7 +48,7 @@ def compact(app: App, /, topic: str | None, watch: bool, interval: float, max_by
     A topic with cleanup.policy=compact keeps the newest record of each key. Records that retention.ms and
     retention.bytes of a topic have passed are deleted first (`txnstore retain`). Only data below the last stable offset
     is compacted. Readers and writers are not blocked. With --watch several processes share the work, on one machine or
-    many: each claims the partitions of its round.
+    many: each claims the partitions of its round. With --engine spark, each clean and each merge is a task of Spark.
     """
     check_watch(given, watch=watch)
     if watch:
@@ -63,7 +66,10 @@ def _compact(
     past_hw: bool,
     memory_limit: int | None,
     no_expire: bool,
+    engine: EngineName,
+    spark_conf: tuple[str, ...],
 ) -> None:
+    start_engine(engine, spark_conf, used=not dry_run)
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
             topic,
@@ -73,6 +79,7 @@ def _compact(
             force=force,
             memory_limit=memory_limit,
             past_hw=past_hw,
+            engine=engine,
         )
     rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
     for row in rows:
@@ -201,14 +208,18 @@ def _list_expiring(app: App, report: ExpiryReport) -> None:
 
 @click.command()
 @click.option("--deep", is_flag=True, help="Read all data and compare its checksums.")
+@engine_options
 @shared_options()
 @pass_app
-def verify(app: App, deep: bool) -> int:
+def verify(app: App, deep: bool, engine: EngineName, spark_conf: tuple[str, ...]) -> int:
     """Check every invariant of the store; the exit status is 1 if one does not hold."""
-    from txnstore.compactor import verify as check
+    from txnstore.operations import Operations
 
+    if engine == "spark" and not deep:
+        raise click.UsageError("--engine spark needs --deep: only data is read by Spark")
+    start_engine(engine, spark_conf, used=deep)
     with app.unread() as connection, app.progress("verifying"):
-        report = check(connection, deep=deep)
+        report = Operations(connection).verify(deep=deep, engine=engine)
     app.out.result(
         "No violations found" if report.ok else counted(len(report.violations), "violation"),
         **{**asdict(report), "ok": report.ok},

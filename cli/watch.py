@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 def check_watch(given: Mapping[str, object], *, watch: bool) -> None:
     """Refuse options that have no effect with, or without, ``--watch``."""
-    for name in ("dry_run", "force", "past_hw", "no_expire"):
+    for name in ("dry_run", "force", "past_hw", "no_expire", "spark_conf"):
         if watch and given[name]:
             raise click.UsageError(f"--watch cannot be combined with --{name.replace('_', '-')}")
     context = click.get_current_context()
+    if watch and given["engine"] != "duckdb":
+        raise click.UsageError(f"--watch cannot be combined with --engine {given['engine']}")
     for name in ("interval", "max_bytes"):
         if not watch and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --watch")

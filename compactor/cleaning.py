@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.clean import Clean, Cleaned
 from txnstore.compactor.clean_plan import CleanPlan, plan_clean, plan_past_hw
+from txnstore.compactor.engine import Engine, Job, time_of_upload
 from txnstore.compactor.newest import DEFAULT_MEMORY, MIN_MEMORY
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Partition
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
-from txnstore.core.routing import chain_of_partition
 from txnstore.errors import CompactionConflictError, CorruptionError, InvalidConfigError
 from txnstore.read.reader import is_missing
+from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectStore
 from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
@@ -70,6 +74,7 @@ def clean(
     targets: Mapping[str, int],
     options: CleanOptions,
     failed: list[CorruptionError],
+    engine: Engine,
 ) -> dict[TopicPartition, list[CleanResult]]:
     """Clean the partitions that are due (CMP-20); those of other policies are passed over.
 
@@ -81,6 +86,7 @@ def clean(
         targets: The maximum size of a new segment, by topic.
         options: How to clean.
         failed: Gets the errors of damage; the other partitions are cleaned.
+        engine: Executes the cleans.
     """
     compacted = [item for item in work if _is_compacted(item[0])]
     if not compacted:
@@ -88,14 +94,19 @@ def clean(
     # The clock of the storage: that of this machine may be wrong, and would remove tombstones early.
     now = connection.objects.now_ms()
     plans = [(topic, plan) for topic, tp, log in compacted for plan in _plans(topic, tp, log, now, options)]
+    plans.sort(key=lambda item: item[1].dirty_ratio, reverse=True)
+
+    def job(topic: Topic, plan: CleanPlan) -> Job[Cleaned]:
+        return partial(_clean, topic=topic, plan=plan, now=now, target_bytes=targets[topic.name], memory=options.memory)
+
+    jobs = (((topic, plan, time_of_upload(connection, plan.tp)), job(topic, plan)) for topic, plan in plans)
     found: dict[TopicPartition, list[CleanResult]] = {}
-    for topic, plan in sorted(plans, key=lambda item: item[1].dirty_ratio, reverse=True):
+    for (topic, plan, started), run in engine.run(jobs):
         if options.dry_run:
             found.setdefault(plan.tp, []).append(CleanResult(plan, Cleaned()))
             continue
         try:
-            result = _clean(connection, topic, plan, now, targets[topic.name], options.memory)
-            found.setdefault(plan.tp, []).append(result)
+            found.setdefault(plan.tp, []).append(_replace(connection, topic, plan, started, run))
         except CorruptionError as error:
             _LOG.warning("clean failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
             failed.append(error)
@@ -119,17 +130,26 @@ def _is_compacted(topic: Topic) -> bool:
 
 
 def _clean(
-    connection: Connection, topic: Topic, plan: CleanPlan, now: int, target_bytes: int, memory: int
+    objects: ObjectStore,
+    pool: Executor,
+    runtime: Runtime,
+    *,
+    topic: Topic,
+    plan: CleanPlan,
+    now: int,
+    target_bytes: int,
+    memory: int,
+) -> Cleaned:
+    target = min(target_bytes, int(memory * _FOR_SEGMENT))
+    return Clean(objects, pool, runtime, topic, plan, now, target, int(memory * _FOR_KEYS)).run()
+
+
+def _replace(
+    connection: Connection, topic: Topic, plan: CleanPlan, started: int, run: Callable[[], Cleaned]
 ) -> CleanResult:
     """Upload the records that stay, then replace the sources and move the checkpoint with one entry."""
     try:
-        # The later of both clocks: if another writer's clock is ahead, this clean must not look old to the chain.
-        chain = connection.chains[chain_of_partition(plan.tp, len(connection.chains))]
-        started = max(connection.runtime.clock(), chain.state.timestamp)
-        target = min(target_bytes, int(memory * _FOR_SEGMENT))
-        done = Clean(
-            connection.objects, connection.pool, connection.runtime, topic, plan, now, target, int(memory * _FOR_KEYS)
-        ).run()
+        done = run()
         removed = plan.removed if done.changed else ()
         command = ReplaceSegments(
             plan.tp,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.cleaning import CleanOptions, CleanResult, clean
+from txnstore.compactor.engine import Engine, Job, LocalEngine, time_of_upload
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.report import CompactionProgress, CompactionReport, PartitionCompaction, Progress
@@ -19,10 +22,11 @@ from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.retention import with_log_start
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
-from txnstore.core.routing import chain_of_partition
 from txnstore.core.view import View
 from txnstore.errors import CompactionConflictError, CorruptionError, ReadOnlyError
 from txnstore.read.reader import is_missing
+from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectStore
 from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
@@ -43,6 +47,7 @@ def compact(
     force: bool = False,
     memory_limit: int | None = None,
     past_hw: bool = False,
+    engine: Engine | None = None,
 ) -> CompactionReport:
     """Apply retention (:func:`retain`), clean by key, merge small committed segments, and drop aborted data.
 
@@ -70,6 +75,8 @@ def compact(
             spilled to the temporary folder of the system.
         past_hw: Clean also above the last stable offset: decided records between two undecided ones supersede each
             other. The cleaner checkpoint stays below it, so they take part in the next clean again.
+        engine: Executes cleans and merges; None: this process, one after another. This process plans, and commits what
+            an engine has uploaded.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
@@ -89,6 +96,7 @@ def compact(
         options=CleanOptions(force, memory_limit, dry_run, past_hw),
         progress=progress,
         expire=expire,
+        engine=engine,
     )
     if failed:
         raise all_in_one(failed)
@@ -106,6 +114,7 @@ def compact_sound(
     progress: Progress | None = None,
     expire: bool = True,
     partitions: Collection[TopicPartition] | None = None,
+    engine: Engine | None = None,
 ) -> CompactionReport:
     """:func:`compact` of what is not damaged.
 
@@ -119,6 +128,7 @@ def compact_sound(
         progress: See :func:`compact`.
         expire: See :func:`compact`.
         partitions: Clean and merge only these; None for all. Retention applies to all.
+        engine: See :func:`compact`.
     """
     dry_run = options.dry_run
     if connection.read_only and not dry_run:
@@ -134,30 +144,31 @@ def compact_sound(
     targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failed)) is not None}
     retained = apply_retention(connection, view, [found for found in topics if found.name in targets], dry_run=dry_run)
     view = connection.view(refresh=False) if retained.partitions and not dry_run else view
-    results = _clean_first(connection, _logs(view, topics, targets, retained, partitions), targets, options, failed)
+    # A dry run calls no job, and the local engine runs only what is called.
+    engine = LocalEngine(connection) if engine is None or dry_run else engine
+    logs = _logs(view, topics, targets, retained, partitions)
+    results = _clean_first(connection, logs, targets, options, failed, engine)
     view = connection.view(refresh=False) if results and not dry_run else view
     work = [
         (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments))
         for found, tp, log in _logs(view, topics, targets, retained, partitions)
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
-    report, done = [], 0
-    for found, tp, log, plans in work:
-        result = results.get(tp, _before(tp, log))
-        for plan in plans:
-            try:
-                result = _planned(result, plan) if dry_run else _carry_out(connection, found, result, plan)
-            except CorruptionError as error:
-                _LOG.warning("merge failed: damage", extra={"partition": str(tp), "error": str(error)})
-                failed.append(error)
-            done += plan.removed_bytes
-            if progress is not None:
-                progress(CompactionProgress(tp, done, total))
-        if plans or tp in results:
-            report.append(result)
+    report = {tp: results.get(tp, _before(tp, log)) for _, tp, log, plans in work if plans or tp in results}
+    done = 0
+    for (plan, started), upload in engine.run(_merges(connection, work)):
+        result = report[plan.tp]
+        try:
+            report[plan.tp] = _planned(result, plan) if dry_run else _replace(connection, result, plan, started, upload)
+        except CorruptionError as error:
+            _LOG.warning("merge failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
+            failed.append(error)
+        done += plan.removed_bytes
+        if progress is not None:
+            progress(CompactionProgress(plan.tp, done, total))
     if expire and not dry_run:
         expire_due(connection.chains, connection.runtime.clock())
-    whole = CompactionReport(tuple(report), dry_run, retained)
+    whole = CompactionReport(tuple(report.values()), dry_run, retained)
     if not dry_run:
         counts = {
             "cleans": whole.cleans,
@@ -238,9 +249,10 @@ def _clean_first(
     targets: Mapping[str, int],
     options: CleanOptions,
     failed: list[CorruptionError],
+    engine: Engine,
 ) -> dict[TopicPartition, PartitionCompaction]:
     """Clean the partitions that are due; the results of these."""
-    cleaned = clean(connection, logs, targets, options, failed)
+    cleaned = clean(connection, logs, targets, options, failed, engine)
     return {tp: _cleaned(_before(tp, log), cleaned[tp]) for _, tp, log in logs if tp in cleaned}
 
 
@@ -268,15 +280,31 @@ def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompactio
     return _counted(result, plan, 1 if plan.sources else 0, plan.source_bytes)
 
 
-def _carry_out(
-    connection: Connection, topic: Topic, result: PartitionCompaction, plan: MergePlan
+def _merges(
+    connection: Connection, work: Iterable[tuple[Topic, TopicPartition, Partition, list[MergePlan]]]
+) -> Iterator[tuple[tuple[MergePlan, int], Job[tuple[Batch, ...]]]]:
+    """The jobs that upload merged segments, each with its plan and the time from which on it uploads."""
+    for topic, tp, _, plans in work:
+        for plan in plans:
+            yield (plan, time_of_upload(connection, tp)), partial(_merged, topic=topic, plan=plan)
+
+
+def _merged(
+    objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: Topic, plan: MergePlan
+) -> tuple[Batch, ...]:
+    return (merge(objects, pool, runtime, topic, plan),) if plan.sources else ()
+
+
+def _replace(
+    connection: Connection,
+    result: PartitionCompaction,
+    plan: MergePlan,
+    started: int,
+    upload: Callable[[], tuple[Batch, ...]],
 ) -> PartitionCompaction:
     """Upload the merged segment, then replace the sources with one entry."""
     try:
-        # The later of both clocks: if another writer's clock is ahead, this merge must not look old to the chain.
-        chain = connection.chains[chain_of_partition(plan.tp, len(connection.chains))]
-        started = max(connection.runtime.clock(), chain.state.timestamp)
-        added = _merged(connection, topic, plan)
+        added = upload()
         connection.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
@@ -284,12 +312,6 @@ def _carry_out(
         _LOG.info("merge had no effect: concurrent change", extra={"partition": str(plan.tp), "reason": str(error)})
         return replace(result, conflicts=result.conflicts + 1)
     return _counted(result, plan, len(added), sum(batch.segment.size for batch in added))
-
-
-def _merged(connection: Connection, topic: Topic, plan: MergePlan) -> tuple[Batch, ...]:
-    if not plan.sources:
-        return ()
-    return (merge(connection.objects, connection.pool, connection.runtime, topic, plan),)
 
 
 def _overtaken(connection: Connection, plan: MergePlan) -> bool:

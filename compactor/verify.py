@@ -9,6 +9,7 @@ from txnstore.chain import keys
 from txnstore.chain.codec import StoreDocument, decode
 from txnstore.chain.keys import Keys
 from txnstore.chain.state_document import HeadDocument
+from txnstore.compactor.engine import Engine, LocalEngine
 from txnstore.compactor.foreign import foreign_chains
 from txnstore.compactor.rules import RuleReport, rule_reports
 from txnstore.compactor.verify_chain import ChainVerifier
@@ -60,7 +61,7 @@ class VerifyReport:
         return 1 + self.entries + 2 * self.checkpoints + self.segments
 
 
-def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
+def verify(connection: Connection, *, deep: bool = False, engine: Engine | None = None) -> VerifyReport:
     """Check every invariant of a store; nothing is written.
 
     1. Every chain is read from entry 1. Each entry must be intact and contain the hash of the one before it, the
@@ -77,6 +78,7 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
     Args:
         connection: The connection to the store.
         deep: Read and decode every segment.
+        engine: Executes the deep part; None: this process.
 
     Returns:
         The report; damage is listed in ``violations``, with the name of the object, and not raised.
@@ -101,7 +103,8 @@ def verify(connection: Connection, *, deep: bool = False) -> VerifyReport:
     schemas = _verify_schemas(topics.values())
     segments = SegmentFindings()
     if states:
-        segments = verify_segments(connection.objects, connection.pool, states, topics, deep=deep)
+        engine = engine if engine is not None else LocalEngine(connection)
+        segments = verify_segments(connection.objects, states, topics, engine if deep else None)
     violations = (*identity, *in_chains, *across, *schemas, *segments.violations)
     entries, checkpoints = sum(chain.entries for chain in chains), sum(chain.checkpoints for chain in chains)
     checked = {

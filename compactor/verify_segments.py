@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
 from txnstore.chain import keys
+from txnstore.compactor.engine import Engine, Job
 from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.common import Violation
 from txnstore.core.log.model import Batch
@@ -18,11 +20,14 @@ from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.read.reader import Projection, read_slice
+from txnstore.runtime import Runtime
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.storage.base import ObjectStore
 
 #: Segments read and decoded concurrently.
 _WINDOW = 4
+#: How many segments, and about how many of their bytes, one job reads.
+_JOB_SEGMENTS, _JOB_BYTES = 1_000, 64 << 20
 
 
 @dataclass(slots=True)
@@ -36,46 +41,55 @@ class SegmentFindings:
 
 
 def verify_segments(
-    objects: ObjectStore, pool: Executor, states: Sequence[State], topics: Mapping[str, Topic], *, deep: bool
+    objects: ObjectStore,
+    states: Sequence[State],
+    topics: Mapping[str, Topic],
+    deep: Engine | None,
 ) -> SegmentFindings:
     """Check that every segment referenced by the states exists and has the recorded size.
 
     Args:
         objects: The object store.
-        pool: Decodes segments concurrently.
         states: The newest states of the undamaged chains.
         topics: The topics of the catalog, as far as known.
-        deep: Also read and decode each segment; hash, rows, offsets and timestamps must be as recorded.
+        deep: Also reads and decodes each segment; hash, rows, offsets and timestamps must be as recorded. None: not.
     """
     found = SegmentFindings()
     sizes = {item.key: item.size for item in objects.list(keys.TOPICS)}
-    for state in states:
-        _verify_chain(found, objects, pool, state, topics, sizes, deep=deep)
+    intact = [(part, known) for state in states for part, known in _listed_as_recorded(found, state, topics, sizes)]
+    if deep is not None:
+        for _, violations in deep.run((None, job) for job in _jobs(intact)):
+            found.violations += violations()
+        found.contents = len(intact)
+        found.bytes_read = sum(part.batch.segment.size for part, _ in intact)
     return found
 
 
-def _verify_chain(
-    found: SegmentFindings,
-    objects: ObjectStore,
-    pool: Executor,
-    state: State,
-    topics: Mapping[str, Topic],
-    sizes: Mapping[str, int],
-    *,
-    deep: bool,
-) -> None:
-    intact: list[Slice] = []
+def _listed_as_recorded(
+    found: SegmentFindings, state: State, topics: Mapping[str, Topic], sizes: Mapping[str, int]
+) -> Iterator[tuple[Slice, Topic]]:
+    """Compare the segments of a chain with the listing; yields those that agree, with their topics."""
+    current = _current(state, topics)
     for part in _slices(state):
         problems = _listed(part, sizes)
         found.violations += problems
         found.segments += 1
         if not problems:
-            intact.append(part)
-    if deep:
-        for problems in _in_parallel(objects, pool, intact, _current(state, topics)):
-            found.violations += problems
-        found.contents += len(intact)
-        found.bytes_read += sum(part.batch.segment.size for part in intact)
+            yield part, current[part.tp.topic]
+
+
+def _jobs(parts: Iterable[tuple[Slice, Topic]]) -> Iterator[Job[list[Violation]]]:
+    """Jobs that read and check segments."""
+    group: list[tuple[Slice, Topic]] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += part[0].batch.segment.size
+        if len(group) == _JOB_SEGMENTS or size >= _JOB_BYTES:
+            yield partial(_read_all, parts=group)
+            group, size = [], 0
+    if group:
+        yield partial(_read_all, parts=group)
 
 
 def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
@@ -109,21 +123,22 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
     return found
 
 
-def _in_parallel(
-    objects: ObjectStore, pool: Executor, parts: Iterable[Slice], topics: Mapping[str, Topic]
-) -> Iterator[list[Violation]]:
-    """Read and check the segments, a few concurrently; yields the violations of each."""
+def _read_all(
+    objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts: list[tuple[Slice, Topic]]
+) -> list[Violation]:
+    """Read and check segments, a few concurrently."""
+    found: list[Violation] = []
     projections: dict[str, Projection] = {}
     flying: deque[Future[list[Violation]]] = deque()
-    for part in parts:
-        name = part.tp.topic
-        if name not in projections:
-            projections[name] = Projection(topics[name])
+    for part, topic in parts:
+        if topic.name not in projections:
+            projections[topic.name] = Projection(topic)
         if len(flying) == _WINDOW:
-            yield flying.popleft().result()
-        flying.append(pool.submit(_read, objects, part, projections[name]))
+            found += flying.popleft().result()
+        flying.append(pool.submit(_read, objects, part, projections[topic.name]))
     while flying:
-        yield flying.popleft().result()
+        found += flying.popleft().result()
+    return found
 
 
 def _read(objects: ObjectStore, part: Slice, projection: Projection) -> list[Violation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from txnstore.admin import transactions as admin
 from txnstore.admin.descriptions import (
@@ -18,13 +18,19 @@ from txnstore.coordinator.recovery import RecoveryReport, recover
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import Transaction
 from txnstore.threads import load
+from txnstore.validation import check_choice
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
     from txnstore.admin.groups import GroupDescription, Target
     from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, Round, VacuumReport, VerifyReport
+    from txnstore.compactor.engine import Engine
     from txnstore.compactor.report import Progress
+
+#: What reads and uploads the segments of a compaction or a deep verification: ``"duckdb"``, this process, or
+#: ``"spark"``, tasks of Spark.
+EngineName = Literal["duckdb", "spark"]
 
 
 class Operations:
@@ -191,11 +197,16 @@ class Operations:
         force: bool = False,
         memory_limit: int | None = None,
         past_hw: bool = False,
+        engine: EngineName = "duckdb",
     ) -> CompactionReport:
         """Clean compacted topics by key, merge small segments, drop aborted data: all below the last stable offset.
 
-        The arguments are those of :func:`txnstore.compactor.compact`.
+        The other arguments are those of :func:`txnstore.compactor.compact`.
+
+        Args:
+            engine: ``"spark"``: each clean and merge is a task of Spark, in the active session or a new one.
         """
+        found = self._engine(engine, used=not dry_run)
         load("txnstore.compactor")
         from txnstore.compactor import compact
 
@@ -210,6 +221,7 @@ class Operations:
             force=force,
             memory_limit=memory_limit,
             past_hw=past_hw,
+            engine=found,
         )
 
     def compact_rounds(
@@ -305,12 +317,27 @@ class Operations:
         preview_at = connection.runtime.clock() if dry_run else None
         return expire(connection.chains, producer_ids, transactional_ids, offsets, preview_at=preview_at)
 
-    def verify(self, *, deep: bool = False) -> VerifyReport:
-        """Check every invariant; ``deep``: read and check all data, too. See :func:`txnstore.compactor.verify`."""
+    def verify(self, *, deep: bool = False, engine: EngineName = "duckdb") -> VerifyReport:
+        """Check every invariant; see :func:`txnstore.compactor.verify`.
+
+        Args:
+            deep: Read and check all data, too.
+            engine: ``"spark"``: tasks of Spark read the data, in the active session or a new one.
+        """
+        found = self._engine(engine, used=deep)
         load("txnstore.compactor")
         from txnstore.compactor import verify
 
-        return verify(self._connection, deep=deep)
+        return verify(self._connection, deep=deep, engine=found)
+
+    def _engine(self, name: str, *, used: bool) -> Engine | None:
+        """The engine of this name; None: this process."""
+        if check_choice("engine", name, get_args(EngineName)) == "duckdb" or not used:
+            return None
+        load("txnstore.spark.engine")
+        from txnstore.spark.engine import SparkEngine
+
+        return SparkEngine(self._connection)
 
     def doctor(self, *, probe: bool = False) -> DoctorReport:
         """Look at the store, its storage and what it has to do, and say so. See :func:`txnstore.compactor.doctor`.

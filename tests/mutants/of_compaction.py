@@ -5,10 +5,13 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.compactor import rounds
 from txnstore.core import claims
+from txnstore.spark import engine
 
 _CLAIMS = "unit/test_core_claims.py::"
 
 _ROUNDS = "protocol/test_compaction_rounds.py::"
+
+_ENGINE = "unit/test_spark_engine.py::"
 
 #: Faults of compactors.
 COMPACTION = (
@@ -53,5 +56,12 @@ COMPACTION = (
         "partitions=granted",
         "partitions=chosen",
         test=_ROUNDS + "test_a_partition_claimed_in_between_is_left_to_its_compactor",
+    ),
+    Mutant(
+        "a segment that was vacuumed after another compaction is damage for a task of Spark",
+        engine.execute,
+        "cause if isinstance(cause, TxnStoreError) else None",
+        "None",
+        test=_ENGINE + "test_a_task_returns_the_error_of_its_job_with_its_cause",
     ),
 )

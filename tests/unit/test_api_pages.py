@@ -19,6 +19,7 @@ ARGUMENT_TYPES = {
     "txnstore.consumer.membership.AssignorName",
     "txnstore.consumer.membership.Callback",
     "txnstore.consumer.subscription.ResetPolicy",
+    "txnstore.operations.EngineName",
     "txnstore.read.plan.IsolationLevel",
     "txnstore.scan.Bound",
 }

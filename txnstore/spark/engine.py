@@ -1,0 +1,153 @@
+"""Executes jobs of the maintenance as tasks of Spark: those of compactions, and of deep verifications.
+
+A job only reads and uploads segments; the driver plans, and commits what the tasks have uploaded. So a task may fail,
+run again or run twice: what is not committed is left to the vacuum.
+"""
+
+from __future__ import annotations
+
+import pickle
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from txnstore.connection import Connection
+from txnstore.errors import CorruptionError, InvalidConfigError, TxnStoreError
+from txnstore.runtime import Runtime
+from txnstore.spark.options import checked_location
+from txnstore.spark.workers import check_workers, make_session
+from txnstore.storage.base import ObjectStore
+from txnstore.threads import Workers, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+#: The most tasks of a Spark job. What they have uploaded is committed before the next one starts.
+_TASKS = 1_000
+#: Threads per task: enough to fetch the next segments while one is decoded.
+_THREADS = 4
+
+
+class SparkEngine:
+    """Executes each job as a task of the active session, or of a new one with Spark's own configuration.
+
+    Args:
+        connection: The connection to the store. The tasks get its storage options.
+
+    Raises:
+        InvalidConfigError: PySpark is not installed, no session can be started, its workers do not find txnstore, or
+            they cannot reach the store.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        checked_location(connection.url, {})
+        self._objects = connection.objects
+        self._spark = session({})
+
+    def run(
+        self, jobs: Iterable[tuple[K, Callable[[ObjectStore, Executor, Runtime], T]]]
+    ) -> Iterator[tuple[K, Callable[[], T]]]:
+        """Execute jobs, up to 1,000 at a time; yields those that succeeded first, and a call with the result of each.
+
+        A job that failed raises its error when its result is asked for, after the others.
+        """
+        remaining = iter(jobs)
+        store = pickle.dumps(self._objects)
+        while wave := list(islice(remaining, _TASKS)):
+            tasks = [pickle.dumps(job) for _, job in wave]
+            results = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(_task(store)).collect()
+            ended = [(value, *_ended(*result)) for (value, _), result in zip(wave, results, strict=True)]
+            for value, result, error in sorted(ended, key=lambda each: each[2] is not None):
+                yield value, partial(_result, result, error)
+
+
+def _result(result: T, error: TxnStoreError | None) -> T:
+    if error is not None:
+        raise error
+    return result
+
+
+def _ended(lacking: str | None, outcome: bytes) -> tuple[Any, TxnStoreError | None]:
+    """The result of a task, or its error."""
+    if lacking is not None:
+        advice = "install txnstore[spark] there, or set spark.pyspark.python to an interpreter that has it"
+        return None, InvalidConfigError(f"{lacking}: {advice}")
+    result, error, cause = pickle.loads(outcome)  # noqa: S301 - from our own task
+    if error is not None:
+        error.__cause__ = cause
+    return result, error
+
+
+def _task(store: bytes) -> Callable[[bytes], tuple[str | None, bytes]]:
+    """The function of a task. Spark sends it by value, so that a worker without txnstore can say so."""
+
+    def run(job: bytes) -> tuple[str | None, bytes]:
+        import platform
+        import sys
+
+        try:
+            from txnstore.spark.engine import execute
+
+            return None, execute(store, job)
+        except ModuleNotFoundError as error:
+            worker = f"the Python worker of Spark on {platform.node()} runs {sys.executable}"
+            return f"{worker}, which does not find {error.name}", b""
+
+    return run
+
+
+def execute(store: bytes, job: bytes) -> bytes:
+    """Execute a job in this process.
+
+    Args:
+        store: The object store, pickled.
+        job: The job, pickled.
+
+    Returns:
+        Its result, or its error and the cause of that, pickled.
+    """
+    objects: ObjectStore = pickle.loads(store)  # noqa: S301 - from our own driver
+    pool = Workers(_THREADS, "txnstore-task")
+    try:
+        return pickle.dumps((pickle.loads(job)(objects, pool, Runtime()), None, None))  # noqa: S301 - the same
+    except TxnStoreError as error:
+        if not isinstance(error, CorruptionError):
+            error.args = (f"{error} (in a task of Spark on {platform.node()})",)
+        cause = error.__cause__
+        return pickle.dumps((None, error, cause if isinstance(cause, TxnStoreError) else None))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        objects.close()
+
+
+def session(conf: Mapping[str, object]) -> SparkSession:
+    """The active session, or a new one with these settings.
+
+    Raises:
+        InvalidConfigError: There is none that can be used.
+    """
+    load("pyspark.sql")
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        msg = f"the engine spark needs PySpark: {error}. Install txnstore[spark]"
+        raise InvalidConfigError(msg) from error
+    try:
+        spark = SparkSession.getActiveSession() or make_session(None, "txnstore", dict(conf))
+    except (Py4JError, PySparkException) as error:
+        reason = " ".join(str(error).splitlines()[:2])
+        msg = f"Spark does not start: {reason}. It needs Java 17 or newer, and a master that it can reach"
+        raise InvalidConfigError(msg) from error
+    if not hasattr(spark, "sparkContext"):
+        msg = "the engine spark needs a classic session, not Spark Connect"
+        raise InvalidConfigError(msg)
+    check_workers(spark)
+    return spark
