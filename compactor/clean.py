@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,7 @@ from txnstore.compactor.clean_plan import CleanPlan
 from txnstore.compactor.newest import NewestByKey, Offsets
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, Segment
+from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import Slice
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
@@ -28,6 +30,7 @@ from txnstore.runtime import Runtime
 from txnstore.segment.codec import SegmentWriter
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.segment.sums import row_hashes, total
 from txnstore.storage.base import ObjectStore
 
 _VALUE = "value"
@@ -43,6 +46,7 @@ class Cleaned:
         tombstones: The tombstones that were dropped because their delete horizon has passed.
         keyless: The records that were dropped because they have no key (CMP-19).
         stamped: The tombstones that got their delete horizon.
+        sums: The sums of what it read, removed and wrote; None if nothing was changed, or nothing was read.
     """
 
     added: list[Batch] = field(default_factory=list)
@@ -50,6 +54,7 @@ class Cleaned:
     tombstones: int = 0
     keyless: int = 0
     stamped: int = 0
+    sums: ConservedSums | None = None
 
     @property
     def changed(self) -> bool:
@@ -117,6 +122,7 @@ class Clean:
         self._writer: TopicWriter = topic_writer(topic)
         self._target, self._memory = target_bytes, memory
         self._done = Cleaned()
+        self._read, self._removed, self._added = Sums(), Sums(), list[Sums]()
         stamped = frozenset(
             source.batch.segment.key for source in plan.sources if source.batch.delete_horizon is not None
         )
@@ -141,6 +147,8 @@ class Clean:
             self._done.keyless, self._done.superseded = records - newest.records, newest.records - kept
             if self._done.changed or self._has_removable_tombstones():
                 self._copy(newest.offsets())
+                if self._done.changed and self._plan.sources:
+                    self._done.sums = ConservedSums(self._read, self._removed, tuple(self._added))
         return self._done
 
     def _read_keys(self, newest: NewestByKey) -> int:
@@ -193,14 +201,15 @@ class Clean:
         parts: list[_Range] = []
         try:
             for table in self._tables(self._plan.sources, self._projection):
-                mask = survivors.mask(table.column(OFFSET_FIELD.name).to_numpy())
-                kept = self._without_old_tombstones(table.filter(mask))
+                offsets = table.column(OFFSET_FIELD.name).to_numpy()
+                kept = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
+                sums = self._account(table, offsets, kept.column(OFFSET_FIELD.name).to_numpy())
                 if not kept.num_rows:
                     continue
                 if pending is None:
                     pending = SegmentWriter(self._projection.rows, config.segment_format, config.compression)
                 pending.append(kept)
-                parts.append(_range_of(kept))
+                parts.append(_range_of(kept, sums))
                 if pending.size >= self._target:
                     self._upload(pending, parts)
                     pending, parts = None, []
@@ -209,6 +218,14 @@ class Clean:
         finally:
             if pending is not None:
                 pending.close()
+
+    def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Sums:
+        """Add the rows to the sums of what was read and what was removed; returns the sums of those that stay."""
+        hashes, sizes = row_hashes(table)
+        stays = np.isin(offsets, kept, assume_unique=True)
+        self._read += total(hashes, sizes)
+        self._removed += total(hashes[~stays], sizes[~stays])
+        return total(hashes[stays], sizes[stays])
 
     def _without_old_tombstones(self, table: pa.Table) -> pa.Table:
         """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534)."""
@@ -230,6 +247,7 @@ class Clean:
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)
         base, limit = parts[0].first, parts[-1].last + 1
+        self._added.append(add_up(part.sums for part in parts))
         self._done.added.append(
             Batch(
                 base_offset=base,
@@ -250,20 +268,21 @@ class Clean:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The ranges of the offsets and times of some rows, and their first delete horizon."""
+    """The ranges of the offsets and times of some rows, their first delete horizon, and their sums."""
 
     first: int
     last: int
     oldest: int
     newest: int
     horizon: int | None
+    sums: Sums
 
 
-def _range_of(table: pa.Table) -> _Range:
+def _range_of(table: pa.Table, sums: Sums) -> _Range:
     offsets = table.column(OFFSET_FIELD.name)
     times = pc.min_max(table.column(TIMESTAMP_FIELD.name).cast(pa.int64()))
     horizon = pc.min(table.column(HORIZON_FIELD.name)).as_py() if HORIZON_FIELD.name in table.column_names else None
-    return _Range(offsets[0].as_py(), offsets[-1].as_py(), times["min"].as_py(), times["max"].as_py(), horizon)
+    return _Range(offsets[0].as_py(), offsets[-1].as_py(), times["min"].as_py(), times["max"].as_py(), horizon, sums)
 
 
 class _Survivors:
@@ -273,7 +292,7 @@ class _Survivors:
         self._offsets = offsets
         self._ahead: Offsets = np.empty(0, np.int64)
 
-    def mask(self, offsets: Offsets) -> pa.Array:
+    def mask(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
         """Which of these offsets stay; they follow those of the last call."""
         last = offsets[-1]
         taken = [self._ahead]
@@ -285,4 +304,4 @@ class _Survivors:
         known = np.concatenate(taken)
         split = int(np.searchsorted(known, last, side="right"))
         self._ahead = known[split:]
-        return pa.array(np.isin(offsets, known[:split], assume_unique=True))
+        return np.isin(offsets, known[:split], assume_unique=True)

@@ -159,6 +159,7 @@ def _replace(
             clean_until=plan.clean_until,
             topic_id=topic.topic_id,
             past_hw=plan.past_hw,
+            sums=done.sums,
         )
         connection.submit(command)
     except (CompactionConflictError, CorruptionError) as error:

@@ -20,6 +20,7 @@ from txnstore.coordinator.expiration import expire_due
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.retention import with_log_start
+from txnstore.core.log.sums import ConservedSums
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
@@ -33,6 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 #: The maximum size of a merged segment in bytes, even if ``segment.bytes`` is larger: it is built in memory.
 MAX_TARGET_BYTES = 128 << 20
+
+#: The batches that replace the sources of a merge, and the sums of their records; nothing for sources without records.
+Merged = tuple[tuple[Batch, ...], ConservedSums | None]
 
 
 def compact(
@@ -282,17 +286,18 @@ def _planned(result: PartitionCompaction, plan: MergePlan) -> PartitionCompactio
 
 def _merges(
     connection: Connection, work: Iterable[tuple[Topic, TopicPartition, Partition, list[MergePlan]]]
-) -> Iterator[tuple[tuple[MergePlan, int], Job[tuple[Batch, ...]]]]:
+) -> Iterator[tuple[tuple[MergePlan, int], Job[Merged]]]:
     """The jobs that upload merged segments, each with its plan and the time from which on it uploads."""
     for topic, tp, _, plans in work:
         for plan in plans:
             yield (plan, time_of_upload(connection, tp)), partial(_merged, topic=topic, plan=plan)
 
 
-def _merged(
-    objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: Topic, plan: MergePlan
-) -> tuple[Batch, ...]:
-    return (merge(objects, pool, runtime, topic, plan),) if plan.sources else ()
+def _merged(objects: ObjectStore, pool: Executor, runtime: Runtime, *, topic: Topic, plan: MergePlan) -> Merged:
+    if not plan.sources:
+        return (), None
+    batch, sums = merge(objects, pool, runtime, topic, plan)
+    return (batch,), sums
 
 
 def _replace(
@@ -300,12 +305,12 @@ def _replace(
     result: PartitionCompaction,
     plan: MergePlan,
     started: int,
-    upload: Callable[[], tuple[Batch, ...]],
+    upload: Callable[[], Merged],
 ) -> PartitionCompaction:
     """Upload the merged segment, then replace the sources with one entry."""
     try:
-        added = upload()
-        connection.submit(ReplaceSegments(plan.tp, plan.removed, added, started))
+        added, sums = upload()
+        connection.submit(ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums))
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
             raise

@@ -12,16 +12,20 @@ from txnstore.chain import keys
 from txnstore.compactor.plan import MergePlan
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch
+from txnstore.core.log.sums import ConservedSums, Sums
 from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
 
 
-def merge(objects: ObjectStore, pool: Executor, runtime: Runtime, topic: Topic, plan: MergePlan) -> Batch:
+def merge(
+    objects: ObjectStore, pool: Executor, runtime: Runtime, topic: Topic, plan: MergePlan
+) -> tuple[Batch, ConservedSums]:
     """Upload the records of a plan's sources as one segment.
 
     Costs one GET per source, concurrent and ahead of use, then one PUT under a unique name. Memory holds the merged
@@ -29,16 +33,16 @@ def merge(objects: ObjectStore, pool: Executor, runtime: Runtime, topic: Topic, 
     record, then the columns of the topic's current schema. Offsets do not change (CMP-01).
 
     Returns:
-        The batch that can replace the sources.
+        The batch that can replace the sources, and the sums of its records.
 
     Raises:
         CorruptionError: A source differs from its description in the chain; nothing was uploaded.
     """
     config = topic_writer(topic).config
-    encoded, first, last = _encode(objects, pool, topic, plan, config.segment_format, config.compression)
+    encoded, sums, first, last = _encode(objects, pool, topic, plan, config.segment_format, config.compression)
     key = keys.segment(plan.tp.topic, plan.tp.partition, runtime.new_id(), config.segment_format)
     objects.put(key, encoded.data)
-    return Batch(
+    batch = Batch(
         base_offset=plan.base_offset,
         limit=plan.limit,
         records=encoded.rows,
@@ -47,6 +51,7 @@ def merge(objects: ObjectStore, pool: Executor, runtime: Runtime, topic: Topic, 
         max_timestamp=last,
         appended_at=max(source.batch.appended_at for source in plan.sources),
     )
+    return batch, ConservedSums(sums, Sums(), (sums,))
 
 
 def _encode(
@@ -56,10 +61,11 @@ def _encode(
     plan: MergePlan,
     fmt: str,
     compression: str,
-) -> tuple[EncodedSegment, int, int]:
-    """The merged segment with its minimum and maximum timestamp in milliseconds."""
+) -> tuple[EncodedSegment, Sums, int, int]:
+    """The merged segment, the sums of the records, and their minimum and maximum timestamp in milliseconds."""
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
+    sums = Sums()
     with SegmentWriter(projection.schema, fmt, compression) as writer:
         at = plan.base_offset - 1
         for table in read_ahead(objects, pool, [*plan.sources], projection):
@@ -67,6 +73,7 @@ def _encode(
                 continue
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
             ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
+            sums += sums_of(table)
             writer.append(table)
         encoded = writer.finish()
     if encoded.rows != plan.records or encoded.rows == 0:
@@ -75,7 +82,7 @@ def _encode(
             f"{encoded.rows} records; expected {plan.records}"
         )
         raise CorruptionError(msg)
-    return encoded, min(first for first, _ in ranges), max(last for _, last in ranges)
+    return encoded, sums, min(first for first, _ in ranges), max(last for _, last in ranges)
 
 
 def _segments(plan: MergePlan) -> str:

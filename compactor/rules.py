@@ -83,6 +83,8 @@ _OF_OBJECTS = (
     ("records-read-once", "segment_rows", "contents"),
     ("records-read-once", "segment_timestamps", "contents"),
     ("records-read-once", "compaction_keeps_records", "compactions"),
+    ("records-read-once", "compaction_conserves_sums", "compactions"),
+    ("records-read-once", "segment_sums", "contents"),
     ("needed-data-kept", "compaction_below_lso", "compactions"),
     ("checkpoint-equals-fold", "checkpoint_intact", "checkpoints"),
     ("checkpoint-equals-fold", "checkpoint_equals_fold", "checkpoints"),

@@ -65,12 +65,13 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
     """Check every invariant of a store; nothing is written.
 
     1. Every chain is read from entry 1. Each entry must be intact and contain the hash of the one before it, the
-       invariants must hold after each entry, and every checkpoint must equal the state at its entry.
+       invariants must hold after each entry, the sums of each compaction must agree with each other and with those of
+       the compactions before it, and every checkpoint must equal the state at its entry.
     2. Across the chains, as a reader sees them: every entry that a chain depends on must exist, and all open data must
        belong to a transaction that will end.
     3. The schema of every topic must be readable.
     4. Every segment that a newest state references must exist and have the recorded size; with ``deep``, also the
-       recorded hash, rows, offsets and timestamps.
+       recorded hash, rows, offsets and timestamps, and if a compaction wrote it, the recorded sums of its records.
 
     Damage of a chain does not affect the verification of the others. The newest entry of a chain has no successor: if
     it is missing, and no checkpoint, no other chain and no state that this process has read names it, nothing shows it.
@@ -103,8 +104,9 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
     schemas = _verify_schemas(topics.values())
     segments = SegmentFindings()
     if states:
+        sums = {key: item for chain in chains for key, item in chain.sums.items()}
         engine = engine if engine is not None else LocalEngine(connection)
-        segments = verify_segments(connection.objects, states, topics, engine if deep else None)
+        segments = verify_segments(connection.objects, states, topics, sums, engine if deep else None)
     violations = (*identity, *in_chains, *across, *schemas, *segments.violations)
     entries, checkpoints = sum(chain.entries for chain in chains), sum(chain.checkpoints for chain in chains)
     checked = {

@@ -11,12 +11,12 @@ from txnstore.chain import checkpoint
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import Entry, content_hash, decode
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, latest
-from txnstore.core.events import Event
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_step
 from txnstore.core.invariants.common import Violation
+from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
-from txnstore.core.maintenance import SegmentsReplaced
+from txnstore.core.maintenance import SegmentsReplaced, unconserved
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import State, begin_entry, first_state
 from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
@@ -41,6 +41,7 @@ class ChainFindings:
         states: The number of states whose invariants were checked.
         steps: The number of entries that were folded.
         compactions: The number of compactions in them.
+        sums: The sums of the records of each segment that a compaction wrote, by key, as far as recorded.
     """
 
     state: State | None = None
@@ -51,6 +52,7 @@ class ChainFindings:
     states: int = 0
     steps: int = 0
     compactions: int = 0
+    sums: dict[str, Sums] = field(default_factory=dict)
 
 
 class ChainVerifier:
@@ -194,8 +196,10 @@ class ChainVerifier:
         state = begin_entry(before, entry.timestamp)
         try:
             for event in entry.events:
-                self._found.compactions += isinstance(event, SegmentsReplaced)
-                self._found.violations += event_violations(key, state, event)
+                if isinstance(event, SegmentsReplaced):
+                    self._found.compactions += 1
+                    self._found.violations += compaction_violations(key, state, event)
+                    self._found.violations += sums_violations(key, state, event, self._found.sums)
                 state = evolve(state, event)
         except MemoryError:
             raise
@@ -242,10 +246,8 @@ def _differs(saved: State, folded: State, name: str) -> bool:
     return not getattr(saved, name) == getattr(folded, name)  # noqa: SIM201
 
 
-def event_violations(key: str, state: State, event: Event) -> list[Violation]:
+def compaction_violations(key: str, state: State, event: SegmentsReplaced) -> list[Violation]:
     """Violations of a compaction in entry ``key``: it went above the last stable offset, or changed the records."""
-    if not isinstance(event, SegmentsReplaced):
-        return []
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     is_aborted = aborted_batches(partition)
@@ -263,6 +265,33 @@ def event_violations(key: str, state: State, event: Event) -> list[Violation]:
         message = f"{key} replaced {len(offsets)} batches of {before} committed records by {after} records"
         found.append(Violation("compaction_keeps_records", message, str(tp)))
     return found
+
+
+def sums_violations(key: str, state: State, event: SegmentsReplaced, known: dict[str, Sums]) -> list[Violation]:
+    """Violations of the sums of a compaction in entry ``key``: records were changed, or are not accounted for.
+
+    Args:
+        key: The key of the entry.
+        state: The state before the event.
+        event: The compaction.
+        known: The sums of the segments of earlier compactions, by key; gets those of its new segments.
+    """
+    if event.sums is None:
+        return []
+    tp = TopicPartition(event.topic, event.partition)
+    partition = state.partitions[tp]
+    is_aborted, offsets = aborted_batches(partition), set(event.removed)
+    read = [batch for batch in partition.batches if batch.base_offset in offsets and not is_aborted(batch)]
+    problem = unconserved(event.added, event.sums, merge=event.clean_until is None)
+    # Of a batch that the log start cuts, only the rest is read.
+    if problem is None and not any(batch.base_offset < partition.log_start for batch in read):
+        records, before = sum(batch.records for batch in read), [known.get(batch.segment.key) for batch in read]
+        if records != event.sums.read.records:
+            problem = f"it read {event.sums.read} from batches of {records} records"
+        elif None not in before and add_up(filter(None, before)) != event.sums.read:
+            problem = f"it read {event.sums.read}, where earlier compactions wrote {add_up(filter(None, before))}"
+    known.update((batch.segment.key, sums) for batch, sums in zip(event.added, event.sums.added, strict=False))
+    return [Violation("compaction_conserves_sums", f"{key}: {problem}", str(tp))] if problem is not None else []
 
 
 def step_violations(before: State, after: State, label: str = "") -> list[Violation]:

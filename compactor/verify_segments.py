@@ -15,6 +15,7 @@ from txnstore.compactor.engine import Engine, Job
 from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.common import Violation
 from txnstore.core.log.model import Batch
+from txnstore.core.log.sums import Sums
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
@@ -22,12 +23,15 @@ from txnstore.errors import CorruptionError, SchemaMismatchError
 from txnstore.read.reader import Projection, read_slice
 from txnstore.runtime import Runtime
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
+from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
 
 #: Segments read and decoded concurrently.
 _WINDOW = 4
 #: How many segments, and about how many of their bytes, one job reads.
 _JOB_SEGMENTS, _JOB_BYTES = 1_000, 64 << 20
+#: A batch with its topic, and the sums of its records where a compaction recorded them.
+_Part = tuple[Slice, Topic, Sums | None]
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ def verify_segments(
     objects: ObjectStore,
     states: Sequence[State],
     topics: Mapping[str, Topic],
+    sums: Mapping[str, Sums],
     deep: Engine | None,
 ) -> SegmentFindings:
     """Check that every segment referenced by the states exists and has the recorded size.
@@ -52,16 +57,22 @@ def verify_segments(
         objects: The object store.
         states: The newest states of the undamaged chains.
         topics: The topics of the catalog, as far as known.
-        deep: Also reads and decodes each segment; hash, rows, offsets and timestamps must be as recorded. None: not.
+        sums: The sums of the records of segments that compactions wrote, by key.
+        deep: Also reads and decodes each segment; hash, rows, offsets, timestamps and sums must be as recorded. None:
+            not.
     """
     found = SegmentFindings()
     sizes = {item.key: item.size for item in objects.list(keys.TOPICS)}
-    intact = [(part, known) for state in states for part, known in _listed_as_recorded(found, state, topics, sizes)]
+    intact = [
+        (part, known, sums.get(part.batch.segment.key))
+        for state in states
+        for part, known in _listed_as_recorded(found, state, topics, sizes)
+    ]
     if deep is not None:
         for _, violations in deep.run((None, job) for job in _jobs(intact)):
             found.violations += violations()
         found.contents = len(intact)
-        found.bytes_read = sum(part.batch.segment.size for part, _ in intact)
+        found.bytes_read = sum(part.batch.segment.size for part, *_ in intact)
     return found
 
 
@@ -78,9 +89,9 @@ def _listed_as_recorded(
             yield part, current[part.tp.topic]
 
 
-def _jobs(parts: Iterable[tuple[Slice, Topic]]) -> Iterator[Job[list[Violation]]]:
+def _jobs(parts: Iterable[_Part]) -> Iterator[Job[list[Violation]]]:
     """Jobs that read and check segments."""
-    group: list[tuple[Slice, Topic]] = []
+    group: list[_Part] = []
     size = 0
     for part in parts:
         group.append(part)
@@ -123,26 +134,24 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
     return found
 
 
-def _read_all(
-    objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts: list[tuple[Slice, Topic]]
-) -> list[Violation]:
+def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts: list[_Part]) -> list[Violation]:
     """Read and check segments, a few concurrently."""
     found: list[Violation] = []
     projections: dict[str, Projection] = {}
     flying: deque[Future[list[Violation]]] = deque()
-    for part, topic in parts:
+    for part, topic, expected in parts:
         if topic.name not in projections:
             projections[topic.name] = Projection(topic)
         if len(flying) == _WINDOW:
             found += flying.popleft().result()
-        flying.append(pool.submit(_read, objects, part, projections[topic.name]))
+        flying.append(pool.submit(_read, objects, part, projections[topic.name], expected))
     while flying:
         found += flying.popleft().result()
     return found
 
 
-def _read(objects: ObjectStore, part: Slice, projection: Projection) -> list[Violation]:
-    """Read a segment and compare its hash, rows, offsets and timestamps with the chain."""
+def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: Sums | None) -> list[Violation]:
+    """Read a segment and compare its hash, rows, offsets, timestamps and sums with the chain."""
     key = part.batch.segment.key
     try:
         table = read_slice(objects, part, projection)
@@ -154,6 +163,9 @@ def _read(objects: ObjectStore, part: Slice, projection: Projection) -> list[Vio
     if len(times) and (times.min() < first or times.max() > last):
         message = f"it has timestamps from {times.min()} to {times.max()}; expected {first} to {last}"
         found.append(Violation("segment_timestamps", message, key))
+    if expected is not None and (sums := sums_of(table)) != expected:
+        message = f"it has {sums}; the compaction that wrote it recorded {expected}"
+        found.append(Violation("segment_sums", message, key))
     return found
 
 

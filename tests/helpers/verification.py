@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from tests.helpers import keys
 from tests.helpers.compaction import abort, begin, commit, new_store
+from tests.helpers.connections import connection_of
+from txnstore.chain.codec import Entry, content_hash, decode, encode
 from txnstore.compactor import VerifyReport
+from txnstore.connection import Connection
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -25,3 +29,32 @@ def sample_store(clock: ManualClock) -> Store:
 def _found(report: VerifyReport) -> list[tuple[str, str]]:
     """Name and subject of each violation."""
     return [(item.name, item.subject) for item in report.violations]
+
+
+def _entry(store: Store, sequence: int) -> Entry:
+    key = keys.entry(0, sequence)
+    return decode(Entry, key, connection_of(store).objects.get(key))
+
+
+def _rewrite(store: Store, sequence: int, entry: Entry) -> None:
+    """Replace an entry by another well-formed one, and everything after it so that the hashes fit again."""
+    last = connection_of(store).view(refresh=False).sequence
+    previous = None
+    for number in range(sequence, last + 1):
+        found = entry if number == sequence else _entry(store, number)
+        if previous is not None:
+            found = found.model_copy(update={"previous": previous})
+        data = encode(found)
+        connection_of(store).objects.put(keys.entry(0, number), data)
+        previous = content_hash(data)
+
+
+def _find(store: Store, kind: type) -> int:
+    """The first entry that holds an event of a kind."""
+    last = connection_of(store).view().sequence
+    return next(n for n in range(1, last + 1) if any(isinstance(item, kind) for item in _entry(store, n).events))
+
+
+def _fresh(store: Store) -> Store:
+    """The store as a process sees it that has read nothing of it yet, damaged or not."""
+    return Store(Connection(connection_of(store).objects.inner, read_only=True))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.compactor import rounds
-from txnstore.core import claims
+from txnstore.compactor import rounds, verify_chain, verify_segments
+from txnstore.compactor.clean import Clean
+from txnstore.core import claims, maintenance
+from txnstore.segment import sums
 from txnstore.spark import engine
 
 _CLAIMS = "unit/test_core_claims.py::"
@@ -12,6 +14,10 @@ _CLAIMS = "unit/test_core_claims.py::"
 _ROUNDS = "protocol/test_compaction_rounds.py::"
 
 _ENGINE = "unit/test_spark_engine.py::"
+
+_REPLACE = "unit/test_compactor_replace.py::"
+
+_SUMS = "protocol/test_conserved_sums.py::"
 
 #: Faults of compactors.
 COMPACTION = (
@@ -63,5 +69,47 @@ COMPACTION = (
         "cause if isinstance(cause, TxnStoreError) else None",
         "None",
         test=_ENGINE + "test_a_task_returns_the_error_of_its_job_with_its_cause",
+    ),
+    Mutant(
+        "a compaction whose sums do not agree is accepted",
+        maintenance.unconserved,
+        "if not sums.conserved:",
+        "if False:",
+        test=_REPLACE + "test_a_compaction_that_would_change_records_is_refused",
+    ),
+    Mutant(
+        "a merge may remove records, if it accounts for them",
+        maintenance.unconserved,
+        "if merge and sums.removed != Sums():",
+        "if False:",
+        test=_REPLACE + "test_a_compaction_that_would_change_records_is_refused",
+    ),
+    Mutant(
+        "a clean does not account for what it removes",
+        Clean._account,
+        "self._removed += total(hashes[~stays], sizes[~stays])",
+        "pass",
+        test=_SUMS + "test_what_a_clean_removes_is_accounted_for",
+    ),
+    Mutant(
+        "a verification does not compare what compactions read with what earlier ones wrote",
+        verify_chain.sums_violations,
+        "elif None not in before and add_up(filter(None, before)) != event.sums.read:",
+        "elif False:",
+        test=_SUMS + "test_a_compaction_that_did_not_read_what_another_one_wrote_is_found",
+    ),
+    Mutant(
+        "a deep verification does not compare sums",
+        verify_segments._read,
+        "if expected is not None and (sums := sums_of(table)) != expected:",
+        "if False:",
+        test=_SUMS + "test_a_segment_without_the_records_that_were_read_is_found",
+    ),
+    Mutant(
+        "a null changes the sums",
+        sums._hashes,
+        "return np.where(valid, hashes, np.uint64(0)), np.where(valid, sizes, 0)",
+        "return hashes, sizes",
+        test="unit/test_record_sums.py::test_the_hash_of_a_record_is_as_defined",
     ),
 )

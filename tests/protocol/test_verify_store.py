@@ -11,9 +11,9 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.compaction import batches, commit, new_store, runtime
 from tests.helpers.connections import connection_of
-from tests.helpers.verification import _found, sample_store
+from tests.helpers.verification import _entry, _find, _found, _fresh, _rewrite, sample_store
 from txnstore.chain import checkpoint, tail
-from txnstore.chain.codec import Entry, content_hash, decode, encode
+from txnstore.chain.codec import encode
 from txnstore.compactor import verify_chain
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CreateTopic, Topic
@@ -31,35 +31,6 @@ from txnstore.testing import Fault, FaultStore, ManualClock, on
 @pytest.fixture
 def store(clock: ManualClock) -> Store:
     return sample_store(clock)
-
-
-def _entry(store: Store, sequence: int) -> Entry:
-    key = keys.entry(0, sequence)
-    return decode(Entry, key, connection_of(store).objects.get(key))
-
-
-def _rewrite(store: Store, sequence: int, entry: Entry) -> None:
-    """Replace an entry by another well-formed one, and everything after it so that the hashes fit again."""
-    last = connection_of(store).view(refresh=False).sequence
-    previous = None
-    for number in range(sequence, last + 1):
-        found = entry if number == sequence else _entry(store, number)
-        if previous is not None:
-            found = found.model_copy(update={"previous": previous})
-        data = encode(found)
-        connection_of(store).objects.put(keys.entry(0, number), data)
-        previous = content_hash(data)
-
-
-def _find(store: Store, kind: type) -> int:
-    """The first entry that holds an event of a kind."""
-    last = connection_of(store).view().sequence
-    return next(n for n in range(1, last + 1) if any(isinstance(item, kind) for item in _entry(store, n).events))
-
-
-def _fresh(store: Store) -> Store:
-    """The store as a process sees it that has read nothing of it yet, damaged or not."""
-    return Store(Connection(connection_of(store).objects.inner, read_only=True))
 
 
 # Sound ----------------------------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import pytest
 from txnstore.core.catalog.model import Topic
 from txnstore.core.decide import decide
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, Batch, BatchList, Partition, Segment
+from txnstore.core.log.sums import ConservedSums, Sums
 from txnstore.core.maintenance import ReplaceSegments, SegmentsReplaced
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.state import State
-from txnstore.errors import CompactionConflictError
+from txnstore.errors import CompactionConflictError, CorruptionError
 
 TP = TopicPartition("t", 0)
 
@@ -48,6 +49,33 @@ def test_adjacent_batches_are_replaced_and_recorded_as_dropped(state: State) -> 
     assert list(partition.batches) == [MERGED, OPEN]
     assert (partition.high_watermark, partition.last_stable_offset) == (30, 22)
     assert dict(decision.state.dropped.items()) == {FIRST.segment.key: 77, SECOND.segment.key: 77}
+
+
+SUMS = Sums(20, 200, "00000000000000aa")
+LESS = Sums(19, 190, "00000000000000a9")
+ONE = Sums(1, 10, "0000000000000001")
+
+
+def test_sums_are_recorded(state: State) -> None:
+    sums = ConservedSums(SUMS, Sums(), (SUMS,))
+    (event,) = decide(state, ReplaceSegments(TP, (FIRST, SECOND), (MERGED,), sums=sums)).events
+    assert isinstance(event, SegmentsReplaced)
+    assert event.sums == sums
+
+
+@pytest.mark.parametrize(
+    ("sums", "match"),
+    [
+        (ConservedSums(SUMS, Sums(), (LESS,)), "it read 20 records of 200 bytes .* and wrote 19 records"),
+        (ConservedSums(SUMS, Sums(), (replace(SUMS, hash="00000000000000ab"),)), "00000000000000aa.*00000000000000ab"),
+        (ConservedSums(SUMS, ONE, (LESS,)), "a merge removes nothing"),
+        (ConservedSums(LESS, Sums(), (LESS,)), "other numbers of records"),
+        (ConservedSums(SUMS, Sums(), (LESS, ONE)), "other numbers of records"),
+    ],
+)
+def test_a_compaction_that_would_change_records_is_refused(state: State, sums: ConservedSums, match: str) -> None:
+    with pytest.raises(CorruptionError, match=match):
+        decide(state, ReplaceSegments(TP, (FIRST, SECOND), (MERGED,), sums=sums))
 
 
 def test_a_run_may_be_removed_without_a_replacement(state: State) -> None:

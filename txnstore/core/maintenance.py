@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, BatchList, Partition
+from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import Draft, Fold, State
-from txnstore.errors import CompactionConflictError
+from txnstore.errors import CompactionConflictError, CorruptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class ReplaceSegments:
         clean_until: The cleaner checkpoint after a clean, which may drop records; None for a merge, which keeps them.
         topic_id: The id of the topic that was read; refused if the topic was created again. None: not checked.
         past_hw: ``removed`` may be above the LSO, if none of it belongs to an open transaction; only for a clean.
+        sums: The sums of what was read, removed and written; refused if they do not agree. None: not known.
     """
 
     tp: TopicPartition
@@ -37,6 +40,7 @@ class ReplaceSegments:
     clean_until: int | None = None
     topic_id: str | None = None
     past_hw: bool = False
+    sums: ConservedSums | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ class ForgetObjects:
 class SegmentsReplaced:
     """A compaction replaced the batches with the base offsets ``removed`` by ``added``.
 
-    ``clean_until``: the cleaner checkpoint from now on, if it was a clean.
+    ``clean_until``: the cleaner checkpoint from now on, if it was a clean. ``sums``: of the records that it read,
+    removed and wrote; None in entries of releases that did not record them, and if no record was read.
     """
 
     type: Literal["SegmentsReplaced"] = "SegmentsReplaced"
@@ -70,6 +75,7 @@ class SegmentsReplaced:
     removed: list[int]
     added: list[Batch]
     clean_until: int | None = None
+    sums: ConservedSums | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,7 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> None:
             removed=[batch.base_offset for batch in command.removed],
             added=list(command.added),
             clean_until=clean_until,
+            sums=command.sums,
         ),
     )
 
@@ -178,6 +185,23 @@ def _check_added(command: ReplaceSegments, state: State) -> None:
     if after > before:
         msg = f"a compaction of {command.tp} cannot turn {before} records into {after}"
         raise CompactionConflictError(msg)
+    problem = unconserved(command.added, command.sums, merge=command.clean_until is None)
+    if problem is not None:
+        msg = f"the compaction of {command.tp} has no effect, because it would change the records: {problem}"
+        raise CorruptionError(msg)
+
+
+def unconserved(added: Sequence[Batch], sums: ConservedSums | None, *, merge: bool) -> str | None:
+    """How the sums of a compaction disagree with each other or with its new batches; None if they do not."""
+    if sums is None:
+        return None
+    if not sums.conserved:
+        return f"it read {sums.read}, removed {sums.removed}, and wrote {add_up(sums.added)}"
+    if merge and sums.removed != Sums():
+        return f"a merge removes nothing, and it removed {sums.removed}"
+    if [batch.records for batch in added] != [item.records for item in sums.added]:
+        return f"its {len(added)} batches have other numbers of records than the sums of {len(sums.added)}"
+    return None
 
 
 def _check_upload_time(state: State, command: ReplaceSegments) -> None:

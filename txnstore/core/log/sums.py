@@ -1,0 +1,57 @@
+"""Sums of records, which a compaction conserves: what it read is what it wrote and what it removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+#: Hashes of records are added modulo this number.
+MODULUS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The sums of some records.
+
+    Attributes:
+        records: Their number.
+        bytes: The size of their values in bytes, independent of the file format.
+        hash: The sum of the hashes of the records modulo :data:`MODULUS`, in 16 hex digits.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    hash: str = "0" * 16
+
+    def __str__(self) -> str:
+        return f"{self.records} records of {self.bytes} bytes ({self.hash})"
+
+    def __add__(self, other: Sums) -> Sums:
+        """The sums of both."""
+        value = (int(self.hash, 16) + int(other.hash, 16)) % MODULUS
+        return Sums(self.records + other.records, self.bytes + other.bytes, f"{value:016x}")
+
+
+@dataclass(frozen=True, slots=True)
+class ConservedSums:
+    """The sums of a compaction.
+
+    Attributes:
+        read: Of the committed records that it read.
+        removed: Of those that a clean removed; of none for a merge.
+        added: Of each new batch, in order.
+    """
+
+    read: Sums
+    removed: Sums
+    added: tuple[Sums, ...]
+
+    @property
+    def conserved(self) -> bool:
+        """Whether what was read is what was written and what was removed."""
+        return self.read == self.removed + add_up(self.added)
+
+
+def add_up(sums: Iterable[Sums]) -> Sums:
+    """The sums of all."""
+    return sum(sums, Sums())
