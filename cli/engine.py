@@ -30,7 +30,7 @@ def start_engine(engine: str, spark_conf: tuple[str, ...], *, used: bool) -> Non
     settings = parse_pairs(spark_conf, "--spark-conf", lambda _, text: text)
     if settings and engine != "spark":
         raise click.UsageError("--spark-conf needs --engine spark")
-    if engine == "spark" and used:
+    if settings and used:
         from txnstore.spark.engine import session
 
         session(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -18,8 +19,9 @@ from tests.helpers.compaction import batches, rows
 from tests.helpers.connections import connection_of
 from txnstore.core.log.model import Batch
 from txnstore.core.model import TopicPartition
-from txnstore.errors import CorruptionError, StorageRefusedError
+from txnstore.errors import CorruptionError, StorageRefusedError, TxnStoreError
 from txnstore.runtime import Runtime
+from txnstore.spark import engine
 from txnstore.spark.engine import SparkEngine
 from txnstore.storage.base import ObjectStore
 from txnstore.store import Store
@@ -50,8 +52,9 @@ def store(local_store_url: str, spark: SparkSession) -> Iterator[Store]:
         yield created
 
 
-def test_both_engines_make_the_same_segments(store: Store, tmp_path: Path) -> None:
+def test_both_engines_make_the_same_segments(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same plan, the same event: CMP-01, CMP-06, CMP-20."""
+    monkeypatch.setattr(engine, "_TASKS", 2)  # Several jobs of Spark.
     folder = Path(store.url.removeprefix("file://"))
     shutil.copytree(folder, tmp_path / "copy")
     with txnstore.open(tmp_path / "copy") as copy:
@@ -121,3 +124,13 @@ def test_what_succeeded_comes_before_what_failed(store: Store) -> None:
         ended[2][1]()
     with pytest.raises(CorruptionError, match=r"^damaged$"):
         ended[3][1]()
+
+
+def _die(objects: ObjectStore, pool: Executor, runtime: Runtime) -> None:
+    os._exit(1)
+
+
+def test_a_worker_that_dies_ends_the_compaction_with_one_error(store: Store) -> None:
+    """As one that the system kills because it has no memory left."""
+    with pytest.raises(TxnStoreError, match=r"a job of Spark failed, and nothing of it was committed: .*memory_limit"):
+        list(SparkEngine(connection_of(store)).run([(0, _die)]))

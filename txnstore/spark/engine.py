@@ -56,12 +56,22 @@ class SparkEngine:
         """Execute jobs, up to 1,000 at a time; yields those that succeeded first, and a call with the result of each.
 
         A job that failed raises its error when its result is asked for, after the others.
+
+        Raises:
+            TxnStoreError: Spark has ended its job, because a worker died several times in the same task.
         """
         remaining = iter(jobs)
         store = pickle.dumps(self._objects)
         while wave := list(islice(remaining, _TASKS)):
             tasks = [pickle.dumps(job) for _, job in wave]
-            results = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(_task(store)).collect()
+            try:
+                results = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(_task(store)).collect()
+            except _spark_errors() as error:
+                msg = (
+                    f"a job of Spark failed, and nothing of it was committed: {_reason(error)}. If a worker had too "
+                    "little memory, lower memory_limit, or give the executors more (spark.executor.memoryOverhead)"
+                )
+                raise TxnStoreError(msg) from error
             ended = [(value, *_ended(*result)) for (value, _), result in zip(wave, results, strict=True)]
             for value, result, error in sorted(ended, key=lambda each: each[2] is not None):
                 yield value, partial(_result, result, error)
@@ -134,20 +144,31 @@ def session(conf: Mapping[str, object]) -> SparkSession:
     """
     load("pyspark.sql")
     try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         msg = f"the engine spark needs PySpark: {error}. Install txnstore[spark]"
         raise InvalidConfigError(msg) from error
     try:
         spark = SparkSession.getActiveSession() or make_session(None, "txnstore", dict(conf))
-    except (Py4JError, PySparkException) as error:
-        reason = " ".join(str(error).splitlines()[:2])
-        msg = f"Spark does not start: {reason}. It needs Java 17 or newer, and a master that it can reach"
+    except _spark_errors() as error:
+        msg = f"Spark does not start: {_reason(error)}. It needs Java 17 or newer, and a master that it can reach"
         raise InvalidConfigError(msg) from error
     if not hasattr(spark, "sparkContext"):
         msg = "the engine spark needs a classic session, not Spark Connect"
         raise InvalidConfigError(msg)
     check_workers(spark)
     return spark
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """The errors of Spark that Python code gets."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error: of one in the JVM that of its exception, which follows the call that failed."""
+    lines = str(error).splitlines()
+    return (lines[1] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]).removeprefix(": ").rstrip(".")
