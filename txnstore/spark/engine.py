@@ -73,8 +73,8 @@ class SparkEngine:
                 )
                 raise TxnStoreError(msg) from error
             ended = [(value, *_ended(*result)) for (value, _), result in zip(wave, results, strict=True)]
-            for value, result, error in sorted(ended, key=lambda each: each[2] is not None):
-                yield value, partial(_result, result, error)
+            for value, result, failure in sorted(ended, key=lambda each: each[2] is not None):
+                yield value, partial(_result, result, failure)
 
 
 def _result(result: T, error: TxnStoreError | None) -> T:
