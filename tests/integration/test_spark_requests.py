@@ -114,3 +114,21 @@ def test_a_micro_batch_without_rows_has_no_segment(
     assert found["topics"] == 0
     assert found["entries"] == entries + len(group)  # The run's epoch, if it commits.
     assert values(store, "out") == list(range(10))
+
+
+def test_a_compaction_on_spark_costs_what_a_local_one_costs(
+    spark: SparkSession, store: Store, request_log: RequestLog
+) -> None:
+    """One GET per source, one PUT per segment, and one entry per merge: tasks read nothing of the chain."""
+    for number in range(3):
+        send(store, 10 * number, 10 * number + 10)
+    sources = segments(store, "in")
+    connection_of(store).view()
+    request_log.clear()
+    report = store.compact("in", engine="spark")
+    assert (report.merges, sources) == (TASKS, 3 * TASKS)
+    assert puts(request_log) == {"entries": TASKS, "topics": TASKS}
+    gets = Counter(request.key.split("/")[1] for request in request_log.requests if request.kind == "GET")
+    assert gets["topics"] == sources
+    assert gets["chains"] <= 2 + TASKS  # Of the driver: its view at the start, and the head before each entry.
+    assert store.verify(deep=True, engine="spark").ok
