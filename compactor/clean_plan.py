@@ -6,7 +6,7 @@ enough; a clean stops at the first offset that is undecided or too young.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.core.log.model import Batch, Partition
@@ -27,6 +27,7 @@ class CleanPlan:
         dirty_ratio: Their share of the bytes to clean.
         dirty_from: The first offset that no clean has covered.
         past_hw: Whether the batches are above the transactional high-watermark, between records that are undecided.
+        revision: The revision of the partition that this was planned at; None: not checked.
     """
 
     tp: TopicPartition
@@ -37,6 +38,7 @@ class CleanPlan:
     dirty_ratio: float
     dirty_from: int
     past_hw: bool = False
+    revision: int | None = None
 
     @property
     def removed_bytes(self) -> int:
@@ -98,6 +100,7 @@ def plan_clean(
     )
     ratio = dirty_bytes / total if total else 0.0
     plan = CleanPlan(tp, removed, sources, limit, dirty_bytes, ratio, partition.first_dirty_offset)
+    plan = replace(plan, revision=partition.revision)
     oldest = min((_oldest(batch, config) for batch in dirty), default=now)
     overdue = oldest < now - config.max_compaction_lag_ms
     forced = force and bool(dirty or plan.has_expired_tombstones(now))
@@ -137,7 +140,7 @@ def plan_past_hw(
             sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
             start = run[0].base_offset
             found.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))
-    return found
+    return [replace(plan, revision=partition.revision) for plan in found]
 
 
 def _bytes(batch: Batch) -> float:

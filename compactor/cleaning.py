@@ -13,6 +13,7 @@ from txnstore.compactor.clean import Clean, Cleaned
 from txnstore.compactor.clean_plan import CleanPlan, plan_clean, plan_past_hw
 from txnstore.compactor.engine import Engine, Job, time_of_upload
 from txnstore.compactor.newest import DEFAULT_MEMORY, MIN_MEMORY
+from txnstore.compactor.revisions import Revisions
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Partition
@@ -101,12 +102,13 @@ def clean(
 
     jobs = (((topic, plan, time_of_upload(connection, plan.tp)), job(topic, plan)) for topic, plan in plans)
     found: dict[TopicPartition, list[CleanResult]] = {}
+    revisions = Revisions(connection)
     for (topic, plan, started), run in engine.run(jobs):
         if options.dry_run:
             found.setdefault(plan.tp, []).append(CleanResult(plan, Cleaned()))
             continue
         try:
-            found.setdefault(plan.tp, []).append(_replace(connection, topic, plan, started, run))
+            found.setdefault(plan.tp, []).append(_replace(connection, topic, plan, started, run, revisions))
         except CorruptionError as error:
             _LOG.warning("clean failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
             failed.append(error)
@@ -145,10 +147,16 @@ def _clean(
 
 
 def _replace(
-    connection: Connection, topic: Topic, plan: CleanPlan, started: int, run: Callable[[], Cleaned]
+    connection: Connection,
+    topic: Topic,
+    plan: CleanPlan,
+    started: int,
+    run: Callable[[], Cleaned],
+    revisions: Revisions,
 ) -> CleanResult:
     """Upload the records that stay, then replace the sources and move the checkpoint with one entry."""
     try:
+        revisions.check(plan.tp, plan.revision)
         done = run()
         removed = plan.removed if done.changed else ()
         command = ReplaceSegments(
@@ -160,8 +168,9 @@ def _replace(
             topic_id=topic.topic_id,
             past_hw=plan.past_hw,
             sums=done.sums,
+            revision=plan.revision,
         )
-        connection.submit(command)
+        revisions.submit(command)
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
             raise

@@ -15,6 +15,7 @@ from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.report import CompactionProgress, CompactionReport, PartitionCompaction, Progress
 from txnstore.compactor.retention import RetentionReport, apply_retention
+from txnstore.compactor.revisions import Revisions
 from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
 from txnstore.core.catalog.model import Topic
@@ -159,11 +160,13 @@ def compact_sound(
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report = {tp: results.get(tp, _before(tp, log)) for _, tp, log, plans in work if plans or tp in results}
-    done = 0
+    done, revisions = 0, Revisions(connection)
     for (plan, started), upload in engine.run(_merges(connection, work)):
         result = report[plan.tp]
         try:
-            report[plan.tp] = _planned(result, plan) if dry_run else _replace(connection, result, plan, started, upload)
+            report[plan.tp] = (
+                _planned(result, plan) if dry_run else _replace(connection, result, plan, started, upload, revisions)
+            )
         except CorruptionError as error:
             _LOG.warning("merge failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
             failed.append(error)
@@ -306,11 +309,13 @@ def _replace(
     plan: MergePlan,
     started: int,
     upload: Callable[[], Merged],
+    revisions: Revisions,
 ) -> PartitionCompaction:
     """Upload the merged segment, then replace the sources with one entry."""
     try:
+        revisions.check(plan.tp, plan.revision)
         added, sums = upload()
-        connection.submit(ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums))
+        revisions.submit(ReplaceSegments(plan.tp, plan.removed, added, started, sums=sums, revision=plan.revision))
     except (CompactionConflictError, CorruptionError) as error:
         if isinstance(error, CorruptionError) and not (is_missing(error) and _overtaken(connection, plan)):
             raise

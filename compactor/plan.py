@@ -8,7 +8,7 @@ dropped without being read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from txnstore.core.log.model import Batch, Partition
@@ -30,11 +30,13 @@ class MergePlan:
         tp: The partition.
         removed: The batches to replace, adjacent in the log.
         sources: The removed batches without the aborted ones, to be merged; if empty, the batches are only removed.
+        revision: The revision of the partition that this was planned at; None: not checked.
     """
 
     tp: TopicPartition
     removed: tuple[Batch, ...]
     sources: tuple[Slice, ...]
+    revision: int | None = None
 
     @property
     def base_offset(self) -> int:
@@ -97,7 +99,7 @@ def plan_merges(
             plans.append(MergePlan(tp, tuple(rest), sources))
         else:
             plans += _removals(tp, rest, is_aborted)
-    return plans
+    return [replace(plan, revision=partition.revision) for plan in plans]
 
 
 def _runs(partition: Partition, is_aborted: aborted_batches, target_bytes: int) -> Iterator[list[Batch]]:

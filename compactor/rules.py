@@ -43,6 +43,8 @@ _BY_RULE = {
     "topics_own_their_partitions": "catalog-sound",
     "checkpoint_of_cleans": "needed-data-kept",
     "claims_end": "claims-end",
+    "revisions_follow_replacements": "needed-data-kept",
+    "revisions_are_entries": "needed-data-kept",
     "segments_referenced_once": "records-read-once",
     "batches_hold_their_offsets": "records-read-once",
     "dropped_segments_unreferenced": "needed-data-kept",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from txnstore.compactor import rounds, verify_chain, verify_segments
 from txnstore.compactor.clean import Clean
+from txnstore.compactor.revisions import Revisions
 from txnstore.core import claims, maintenance
+from txnstore.core.catalog import rules
+from txnstore.core.log import retention
 from txnstore.segment import sums
 from txnstore.spark import engine
 
@@ -14,6 +17,8 @@ _CLAIMS = "unit/test_core_claims.py::"
 _ROUNDS = "protocol/test_compaction_rounds.py::"
 
 _ENGINE = "unit/test_spark_engine.py::"
+
+_REVISION = "unit/test_partition_revision.py::"
 
 _REPLACE = "unit/test_compactor_replace.py::"
 
@@ -69,6 +74,34 @@ COMPACTION = (
         "cause if isinstance(cause, TxnStoreError) else None",
         "None",
         test=_ENGINE + "test_a_task_returns_the_error_of_its_job_with_its_cause",
+    ),
+    Mutant(
+        "a compaction may be planned at any revision",
+        maintenance.check_revision,
+        "partition is None or partition.revision != planned",
+        "partition is None",
+        test=_REVISION + "test_a_compaction_that_was_planned_at_another_revision_is_refused",
+    ),
+    Mutant(
+        "a deletion of records leaves the revision as it is",
+        retention._log_start_moved,
+        "revision=state.sequence",
+        "revision=partition.revision",
+        test=_REVISION + "test_a_compaction_that_was_planned_at_another_revision_is_refused",
+    ),
+    Mutant(
+        "each life of a topic begins at the same revision",
+        rules._with_partitions,
+        "Partition(revision=state.sequence)",
+        "Partition(revision=1)",
+        test=_REVISION + "test_another_life_of_a_topic_has_other_revisions",
+    ),
+    Mutant(
+        "a compactor's own merge makes its next one obsolete",
+        Revisions.submit,
+        "self._mine[command.tp] = self._connection.submit(command)",
+        "self._connection.submit(command)",
+        test="protocol/test_compaction_merge.py::test_target_bytes_and_min_segments_control_the_merges",
     ),
     Mutant(
         "a compaction whose sums do not agree is accepted",

@@ -201,6 +201,26 @@ def test_losing_concurrent_compaction_has_no_effect(store: Store, objects: HookS
     assert store.verify(deep=True).ok
 
 
+def test_a_change_of_a_partition_ends_what_was_planned_for_it(
+    store: Store, objects: HookStore, clock: ManualClock
+) -> None:
+    """The first merge is in vain; the segments of the second one are not even read."""
+    other = reopen(store, clock)
+    for number in range(4):
+        commit(store, [b"%d" % number])
+    size = max(batch.segment.size for batch in batches(store))
+    deleted = []
+    objects.before_put = lambda: deleted.append(other.delete_records({T0: 1}))
+    before = len(segment_keys(store))
+    report = store.compact(target_bytes=2 * size)
+    assert (report.merges, report.conflicts) == (0, 2)
+    assert len(segment_keys(store)) == before + 1, "that of the first merge"
+    again = store.compact(target_bytes=2 * size)
+    assert (again.merges, again.conflicts) == (1, 0)
+    assert values(store) == [b"1", b"2", b"3"]
+    assert store.verify(deep=True).ok
+
+
 def test_source_deleted_after_another_compaction_is_a_conflict(
     store: Store, objects: HookStore, clock: ManualClock
 ) -> None:

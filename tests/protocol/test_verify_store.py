@@ -305,6 +305,20 @@ def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> No
     assert "next_producer_id" in report.violations[0].message
 
 
+@pytest.mark.parametrize(("revision", "named"), [(0, []), (1, ["checkpoint_equals_fold"])])
+def test_checkpoint_of_a_release_without_revisions_is_sound(store: Store, revision: int, named: list[str]) -> None:
+    state = connection_of(store).chain.refresh()
+    partitions = state.partitions
+    for tp, partition in state.partitions.items():
+        assert partition.revision > 1
+        partitions = partitions.insert(tp, replace(partition, revision=revision))
+    checkpoint.write(connection_of(store).objects, keys.KEYS, 0, replace(state, partitions=partitions))
+    assert [name for name, _ in _found(store.verify())] == named
+    other = open_on(connection_of(store).objects.inner)
+    commit(other, [b"more"], partition=1)
+    assert other.compact().merges == 1
+
+
 def test_an_altered_identity_is_named(store: Store) -> None:
     document = json.loads(connection_of(store).objects.get(keys.STORE))
     connection_of(store).objects.put(keys.STORE, json.dumps({**document, "chains": 7}).encode())

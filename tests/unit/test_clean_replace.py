@@ -13,7 +13,7 @@ from txnstore.core.invariants.check import check, check_step
 from txnstore.core.log.model import Batch, BatchList, Partition, Segment
 from txnstore.core.maintenance import ReplaceSegments, SegmentsReplaced
 from txnstore.core.model import Map, TopicPartition
-from txnstore.core.state import State
+from txnstore.core.state import State, begin_entry
 from txnstore.errors import CompactionConflictError
 
 TP = TopicPartition("t", 0)
@@ -34,7 +34,7 @@ CLEANED = _batch(4, 21, "cleaned", 3)
 @pytest.fixture
 def state() -> State:
     partition = Partition(high_watermark=30, batches=BatchList([FIRST, SECOND, OPEN]), open_txns=Map({5: 22}))
-    return State(topics=Map({"t": Topic("t", "id", 1)}), partitions=Map({TP: partition}), timestamp=77)
+    return State(sequence=9, topics=Map({"t": Topic("t", "id", 1)}), partitions=Map({TP: partition}), timestamp=77)
 
 
 def test_a_clean_drops_records_and_moves_the_checkpoint_in_one_event(state: State) -> None:
@@ -72,7 +72,7 @@ def test_the_checkpoint_does_not_pass_the_last_stable_offset(state: State, remov
 def test_the_checkpoint_does_not_go_back(state: State) -> None:
     """CMP-21: a clean that is behind another one keeps the other's checkpoint."""
     ahead = decide(state, ReplaceSegments(TP, (), (), clean_until=22)).state
-    after = decide(ahead, ReplaceSegments(TP, (FIRST,), (), clean_until=10))
+    after = decide(begin_entry(ahead, 78), ReplaceSegments(TP, (FIRST,), (), clean_until=10))
     assert after.state.partitions[TP].clean_until == 22
     assert check_step(ahead, after.state) == []
     back = replace(after.state, partitions=Map({TP: replace(after.state.partitions[TP], clean_until=3)}))

@@ -115,6 +115,8 @@ DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
     ("offsets_in_order", "t-0", lambda s: _log(s, high_watermark=8)),
     ("checkpoint_of_cleans", "not between 0 and the last stable offset", lambda s: _log(s, clean_until=99)),
     ("checkpoint_of_cleans", "not between 0 and the last stable offset", lambda s: _log(s, clean_until=-1)),
+    ("revisions_are_entries", "not the number of an entry", lambda s: _log(s, revision=s.sequence + 1)),
+    ("revisions_are_entries", "not the number of an entry", lambda s: _log(s, revision=-1)),
     ("batches_in_order", "1-4", lambda s: _batch(s, 1, base_offset=1)),
     ("batches_in_order", "2-1", lambda s: _batch(s, 1, limit=2)),
     ("batches_in_order", "outside the log", lambda s: _log(s, high_watermark=10)),
@@ -257,6 +259,9 @@ STEP_DAMAGE: list[tuple[str, str, Callable[[State], State]]] = [
         "the batch 6-7, which the log start 7 cuts, was removed",
         lambda s: _log(s, log_start=7, batches=BatchList([b for b in s.partitions[T0].batches if b.base_offset > 7])),
     ),
+    ("ends_never_go_back", "revision went back", lambda s: _log(s, revision=0)),
+    ("revisions_follow_replacements", "were replaced or deleted at revision", _merged),
+    ("revisions_follow_replacements", "were replaced or deleted at revision", lambda s: _log(s, log_start=1)),
     ("decided_stays_decided", "2-5 left the aborted index", lambda s: _log(s, aborted=())),
     (
         "decided_stays_decided",

@@ -30,6 +30,7 @@ class PartitionDocument:
     open_txns: dict[int, int]
     aborted: list[AbortedTxn]
     clean_until: int = 0
+    revision: int = 0
 
 
 StoredState = Literal["EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"]

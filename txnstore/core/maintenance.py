@@ -18,7 +18,7 @@ from txnstore.errors import CompactionConflictError, CorruptionError
 
 @dataclass(frozen=True, slots=True)
 class ReplaceSegments:
-    """Replace batches by merged or cleaned ones. Answered with None.
+    """Replace batches by merged or cleaned ones. Answered with the revision of the partition from now on.
 
     Attributes:
         tp: The partition.
@@ -31,6 +31,8 @@ class ReplaceSegments:
         topic_id: The id of the topic that was read; refused if the topic was created again. None: not checked.
         past_hw: ``removed`` may be above the LSO, if none of it belongs to an open transaction; only for a clean.
         sums: The sums of what was read, removed and written; refused if they do not agree. None: not known.
+        revision: The revision of the partition that this was planned at; refused if it has another one. None: not
+            checked.
     """
 
     tp: TopicPartition
@@ -41,6 +43,7 @@ class ReplaceSegments:
     topic_id: str | None = None
     past_hw: bool = False
     sums: ConservedSums | None = None
+    revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class ObjectsForgotten:
     keys: list[str]
 
 
-def replace_segments(draft: Draft, command: ReplaceSegments) -> None:
+def replace_segments(draft: Draft, command: ReplaceSegments) -> int:
     """Replace batches below the transactional high-watermark (the LSO).
 
     ``removed`` is a contiguous run of batches in the log. ``added`` lies inside the offsets of that run, in order. A
@@ -115,8 +118,9 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> None:
     elif clean_until is None or command.added:
         msg = f"a compaction of {command.tp} must replace at least one batch"
         raise CompactionConflictError(msg)
-    elif clean_until == partition.clean_until:
-        return
+    check_revision(command.tp, partition, command.revision)
+    if not command.removed and clean_until == partition.clean_until:
+        return partition.revision
     draft.emit(
         SegmentsReplaced(
             topic=command.tp.topic,
@@ -127,6 +131,19 @@ def replace_segments(draft: Draft, command: ReplaceSegments) -> None:
             sums=command.sums,
         ),
     )
+    return draft.state.partitions[command.tp].revision
+
+
+def check_revision(tp: TopicPartition, partition: Partition | None, planned: int | None) -> None:
+    """Check that no batch of a partition was replaced or deleted since a compaction of it was planned.
+
+    Raises:
+        CompactionConflictError: The partition has another revision, or was deleted.
+    """
+    if planned is not None and (partition is None or partition.revision != planned):
+        now = f"is {partition.revision} now" if partition is not None else "was deleted"
+        msg = f"a compaction of {tp} was planned at revision {planned} of the partition, which {now}: plan it again"
+        raise CompactionConflictError(msg)
 
 
 def _checkpoint(command: ReplaceSegments, partition: Partition) -> int | None:
@@ -244,7 +261,8 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
         partition = replace(partition, aborted=aborted)
     if event.clean_until is not None:
         partition = replace(partition, clean_until=event.clean_until)
-    return replace(with_partition(state, tp, replace(partition, batches=batches)), dropped=dropped)
+    partition = replace(partition, batches=batches, revision=state.sequence)
+    return replace(with_partition(state, tp, partition), dropped=dropped)
 
 
 def _still_aborted(

@@ -145,7 +145,7 @@ def _with_partitions(
     for number in range(first, limit):
         tp = TopicPartition(name, number)
         if chain_of_partition(tp, state.chains) == state.chain:
-            partitions = partitions.insert(tp, Partition())
+            partitions = partitions.insert(tp, Partition(revision=state.sequence))
     return replace(
         state, topics=state.topics.insert(name, event.topic), partitions=partitions, deleted=state.deleted.discard(name)
     )

@@ -44,6 +44,13 @@ def checkpoint_of_cleans(state: State) -> Iterator[str]:
             )
 
 
+def revisions_are_entries(state: State) -> Iterator[str]:
+    """The revision of a partition is the number of an entry: no later life of the topic has it again."""
+    for tp, partition in sorted_items(state.partitions):
+        if not 0 <= partition.revision <= state.sequence:
+            yield f"{tp}: the revision {partition.revision} is not the number of an entry up to {state.sequence}"
+
+
 def batches_in_order(state: State) -> Iterator[str]:
     """Batches ascend without overlap inside the log: an offset names at most one record (OBJ-19 I4)."""
     for tp, partition in sorted_items(state.partitions):
@@ -113,6 +120,7 @@ LOG_INVARIANTS: tuple[Callable[[State], Iterator[str]], ...] = (
     topics_own_their_partitions,
     offsets_in_order,
     checkpoint_of_cleans,
+    revisions_are_entries,
     batches_in_order,
     batches_hold_their_offsets,
     segments_referenced_once,

@@ -17,9 +17,9 @@ from txnstore.core.transactions.model import DECIDED
 
 
 def ends_never_go_back(before: State, after: State) -> Iterator[str]:
-    """High watermark, LSO, log start and cleaner checkpoint only grow (LSO-05, CMP-21)."""
+    """High watermark, LSO, log start, cleaner checkpoint and revision only grow (LSO-05, CMP-21)."""
     for tp, old, new in _logs(before, after):
-        for name in ("high_watermark", "last_stable_offset", "log_start", "clean_until"):
+        for name in ("high_watermark", "last_stable_offset", "log_start", "clean_until", "revision"):
             was, is_now = getattr(old, name), getattr(new, name)
             if is_now < was:
                 yield f"{tp}: {name} went back from {was} to {is_now}"
@@ -36,6 +36,14 @@ def offsets_never_renumbered(before: State, after: State) -> Iterator[str]:
                 yield f"{tp}: the batch {offsets_of(batch)} has more records than the batches that it replaces"
             if batch.producer_id != NO_PRODUCER or batch.transactional:
                 yield f"{tp}: the batch {offsets_of(batch)} is not a valid merged batch"
+
+
+def revisions_follow_replacements(before: State, after: State) -> Iterator[str]:
+    """What replaces or deletes batches, or moves the log start, gives the partition a new revision."""
+    for tp, old, new in _logs(before, after):
+        replaced = new.log_start != old.log_start or old.batches.changes(new.batches)[0]
+        if replaced and new.revision <= old.revision:
+            yield f"{tp}: batches were replaced or deleted at revision {old.revision}, and it is {new.revision}"
 
 
 def undecided_data_is_kept(before: State, after: State) -> Iterator[str]:

@@ -271,6 +271,8 @@ class Partition:
         aborted: The aborted index, in order of the markers.
         clean_until: The cleaner checkpoint: below it the log has at most one record of each key. Use
             :attr:`first_dirty_offset`, which is never below the log start.
+        revision: The number of the entry that last replaced or deleted batches, or that created the partition: a
+            compaction that was planned at another one is refused. 0 in states of releases that did not record it.
     """
 
     log_start: int = 0
@@ -280,6 +282,7 @@ class Partition:
     open_txns: Map[int, int] = field(default_factory=Map)
     aborted: tuple[AbortedTxn, ...] = ()
     clean_until: int = 0
+    revision: int = 0
 
     @property
     def first_dirty_offset(self) -> int:

@@ -100,7 +100,7 @@ def _holder(state: State, producer_id: int) -> str | None:
 def _log_start_moved(state: State, event: LogStartMoved) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
-    after = with_log_start(partition, event.offset)
+    after = replace(with_log_start(partition, event.offset), revision=state.sequence)
     named, dropped = {batch.segment.key for batch in after.batches}, state.dropped
     for batch in partition.batches.overlapping(0, event.offset):
         if batch.segment.key not in named:
