@@ -33,8 +33,8 @@ from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
 
-#: The maximum size of a merged segment in bytes, even if ``segment.bytes`` is larger: it is built in memory.
-MAX_TARGET_BYTES = 128 << 20
+#: The maximum size of a merged segment in the Arrow format, even if ``segment.bytes`` is larger: it is read whole.
+MAX_ARROW_BYTES = 128 << 20
 
 #: The batches that replace the sources of a merge, and the sums of their records; nothing for sources without records.
 Merged = tuple[tuple[Batch, ...], ConservedSums | None]
@@ -70,7 +70,8 @@ def compact(
     Args:
         connection: The connection to the store.
         topic: The topic; None for all.
-        target_bytes: The maximum size of a merged segment; by default the topic's ``segment.bytes``. At most 128 MiB.
+        target_bytes: The maximum size of a merged segment; by default the topic's ``segment.bytes``. At most 128 MiB
+            in the Arrow format.
         min_segments: The minimum number of segments of a merge.
         dry_run: Change nothing; return the expected result.
         progress: Called after each replacement.
@@ -242,7 +243,8 @@ def _target(topic: Topic, target_bytes: int | None, failed: list[CorruptionError
         _LOG.warning("topic skipped: unreadable", extra={"topic": topic.name, "error": str(error)})
         failed.append(CorruptionError(f"topic {topic.name!r} cannot be compacted: {error}"))
         return None
-    return min(target_bytes if target_bytes is not None else config.segment_bytes, MAX_TARGET_BYTES)
+    target = target_bytes if target_bytes is not None else config.segment_bytes
+    return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
 
 
 def _before(tp: TopicPartition, partition: Partition) -> PartitionCompaction:

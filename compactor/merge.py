@@ -28,15 +28,17 @@ def merge(
 ) -> tuple[Batch, ConservedSums]:
     """Upload the records of a plan's sources as one segment.
 
-    Costs one GET per source, concurrent and ahead of use, then one PUT under a unique name. Memory holds the merged
-    bytes, one row group, and the sources read ahead. The segment contains ``_offset`` and ``_timestamp`` of each
-    record, then the columns of the topic's current schema. Offsets do not change (CMP-01).
+    Costs one GET per source, concurrent and ahead of use, then one PUT under a unique name; large sources are read by
+    row group. Memory holds one row group and what is read ahead: a large merged segment is in a temporary file. The
+    segment contains ``_offset`` and ``_timestamp`` of each record, then the columns of the topic's current schema.
+    Offsets do not change (CMP-01).
 
     Returns:
         The batch that can replace the sources, and the sums of its records.
 
     Raises:
         CorruptionError: A source differs from its description in the chain; nothing was uploaded.
+        StorageRefusedError: There is no space left for the temporary file.
     """
     config = topic_writer(topic).config
     encoded, sums, first, last = _encode(objects, pool, topic, plan, config.segment_format, config.compression)

@@ -14,13 +14,12 @@ from txnstore.chain import keys
 from txnstore.compactor.engine import Engine, Job
 from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.common import Violation
-from txnstore.core.log.model import Batch
 from txnstore.core.log.sums import Sums
 from txnstore.core.log.visibility import Slice
-from txnstore.core.model import TopicPartition
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, SchemaMismatchError
-from txnstore.read.reader import Projection, read_slice
+from txnstore.read.ranged import forget_footers
+from txnstore.read.reader import Projection, open_slice
 from txnstore.runtime import Runtime
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
@@ -136,6 +135,7 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
 
 def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts: list[_Part]) -> list[Violation]:
     """Read and check segments, a few concurrently."""
+    forget_footers()
     found: list[Violation] = []
     projections: dict[str, Projection] = {}
     flying: deque[Future[list[Violation]]] = deque()
@@ -151,33 +151,59 @@ def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts:
 
 
 def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: Sums | None) -> list[Violation]:
-    """Read a segment and compare its hash, rows, offsets, timestamps and sums with the chain."""
-    key = part.batch.segment.key
+    """Read a segment and compare its hash, rows, offsets, timestamps and sums with the chain; by row group."""
+    key, content, sums = part.batch.segment.key, _Content(), Sums()
     try:
-        table = read_slice(objects, part, projection)
+        opened = open_slice(objects, part, projection)
+        for number in range(len(opened)):
+            table = opened.read(number)
+            content.add(table)
+            if expected is not None:
+                sums += sums_of(table)
     except (CorruptionError, SchemaMismatchError) as error:
         return [Violation("segment_content", str(error), key)]
-    found = [Violation("segment_rows", message, key) for message in _rows(part.tp, part.batch, table)]
-    times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
+    found = [Violation("segment_rows", message, key) for message in content.problems(part)]
     first, last = projection.timestamp_range(part)
-    if len(times) and (times.min() < first or times.max() > last):
-        message = f"it has timestamps from {times.min()} to {times.max()}; expected {first} to {last}"
+    if content.rows and (content.oldest < first or content.newest > last):
+        message = f"it has timestamps from {content.oldest} to {content.newest}; expected {first} to {last}"
         found.append(Violation("segment_timestamps", message, key))
-    if expected is not None and (sums := sums_of(table)) != expected:
+    if expected is not None and sums != expected:
         message = f"it has {sums}; the compaction that wrote it recorded {expected}"
         found.append(Violation("segment_sums", message, key))
     return found
 
 
-def _rows(tp: TopicPartition, batch: Batch, table: pa.Table) -> Iterator[str]:
-    """Check the number of rows of a batch and their offsets; yields messages."""
-    if table.num_rows != batch.records:
-        yield f"it has {table.num_rows} records for {tp}; expected {batch.records}"
-    offsets = table.column(OFFSET_FIELD.name).to_numpy()
-    if len(offsets) and (
-        offsets[0] < batch.base_offset or offsets[-1] >= batch.limit or (offsets[1:] <= offsets[:-1]).any()
-    ):
-        yield (
-            f"its offsets {offsets[0]} to {offsets[-1]} do not ascend inside the range {batch.base_offset} to "
-            f"{batch.limit - 1} of {tp}"
-        )
+@dataclass(slots=True)
+class _Content:
+    """What a verification compares of the rows of a batch, which are added in order."""
+
+    rows: int = 0
+    first: int = 0
+    last: int = 0
+    ascends: bool = True
+    oldest: int = 0
+    newest: int = 0
+
+    def add(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        offsets = table.column(OFFSET_FIELD.name).to_numpy()
+        times = table.column(TIMESTAMP_FIELD.name).cast(pa.int64()).to_numpy()
+        self.ascends = self.ascends and not (offsets[1:] <= offsets[:-1]).any()
+        if self.rows:
+            self.ascends = self.ascends and bool(offsets[0] > self.last)
+            self.oldest, self.newest = min(self.oldest, times.min()), max(self.newest, times.max())
+        else:
+            self.first, self.oldest, self.newest = offsets[0], times.min(), times.max()
+        self.rows, self.last = self.rows + table.num_rows, offsets[-1]
+
+    def problems(self, part: Slice) -> Iterator[str]:
+        """Check the number of rows of the batch and their offsets; yields messages."""
+        tp, batch = part.tp, part.batch
+        if self.rows != batch.records:
+            yield f"it has {self.rows} records for {tp}; expected {batch.records}"
+        if self.rows and (self.first < batch.base_offset or self.last >= batch.limit or not self.ascends):
+            yield (
+                f"its offsets {self.first} to {self.last} do not ascend inside the range {batch.base_offset} to "
+                f"{batch.limit - 1} of {tp}"
+            )

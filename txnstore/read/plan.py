@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.read.reader import Projection, read_slice
+from txnstore.read.reader import Projection, open_slice
 from txnstore.storage.base import ObjectStore
 
 #: The isolation of a reader (Kafka's ``isolation.level``, CON-01): committed records only, or all records.
@@ -104,9 +104,10 @@ def offset_for_time(
             continue
         if first == last and not part.batch.segment.explicit_offsets:
             return OffsetAndTimestamp(part.start, first)
-        table = read_slice(objects, part, projection)
-        moments = table.column("_timestamp").cast(pa.int64())
-        row = pc.index(pc.greater_equal(moments, timestamp), True).as_py()
-        if row >= 0:
-            return OffsetAndTimestamp(table.column("_offset")[row].as_py(), moments[row].as_py())
+        opened = open_slice(objects, part, projection)
+        for table in map(opened.read, range(len(opened))):
+            moments = table.column("_timestamp").cast(pa.int64())
+            row = pc.index(pc.greater_equal(moments, timestamp), True).as_py()
+            if row >= 0:
+                return OffsetAndTimestamp(table.column("_offset")[row].as_py(), moments[row].as_py())
     return None

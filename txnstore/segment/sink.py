@@ -8,6 +8,7 @@ import mmap
 import tempfile
 from typing import Any
 
+from txnstore.errors import StorageRefusedError
 from txnstore.segment.blocks import BlockSums
 
 #: More bytes than this are in a file.
@@ -16,6 +17,8 @@ MEMORY_BYTES = 32 << 20
 
 class SegmentSink(io.RawIOBase):
     """A file to write; computes the hash of its bytes and the checksums of its blocks.
+
+    Writing raises :class:`~txnstore.errors.StorageRefusedError` if there is no space left.
 
     Attributes:
         blocks: The checksums of the blocks written so far.
@@ -36,7 +39,14 @@ class SegmentSink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        self._file.write(view)
+        try:
+            self._file.write(view)
+        except OSError as error:
+            msg = (
+                f"a segment cannot be written to the temporary folder {tempfile.gettempdir()}: {error}. Free space, or "
+                "set TMPDIR to another folder"
+            )
+            raise StorageRefusedError(msg) from error
         self.blocks.update(view)
         self.sha256.update(view)
         self._size += len(view)

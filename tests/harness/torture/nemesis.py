@@ -19,6 +19,8 @@ from txnstore.testing.servers import S3Server
 
 #: Seconds that a process runs before its first fault.
 _SHORTEST_LIFE = 2.0
+#: Seconds for which a zombie works after its pause. A fenced producer ends earlier, a compactor would never end.
+_ZOMBIE_LIFE = (1.0, 20.0)
 _START_TIMEOUT = 180.0
 #: Guards against hangs: on a busy machine, a process needs minutes to end, to read its input to the end, or to commit.
 _END_TIMEOUT = 1200.0
@@ -32,12 +34,13 @@ _SOME_WORK = 600
 
 @dataclass
 class _Running:
-    """A process, and until when it is paused (seconds of the monotonic clock)."""
+    """A process, until when it is paused, and when it is killed as a zombie (seconds of the monotonic clock)."""
 
     task: Task
     process: subprocess.Popen[bytes]
     started: float
     paused_until: float | None = None
+    killed_at: float | None = None
 
 
 def _has_begun(item: _Running, size: int = 1) -> bool:
@@ -153,8 +156,10 @@ class Nemesis:
         self._running.append(_Running(task, process, time.monotonic()))
 
     def _look_after(self) -> None:
-        """Wake processes whose pause is over; replace ended processes."""
+        """Wake processes whose pause is over, kill old zombies, and replace ended processes."""
         for item in list(self._running):
+            if item.killed_at is not None and item.paused_until is None and time.monotonic() > item.killed_at:
+                item.process.kill()
             if item.paused_until is not None and time.monotonic() > item.paused_until:
                 self._resume(item)
             if item.process.poll() is not None:
@@ -199,6 +204,7 @@ class Nemesis:
         shortest = 0.05 if kind == "pause" else 1.2 * TRANSACTION_TIMEOUT
         victim.paused_until = time.monotonic() + self._rng.uniform(shortest, longest)
         if kind == "zombie":
+            victim.killed_at = victim.paused_until + self._rng.uniform(*_ZOMBIE_LIFE)
             self._start(victim.task)
 
     @staticmethod
