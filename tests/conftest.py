@@ -87,6 +87,7 @@ def local_store_url(tmp_path: Path) -> str:
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small Parquet segments have checksums of their blocks too, and are read by ranges."""
+    ranged.forget_footers()
     monkeypatch.setattr(codec, "BLOCKS_FROM_BYTES", 1)
     monkeypatch.setattr(ranged, "SMALL_BYTES", 0)
     monkeypatch.setattr(ranged, "WHOLE_BYTES", 0)

@@ -119,7 +119,7 @@ def test_damage_of_a_share_is_named(objects: CountingStore) -> None:
     objects.put("segment", data[:-1000])
     with pytest.raises(CorruptionError, match="segment segment of t-0 is truncated: it ends before byte"):
         read(footer_sha256="1" * 64)
-    for place in (0, 5, len(data) // 2, len(data) - part.batch.segment.footer_size - 1):
+    for place in (0, 5, len(data) // 2, len(data) - (segment.footer_size or 0) - 1):
         damaged = bytearray(data)
         damaged[place] ^= 1
         objects.put("segment", bytes(damaged))

@@ -139,7 +139,7 @@ def test_large_segments_are_split_into_shares_and_small_ones_are_not() -> None:
     """About 64 MB each, or as many tasks as the read asks for; only tasks of one segment have a share."""
 
     def part(number: int, size: int, rows: int) -> Slice:
-        segment = Segment(f"k{number}", "parquet", size, "", rows)
+        segment = Segment(f"k{number}", "parquet", size, "", rows, footer_size=1000, footer_sha256="")
         first = number * 10_000_000
         return Slice(TopicPartition("t", 0), Batch(first, first + rows, rows, segment, 0, 0), first, first + rows)
 

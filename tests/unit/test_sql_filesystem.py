@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import io
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
 
+from tests.helpers.connections import batches_of
 from txnstore.errors import StorageError
+from txnstore.segment.blocks import BLOCK_BYTES
+from txnstore.segment.codec import encode
 from txnstore.sql.access import Access
 from txnstore.sql.content import ContentCache
-from txnstore.sql.filesystem import GENERATIONS, SegmentFileSystem
+from txnstore.sql.filesystem import GENERATIONS, SegmentFileSystem, segment_path
+from txnstore.storage.base import ObjectStore
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
 
 
 @dataclass
@@ -134,3 +145,68 @@ def test_nothing_can_be_written() -> None:
     files.add({"a": ready(b"")})
     with pytest.raises(PermissionError):
         files.open("txnseg://a", "wb")
+
+
+@pytest.mark.parametrize("kind", ["whole", "local", "parts"])
+def test_threads_that_share_a_file_have_positions_of_their_own(tmp_path: Path, small_ranges: None, kind: str) -> None:
+    """Threads of a query share files: one seeks between the seek and the read of another."""
+    encoded = encode(pa.table({"n": random.Random(1).randbytes(4 * BLOCK_BYTES).split(b"0")}))
+    data, key = bytes(encoded.data), "topics/t/0/00000000-0000-7000-8000-000000000000.parquet"
+    objects: ObjectStore = LocalStore(str(tmp_path)) if kind == "local" else MemoryStore()
+    objects.put(key, data)
+    segment = encoded.segment(key)
+    if kind == "whole":
+        segment = replace(segment, footer_size=None, footer_sha256=None)
+    files = SegmentFileSystem(objects, Access())
+    with files.open(segment_path(segment)) as file, ThreadPoolExecutor(1) as other:
+        for mine, others in ((10, 300_000), (400_000, 5), (len(data) - 8, 200_000), (0, len(data) - 100)):
+            file.seek(mine)
+            other.submit(file.seek, others).result()
+            assert file.tell() == mine
+            assert file.read(50) == data[mine : mine + 50]
+            assert other.submit(file.read, 50).result() == data[others : others + 50]
+        assert file.seek(-8, io.SEEK_END) == len(data) - 8
+        assert file.seek(3, io.SEEK_CUR) == len(data) - 5
+        assert file.read() == data[-5:]
+
+
+def test_a_query_moves_only_the_columns_that_it_reads(small_ranges: None) -> None:
+    """Of a large segment: the footer once, then the blocks of the columns. What was read is kept."""
+    objects = CountingStore(MemoryStore(), log=True)
+    names, numbers = [f"c{number}" for number in range(20)], random.Random(1)
+    with create_on(objects) as store:
+        store.create_topic("wide", schema=pa.schema([(name, pa.int64()) for name in names]))
+        columns = {name: [numbers.randrange(2**62) for _ in range(60_000)] for name in names}
+        with store.producer() as producer:
+            producer.send_table("wide", pa.table(columns))
+        whole = sum(batch.segment.size for batch in batches_of(store, "wide"))
+
+        def moved(query: str) -> tuple[int, int]:
+            before = objects.snapshot()
+            assert store.sql(query).fetchall() == [(sum(columns["c7"]),)]
+            after = objects.snapshot()
+            return after.get - before.get, after.bytes_in - before.bytes_in
+
+        gets, size = moved("select sum(c7) from wide")
+        assert size < whole / 20 + 4 * BLOCK_BYTES
+        assert gets <= 3, (list(objects.log)[-6:], len(batches_of(store, "wide")))
+        assert moved("select sum(c7) from wide") == (1, 0), "only the chain is read"
+
+
+def test_damage_in_a_part_that_a_query_reads_is_named(small_ranges: None) -> None:
+    objects, numbers = MemoryStore(), random.Random(1)
+    with create_on(objects) as store:
+        store.create_topic("t", schema=pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+        with store.producer() as producer:
+            producer.send_table(
+                "t", pa.table({name: [numbers.randrange(2**62) for _ in range(60_000)] for name in "ab"})
+            )
+        [batch] = batches_of(store, "t")
+        data = bytearray(objects.get(batch.segment.key))
+        data[len(data) * 3 // 4] ^= 1  # in the column b
+        objects.put(batch.segment.key, bytes(data))
+        assert store.sql("select count(a) from t").fetchall() == [(60_000,)]
+        with pytest.raises(
+            duckdb.Error, match=f"CorruptionError: segment {batch.segment.key} of t-0 was altered: its bytes"
+        ):
+            store.sql("select sum(b) from t").fetchall()

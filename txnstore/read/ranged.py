@@ -36,6 +36,11 @@ _GAP_BYTES = 512 << 10
 _KEPT_FOOTERS = 64
 
 
+def may_read_parts(segment: Segment) -> bool:
+    """Whether parts of a segment can be read and checked, and are worth a request of their own."""
+    return segment.footer_size is not None and segment.size > SMALL_BYTES
+
+
 def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
     """Whether a slice is read by ranges: it needs less than half of the segment, or the segment is large.
 
@@ -45,7 +50,7 @@ def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
         all_columns: The number of columns of the segment.
     """
     segment = part.batch.segment
-    if segment.footer_size is None or segment.size <= SMALL_BYTES:
+    if not may_read_parts(segment):
         return False
     rows = min(part.batch.records, part.limit - part.start)
     return segment.size > WHOLE_BYTES or 2 * rows < segment.rows or 2 * columns < all_columns
@@ -53,8 +58,9 @@ def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The checked footer of a segment."""
+    """The checked footer of a segment: its bytes, and what they say."""
 
+    data: bytes
     parsed: ParquetFooter
     blocks: Blocks
 
@@ -79,8 +85,17 @@ class _Footers:
             while len(self._kept) > _KEPT_FOOTERS:
                 self._kept.popitem(last=False)
 
+    def forget(self) -> None:
+        with self._lock.own:
+            self._kept.clear()
+
 
 _footers = _Footers()
+
+
+def forget_footers() -> None:
+    """Read each footer again: a verification compares what is stored now."""
+    _footers.forget()
 
 
 class RangedObject:
@@ -99,6 +114,7 @@ class RangedObject:
         self._tp = tp
         self._segment = segment
         self._sha256 = segment.footer_sha256
+        self.size = segment.size
         #: The number of bytes before the footer.
         self.body = segment.size - segment.footer_size
 
@@ -109,24 +125,33 @@ class RangedObject:
             CorruptionError: The segment is missing, or its footer differs from the one that the chain describes.
         """
         found = _footers.find(self._sha256)
-        if found is None:
-            data = self.footer_bytes()
-            try:
-                parsed = ParquetFooter(pq.ParquetFile(pa.BufferReader(data)))
-                blocks = Blocks.from_text(parsed.metadata[BLOCKS_KEY], self.body)
-            except DAMAGE as error:
-                msg = f"segment {self._segment.key} cannot be read as parquet: {error}"
-                raise CorruptionError(msg) from error
-            found = Footer(parsed, blocks)
-            _footers.keep(self._sha256, found)
+        return found if found is not None else self._checked_footer(self._get(self.body, self.size))
+
+    def _checked_footer(self, data: bytes) -> Footer:
+        segment = self._segment
+        verify_checksum(f"the footer of segment {segment.key} of {self._tp}", data, self._sha256, len(data))
+        try:
+            parsed = ParquetFooter(pq.ParquetFile(pa.BufferReader(data)))
+            found = Footer(data, parsed, Blocks.from_text(parsed.metadata[BLOCKS_KEY], self.body))
+        except DAMAGE as error:
+            msg = f"segment {segment.key} cannot be read as parquet: {error}"
+            raise CorruptionError(msg) from error
+        _footers.keep(self._sha256, found)
         return found
 
-    def footer_bytes(self) -> bytes:
-        """The checked bytes of the footer; one GET."""
-        segment = self._segment
-        data = self._get(self.body, segment.size)
-        verify_checksum(f"the footer of segment {segment.key} of {self._tp}", data, self._sha256, len(data))
-        return data
+    def tail(self, start: int) -> bytes:
+        """The bytes from ``start``, the first one of a block before the footer, to the end of the file; one GET."""
+        data = self._get(start, self.size)
+        blocks = self._checked_footer(data[self.body - start :]).blocks
+        if start % blocks.size == 0:
+            self._check(blocks, start, data[: self.body - start])
+            return data
+        [(first, before)] = self.fetch([(start, self.body)]).items()  # of a writer with blocks of another size
+        return before[start - first :] + data[self.body - start :]
+
+    def around(self, start: int, end: int) -> tuple[int, int]:
+        """The bytes of the blocks that hold the bytes ``[start, end)`` before the footer."""
+        return self.footer().blocks.around(start, end)
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> dict[int, bytes]:
         """Fetch ranges before the footer, widened to blocks, with one GET for each group of near ones.
@@ -144,10 +169,9 @@ class RangedObject:
         if any(not 0 <= start <= end <= self.body for start, end in ranges):
             msg = f"segment {self._segment.key} of {self._tp} cannot be read as parquet: a column is outside the file"
             raise CorruptionError(msg)
-        return {start: self._checked(blocks, start, end) for start, end in _joined(blocks, ranges)}
+        return {start: self._check(blocks, start, self._get(start, end)) for start, end in _joined(blocks, ranges)}
 
-    def _checked(self, blocks: Blocks, start: int, end: int) -> bytes:
-        data = self._get(start, end)
+    def _check(self, blocks: Blocks, start: int, data: bytes) -> bytes:
         damaged = blocks.damaged(start, data)
         if damaged is not None:
             msg = (

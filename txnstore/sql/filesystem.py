@@ -2,12 +2,13 @@
 
 DuckDB's own S3 reader is an extension that it downloads, and through s3fs it sends 8 to 9 requests for a file. Here the
 chain records the size of every object, so a file costs one GET and no LIST, and the bytes are checked against the
-checksum in the chain. Requests go through the store's object store: they are counted and retried, on every storage.
+checksum in the chain; of a large file only the parts that a query reads are fetched. Requests go through the store's
+object store: they are counted and retried, on every storage.
 
-The path of a segment contains its size and its hash, so the file system needs no list of segments, and a query can read
-those of any snapshot as long as they exist. DuckDB asks for the files of a path when it binds a query. For a segment in
-a local folder the answer is the path of the file there, after its checksum was compared: DuckDB then reads the file
-itself. Without external access DuckDB may not open that path, so it reads the same file through this file system.
+The path of a segment contains its size and its hashes, so the file system needs no list of segments, and a query can
+read those of any snapshot as long as they exist. DuckDB asks for the files of a path when it binds a query. For a
+segment in a local folder the answer is the path of the file there, after its checksum was compared: DuckDB then reads
+the file itself. Without external access DuckDB may not open that path, so it reads the file through this file system.
 
 A segment in the Arrow format, which DuckDB cannot read, is converted to Parquet. An inspection table is a Parquet file
 that is made when a query first opens it.
@@ -33,17 +34,19 @@ from txnstore.chain.keys import is_segment
 from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
+from txnstore.read.ranged import RangedObject, may_read_parts
 from txnstore.read.reader import fetch
 from txnstore.segment.codec import decode
 from txnstore.sql.access import PROTOCOL, Access
 from txnstore.sql.content import Content, ContentCache
+from txnstore.sql.files import FileOfParts, LocalFile, WholeFile
 from txnstore.sql.local import is_intact, local_root
 from txnstore.storage.base import ObjectStore
 
 #: How many times tables can be added before the first ones are dropped.
 GENERATIONS = 128
-#: The path of a segment: its hash, its size and its key.
-_SEGMENT = re.compile(r"([0-9a-f]{64})-(\d+)/(.+)")
+#: The path of a segment: its hash and size, those of its footer if it has checksums of its blocks, and its key.
+_SEGMENT = re.compile(r"([0-9a-f]{64})-(\d+)(?:-([0-9a-f]{64})-(\d+))?/(.+)")
 #: The modification time of every file: files never change, so it is a constant.
 _MODIFIED = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -63,36 +66,43 @@ class VirtualFile(Protocol):
 
 def segment_path(segment: Segment) -> str:
     """The path of a segment below ``txnseg://``."""
-    return f"{segment.sha256}-{segment.size}/{segment.key}"
+    footer = "" if segment.footer_size is None else f"-{segment.footer_sha256}-{segment.footer_size}"
+    return f"{segment.sha256}-{segment.size}{footer}/{segment.key}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentObject:
-    """A segment of the store as a Parquet file; loading costs one GET and checks the bytes."""
+    """A segment of the store as a Parquet file; loading costs one GET and checks the bytes.
+
+    ``described`` is the segment without its number of rows.
+    """
 
     objects: ObjectStore
-    key: str
-    length: int
-    sha256: str
+    described: Segment
 
     @property
     def size(self) -> int | None:
-        return self.length if self.is_parquet else None
+        return self.described.size if self.is_parquet else None
 
     @property
     def is_parquet(self) -> bool:
         """Whether the object is a Parquet file."""
-        return self.key.endswith(".parquet")
+        return self.described.format == "parquet"
+
+    @property
+    def _partition(self) -> TopicPartition:
+        _, topic, partition, _ = self.described.key.split("/")
+        return TopicPartition(topic, int(partition))
 
     def load(self) -> bytes:
-        _, topic, partition, name = self.key.split("/")
-        fmt = name.rpartition(".")[2]
-        data = fetch(
-            self.objects,
-            TopicPartition(topic, int(partition)),
-            Segment(self.key, fmt, self.length, self.sha256, rows=0),
-        )
-        return data if self.is_parquet else parquet_bytes(decode(data, fmt, key=self.key))
+        segment = self.described
+        data = fetch(self.objects, self._partition, segment)
+        return data if self.is_parquet else parquet_bytes(decode(data, segment.format, key=segment.key))
+
+    def parts(self) -> RangedObject | None:
+        """The segment to be read by parts; None if it is read whole."""
+        segment = self.described
+        return RangedObject(self.objects, self._partition, segment) if may_read_parts(segment) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +196,11 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         with self._noting():
             return self._cache.get(path, self._file(path).load)
 
+    def part(self, path: str, load: Callable[[], bytes]) -> Content:
+        """Return the bytes of a part of a file, like :meth:`content`; ``path`` names the part."""
+        with self._noting():
+            return self._cache.get(path, load)
+
     def size_of(self, path: str) -> int:
         """Return the size of a file in bytes; loads the file if its size is not known."""
         size = self._file(path).size
@@ -194,9 +209,13 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def segment(self, path: str) -> SegmentObject | None:
         """The segment with this path; None if it is no path of a segment."""
         found = _SEGMENT.fullmatch(path)
-        if found is None or not is_segment(found[3]):
+        if found is None or not is_segment(found[5]):
             return None
-        return SegmentObject(self._objects, found[3], int(found[2]), found[1])
+        sha256, size, footer_sha256, footer_size, key = found.groups()
+        footer = int(footer_size) if footer_size is not None else None
+        fmt = key.rpartition(".")[2]
+        described = Segment(key, fmt, int(size), sha256, 0, footer_size=footer, footer_sha256=footer_sha256)
+        return SegmentObject(self._objects, described)
 
     def _file(self, path: str) -> VirtualFile:
         found = self.segment(path) or next((tables[path] for tables in reversed(self._tables) if path in tables), None)
@@ -238,8 +257,9 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         segment = self.segment(path) if self._root is not None else None
         if segment is None or not segment.is_parquet:
             return None
-        local = f"{self._root}/{segment.key}"
-        if self.access.checksums and not self._is_planning and not is_intact(local, segment.sha256, segment.length):
+        described = segment.described
+        local = f"{self._root}/{described.key}"
+        if self.access.checksums and not self._is_planning and not is_intact(local, described.sha256, described.size):
             segment.load()  # Raises the error that says what is wrong, unless the file is right by now.
         return local
 
@@ -283,51 +303,8 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
         name = self._strip_protocol(path)
         with self._noting():
             local = self._local(name)
-        return _Reader(self, name) if local is None else _LocalFile(local)
-
-
-class _Reader(io.RawIOBase):
-    """An open file. The first read loads its bytes; they stay in memory until it is closed."""
-
-    def __init__(self, files: SegmentFileSystem, path: str) -> None:
-        self._files = files
-        self._path = path
-        self._content: Content | None = None
-        self._position = 0
-
-    def read(self, size: int = -1) -> bytes:
-        if self._content is None:
-            self._content = self._files.content(self._path)
-        data = self._content.data
-        limit = len(data) if size is None or size < 0 else self._position + size
-        piece = data[self._position : limit]
-        self._position += len(piece)
-        return piece
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_CUR:
-            offset += self._position
-        elif whence == io.SEEK_END:
-            offset += self._files.size_of(self._path)
-        self._position = offset
-        return offset
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._content = None
-        super().close()
-
-
-class _LocalFile(io.FileIO):
-    """An open file of a local folder. DuckDB drops files without closing them, which would be a warning each."""
-
-    def __del__(self) -> None:
-        self.close()
+        if local is not None:
+            return LocalFile(local)
+        segment = self.segment(name)
+        parts = segment.parts() if segment is not None else None
+        return WholeFile(self, name) if parts is None else FileOfParts(self, name, parts)
