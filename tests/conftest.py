@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from txnstore.read import ranged, shares
+from txnstore.read import ranged
 from txnstore.segment import codec
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
@@ -91,4 +91,3 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "BLOCKS_FROM_BYTES", 1)
     monkeypatch.setattr(ranged, "SMALL_BYTES", 0)
     monkeypatch.setattr(ranged, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(shares, "WHOLE_BYTES", 0)

@@ -81,8 +81,8 @@ def test_a_segment_is_split_only_into_its_row_groups() -> None:
     """As far as the chain knows them: a row group holds 128k rows at most, or 64 MB."""
 
     def count(rows: int, size: int, target: int, **changes: Any) -> int:
-        footer = changes.pop("footer_size", 100)
-        segment = Segment("s", "parquet", size, "", rows, footer_size=footer, footer_sha256="")
+        fmt, footer = changes.pop("format", "parquet"), changes.pop("footer_size", 100)
+        segment = Segment("s", fmt, size, "", rows, footer_size=footer, footer_sha256="")
         batch = Batch(0, rows, rows, segment, 0, 0)
         return share_count(replace(Slice(T0, batch, 0, rows), **changes), target)
 
@@ -93,8 +93,9 @@ def test_a_segment_is_split_only_into_its_row_groups() -> None:
     assert count(2 * rows + 1, 40 * mb, 4 * mb) == 3
     assert count(100, 640 * mb, 64 * mb) == 10
     assert count(16 * rows, 1024 * mb, 64 * mb, limit=4 * rows) == 4
-    assert count(16 * rows, 1024 * mb, 64 * mb, footer_size=None) == 1, "it can only be read whole"
-    assert count(16 * rows, 16 * mb, 1 * mb) == 1
+    assert count(16 * rows, 1024 * mb, 64 * mb, format="arrow") == 1
+    assert count(16 * rows, 1024 * mb, 64 * mb, footer_size=None) == 1, "each task would have to read all of it"
+    assert count(16 * rows, 16 * mb, 1 * mb, footer_size=None) == 16
     assert count(1, 10, 64 * mb) == 1
 
 

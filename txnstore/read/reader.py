@@ -206,15 +206,21 @@ class OpenSlice:
             raise unreadable(segment, error) from error
 
 
-def open_slice(objects: ObjectStore, part: Slice, projection: Projection) -> OpenSlice:
+def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_parts: bool = False) -> OpenSlice:
     """Fetch the segment of a slice, or the footer of a large one, with one GET, and check it.
+
+    Args:
+        objects: The object store.
+        part: The slice.
+        projection: The columns to read.
+        in_parts: Read by ranges wherever it is possible, because only some pieces will be read.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
     """
     segment = part.batch.segment
     file: SegmentFile
-    if projection.reads_ranges(part):
+    if projection.reads_ranges(part) or (in_parts and segment.footer_size is not None):
         file = RangedSegment(objects, part.tp, segment)
     else:
         data = fetch(objects, part.tp, segment)

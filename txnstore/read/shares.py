@@ -1,7 +1,8 @@
 """Reads a share of a large segment, so that several tasks read it together.
 
 A share is a run of the segment's row groups, so every row is in exactly one share. It is decided from the footer of the
-file, which each task reads: a plan needs no request. A task fetches the footer, and then its row groups one by one.
+file, which each task reads: a plan needs no request. A task fetches the footer, and then its row groups one by one; a
+small segment, whose footer has no checksums of its blocks, is fetched whole by each task.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def share_count(part: Slice, target: int, overhead: int = 0) -> int:
         overhead: The bytes that opening the segment counts for.
     """
     batch, segment = part.batch, part.batch.segment
-    if segment.footer_size is None or segment.size <= WHOLE_BYTES:
+    if segment.format != "parquet" or not segment.rows:
         return 1
+    if segment.footer_size is None and segment.size > WHOLE_BYTES:
+        return 1  # Each task would have to read it whole.
     records = min(batch.records, part.limit - part.start)
     size = segment.size * records // segment.rows
     row_groups = max(-(-records // ROW_GROUP_ROWS), -(-size // ROW_GROUP_BYTES))
@@ -49,5 +52,5 @@ def read_share(objects: ObjectStore, part: Slice, projection: Projection, share:
     Raises:
         CorruptionError: The segment is missing or damaged.
     """
-    opened = open_slice(objects, part, projection).share(share.number, share.count)
+    opened = open_slice(objects, part, projection, in_parts=True).share(share.number, share.count)
     return map(opened.read, range(len(opened)))
