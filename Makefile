@@ -184,7 +184,8 @@ differential: $(STAMP) ## Compare HISTORIES=1000 random histories with the model
 	@seed=$(HISTORY_SEED); echo "SEED=$$seed"; \
 	TXNSTORE_DIFFERENTIAL=$(HISTORIES) TXNSTORE_KAFKA='$(KAFKA)' \
 		'$(BIN)/python' -m pytest -q --hypothesis-seed=$$seed tests/protocol/test_differential.py \
-		tests/protocol/test_differential_consumers.py tests/protocol/test_differential_churn.py
+		tests/protocol/test_differential_consumers.py tests/protocol/test_differential_churn.py \
+		tests/protocol/test_differential_cleaning.py
 
 # The jars of the releases in the poms: a broker with its clients, and Spark's source for Kafka.
 LIBS := build/kafka/libs

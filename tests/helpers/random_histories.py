@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.harness.differential import Comparison, MismatchError, ModelDriver, StoreDriver
-from tests.harness.differential.compare import Difference
+from tests.harness.differential.difference import Difference
 from tests.harness.kafka import BrokerDriver, RunningBroker
 from tests.harness.model import Log, Transaction
 from tests.helpers.connections import connection_of
@@ -43,6 +43,7 @@ SHOWS = {
     "commit_positions",
 }
 SHARE_OBSERVED = 0.3
+ALWAYS_OBSERVED = {"clean", "delete_records", "retain"}
 #: A broker takes much longer to start than to run a history.
 SHARE_RESTARTED = 0.2 if KAFKA else 1.0
 LAST = {"op": "look_again"}
@@ -79,6 +80,7 @@ class Histories(RuleBasedStateMachine):
         self.beside_the_broker = Comparison("kafka", of_model=True)
         self.ops: list[dict[str, Any]] = []
         self.failed = False
+        self.compacted = False
         #: Every identity that was ever granted.
         self.identities: list[dict[str, Any]] = []
 
@@ -97,6 +99,7 @@ class Histories(RuleBasedStateMachine):
         """Run an operation everywhere; the answer, or None if it was refused."""
         op = {"op": name, **values}
         self.ops.append(op)
+        self.compacted = self.compacted or name == "compact"
         expected = {"error": None, **self.model.apply(op), "state": self.model.observe()}
         for store, comparison in zip(self.stores, self.comparisons, strict=True):
             actual = store.apply(op)
@@ -106,7 +109,8 @@ class Histories(RuleBasedStateMachine):
             told = {"error": None, **self.broker.apply(op)}
             if told.get("answer", ...) is None:
                 del told["answer"]
-            if name in SHOWS and random.Random(len(self.ops)).random() < SHARE_OBSERVED:
+            seldom = name in SHOWS and random.Random(len(self.ops)).random() < SHARE_OBSERVED
+            if seldom or name in ALWAYS_OBSERVED:
                 told["state"] = self.broker.observe()
             else:
                 self.broker.settle()
@@ -215,7 +219,7 @@ class Histories(RuleBasedStateMachine):
         if isolation == "read_uncommitted" or self.nothing_expired():
             self.do("end_offsets", isolation=isolation)
         # What a compaction has dropped is not there to be fetched (CMP-17).
-        if self.nothing_expired() and (isolation == "read_committed" or not self.comparisons[0].compacted):
+        if self.nothing_expired() and (isolation == "read_committed" or not self.compacted):
             start = self.rng.randrange(self.log(tp).end + 2)
             self.do("fetch", partition=tp, isolation=isolation, max=self.rng.choice([1, 3, 500]), **{"from": start})
 

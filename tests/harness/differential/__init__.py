@@ -4,7 +4,8 @@ A trace is a list of operations with the observations after each. ``python -m te
 replays traces and records them.
 """
 
-from tests.harness.differential.compare import WHITELIST, Comparison, Difference
+from tests.harness.differential.compare import WHITELIST, Comparison
+from tests.harness.differential.difference import Difference
 from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.replay import Driver, MismatchError, record, replay

@@ -11,21 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.harness.differential.difference import Difference, Path
 from tests.harness.differential.trace import MODEL, Op
-
-Path = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One field with different values in two stores."""
-
-    path: Path
-    expected: Any
-    actual: Any
-
-    def __str__(self) -> str:
-        return f"{'.'.join(self.path)}: expected {self.expected!r}, got {self.actual!r}"
+from tests.harness.differential.upkeep import Upkeep
 
 
 @dataclass(frozen=True)
@@ -49,7 +37,7 @@ class Comparison:
     ) -> None:
         self.of_model = of_model
         self.from_broker = source != MODEL
-        self.compacted = False
+        self.upkeep = Upkeep(from_broker=self.from_broker)
         self.restarted = False
         self.newer_groups: set[str] = set()
         self.deleted: set[str] = set()
@@ -63,7 +51,7 @@ class Comparison:
 
     def step(self, op: Op, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[Difference]:
         """The differences after an operation that no item allows."""
-        self.compacted = self.compacted or op["op"] == "compact"
+        self.upkeep.step(op, expected, actual)
         self.restarted = self.restarted or op["op"] == "restart"
         if op["op"] in {"init", "raw_init", "fence"} and "id" in op:
             producer = op.get("producer", "")
@@ -142,12 +130,8 @@ def _hidden(path: Path) -> bool:
 # The whitelist --------------------------------------------------------------------------------------------------------
 
 
-def _compacted(comparison: Comparison, op: Op, difference: Difference) -> bool:
-    """Whether only aborted records and their index entries are missing, and nothing was added."""
-    if not comparison.compacted or difference.path[-1] not in {"uncommitted", "aborted"}:
-        return False
-    rest = iter(difference.expected)
-    return all(item in rest for item in difference.actual)
+def _of_upkeep(rule: Callable[[Upkeep, Difference], bool]) -> Callable[[Comparison, Op, Difference], bool]:
+    return lambda comparison, _, difference: rule(comparison.upkeep, difference)
 
 
 def _illegal_state(comparison: Comparison, op: Op, difference: Difference) -> bool:
@@ -258,7 +242,42 @@ WHITELIST: tuple[Allowed, ...] = (
     Allowed(
         "CMP-17",
         "a compaction may drop aborted records: read_uncommitted shows fewer, the index names fewer",
-        _compacted,
+        _of_upkeep(Upkeep.dropped),
+    ),
+    Allowed(
+        "CMP-07",
+        "Kafka's markers are records: a clean removes them after those of their transaction, a retention with them",
+        _of_upkeep(Upkeep.markers),
+    ),
+    Allowed(
+        "CMP-08",
+        "Kafka's cleaner comes for new records only, and not to the active segment: tombstones go later",
+        _of_upkeep(Upkeep.tombstones),
+    ),
+    Allowed(
+        "CMP-02",
+        "Kafka never cleans the active segment: what its last batch supersedes goes with a later clean",
+        _of_upkeep(Upkeep.active_segment),
+    ),
+    Allowed(
+        "RET-04",
+        "the log start is a record's offset here, and may be in the gap before it in Kafka",
+        _of_upkeep(Upkeep.gap),
+    ),
+    Allowed(
+        "RET-12",
+        "Kafka's markers have an age, and end a retention by age; here they have none",
+        _of_upkeep(Upkeep.marker),
+    ),
+    Allowed(
+        "RET-01",
+        "Kafka's retention deletes records of open transactions (D1); here it waits for their end",
+        _of_upkeep(Upkeep.undecided),
+    ),
+    Allowed(
+        "CMP-25",
+        "a clean joins batches: retention deletes them when the newest record of all is old enough",
+        _of_upkeep(Upkeep.joined),
     ),
     Allowed(
         "TV2-02", "a commit that finds its transaction aborted is refused as a stale epoch (KAFKA-20785)", _late_commit

@@ -17,7 +17,7 @@ from tests.harness.model.group import Claim as Membership
 class ModelDriver(ModelConsumers):
     """A model cluster with its producers."""
 
-    supports = frozenset({"delete_records", "compact", "members"})
+    supports = frozenset({"clean", "compact", "delete_records", "members"})
 
     def __init__(self, broker: Broker | None = None, producer: type[Producer] = Producer) -> None:
         self.broker = broker if broker is not None else Broker()
@@ -103,7 +103,8 @@ class ModelDriver(ModelConsumers):
         return self._identity(self.broker.init(op.get("id"), op.get("timeout_ms", 60_000), expected))
 
     def op_raw_append(self, op: Op) -> dict[str, Any]:
-        data = Data(op["partition"], op["sequence"], [(key, value) for key, value in op["records"]])
+        age = op.get("age_ms", 0)
+        data = Data(op["partition"], op["sequence"], [(key, value) for key, value in op["records"]], age)
         [(base_offset, duplicate)] = self.broker.produce(self._who(op), [data])
         return {"base_offset": base_offset, "duplicate": duplicate}
 
@@ -126,7 +127,7 @@ class ModelDriver(ModelConsumers):
     # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:
-        self.broker.create_topic(op["topic"], op.get("partitions", 1))
+        self.broker.create_topic(op["topic"], op.get("partitions", 1), op.get("config"))
 
     def op_delete_topic(self, op: Op) -> None:
         self.broker.delete_topic(op["topic"])
@@ -142,6 +143,14 @@ class ModelDriver(ModelConsumers):
 
     def op_compact(self, op: Op) -> None:
         """A compaction changes nothing that a reader of committed data could see."""
+
+    def op_clean(self, op: Op) -> None:
+        for log in self.broker.of_topic(op["topic"]):
+            log.clean(self.broker.now, int(op.get("config", {}).get("min.compaction.lag.ms", 0)))
+
+    def op_retain(self, op: Op) -> None:
+        for log in self.broker.of_topic(op["topic"]):
+            log.retain(self.broker.now, op.get("ms", -1), op.get("keep"))
 
     def op_delete_records(self, op: Op) -> dict[str, int]:
         log = self._log(op["partition"])

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tests.harness.differential.compare import Comparison, Difference
+from tests.harness.differential.compare import Comparison
+from tests.harness.differential.difference import Difference
 from tests.harness.differential.model_driver import ModelDriver
 from tests.harness.differential.trace import Observation, Op, Trace, changes, merged
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +36,7 @@ from txnstore.core.groups.model import GroupMetadata
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch
+from txnstore.core.log.retention import size_of
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_transactional_id
 from txnstore.core.transactions.commands import EndTxn, InitProducer
@@ -41,6 +44,7 @@ from txnstore.core.transactions.events import ProducerInitialized
 from txnstore.errors import TxnStoreError
 from txnstore.producer import Producer
 from txnstore.producer.futures import RecordFuture
+from txnstore.producer.records import check_rows
 from txnstore.producer.upload import upload
 from txnstore.runtime import Runtime
 from txnstore.segment.schema import records_to_table
@@ -55,7 +59,7 @@ class StoreDriver(StoreConsumers):
     ``thorough``: read all records after each operation, and not only at a restart, a compaction and the end.
     """
 
-    supports = frozenset({"compact", "delete_records", "members"})
+    supports = frozenset({"clean", "compact", "delete_records", "members"})
 
     def __init__(self, chains: int = 1, *, thorough: bool = True) -> None:
         self.clock = ManualClock()
@@ -112,7 +116,7 @@ class StoreDriver(StoreConsumers):
             as_bytes(op.get("key")),
             tp.partition,
             headers=[(name, as_bytes(value)) for name, value in op.get("headers", [])],
-            timestamp=op.get("timestamp", self.clock()),
+            timestamp=op.get("timestamp", self.clock() - op.get("age_ms", 0)),
         )
         self._futures[op["producer"]].append((op["partition"], future))
 
@@ -195,15 +199,16 @@ class StoreDriver(StoreConsumers):
         )
 
     def op_raw_append(self, op: Op) -> dict[str, Any]:
-        batch = self._uploaded(partition_of(op["partition"]), op["sequence"], op["records"])
+        tp, time = partition_of(op["partition"]), self.clock() - op.get("age_ms", 0)
+        batch = self._uploaded(tp, op["sequence"], op["records"], time)
         [appended] = self.store._connection.submit(Append(self._who(op), (batch,)))
         return {"base_offset": appended.base_offset, "duplicate": appended.duplicate}
 
-    def _uploaded(self, tp: TopicPartition, sequence: int, records: list[list[str]]) -> NewBatch:
-        """A batch of records with the timestamp of the step."""
-        now = self.clock()
-        table = records_to_table([(as_bytes(key), as_bytes(value), None, now) for key, value in records], now)
+    def _uploaded(self, tp: TopicPartition, sequence: int, records: list[list[str]], time: int) -> NewBatch:
+        """A batch of records."""
+        table = records_to_table([(as_bytes(key), as_bytes(value), None, time) for key, value in records], time)
         writer = topic_writer(stored_topic(self.store, tp.topic))
+        check_rows(writer, table)
         found = upload(self.store._connection.objects, self.store._connection.runtime, writer, tp, table)
         return replace(found, base_sequence=sequence)
 
@@ -243,7 +248,9 @@ class StoreDriver(StoreConsumers):
     # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:
-        self.store.create_topic(op["topic"], op.get("partitions", 1), config={"segment.format": "arrow"})
+        self.store.create_topic(
+            op["topic"], op.get("partitions", 1), config={"segment.format": "arrow", **op.get("config", {})}
+        )
 
     def op_delete_topic(self, op: Op) -> None:
         self.store.delete_topic(op["topic"])
@@ -263,6 +270,31 @@ class StoreDriver(StoreConsumers):
     def op_compact(self, op: Op) -> None:
         self.store.compact(op["topic"])
         self._view.forget()
+
+    def op_clean(self, op: Op) -> None:
+        """A clean of whatever is dirty, with settings that apply to it only."""
+        with self._set(op["topic"], op.get("config", {})):
+            self.store.compact(op["topic"], force=True)
+        self._view.forget()
+
+    def op_retain(self, op: Op) -> None:
+        """``keep``: as many bytes as that number of batches like the oldest one."""
+        log = self.store._connection.view().partitions[TopicPartition(op["topic"], 0)]
+        settings = {"retention.ms": op.get("ms", -1)}
+        if "keep" in op:
+            settings["retention.bytes"] = op["keep"] * size_of(next(iter(log.batches)))
+        with self._set(op["topic"], settings):
+            self.store.retain(op["topic"])
+        self._view.forget()
+
+    @contextmanager
+    def _set(self, topic: str, settings: Mapping[str, object]) -> Iterator[None]:
+        """Change settings of a topic for a while."""
+        if settings:
+            self.store.alter_topic(topic, config=settings)
+        yield
+        if settings:
+            self.store.alter_topic(topic, config=dict.fromkeys(settings))
 
     def op_delete_records(self, op: Op) -> dict[str, int]:
         tp = partition_of(op["partition"])

@@ -29,6 +29,10 @@ SETTINGS = {
     "file.delete.delay.ms": "100",
     # Records have the timestamps that a history gives them, which are years old.
     "log.retention.ms": "-1",
+    # A cleaner and a retention that look at each topic several times in a second.
+    "log.cleaner.backoff.ms": "100",
+    "log.retention.check.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
 }
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 START_SECONDS = 120.0

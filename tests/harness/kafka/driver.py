@@ -16,6 +16,7 @@ from tests.harness.kafka.consumers import ClientConsumer, ClientConsumers
 from tests.harness.kafka.groups import ClassicGroups, ConsumerGroups
 from tests.harness.kafka.requests import BrokerError
 from tests.harness.kafka.running import Naming, RunningBroker, retried
+from tests.harness.kafka.upkeep import Upkeep, settings_of
 from tests.harness.kafka.view import BrokerView
 
 #: Kafka's exceptions that do not come from an answer of a broker.
@@ -36,7 +37,7 @@ ENDS = {"abort", "at_once", "close", "commit", "fence", "init", "raw_end_txn", "
 class BrokerDriver(ClientConsumers):
     """One history in a broker: its producers, and its topics, groups and transactional ids."""
 
-    supports = frozenset({"delete_records", "compact", "members"})
+    supports = frozenset({"clean", "compact", "delete_records", "members"})
 
     def __init__(self, running: RunningBroker) -> None:
         self.producers: dict[str, ClientProducer] = {}
@@ -55,6 +56,7 @@ class BrokerDriver(ClientConsumers):
             "consumer": ConsumerGroups(self.machine, self._requests, self._members),
         }
         self._view = BrokerView(running, self._ids, self._names.suffix)
+        self._upkeep = Upkeep(running, self._view, self._names.suffix)
 
     def close(self) -> None:
         """Drop the producers and delete the topics; the broker stays."""
@@ -62,6 +64,7 @@ class BrokerDriver(ClientConsumers):
             producer.kill()
         for consumer in self.consumers.values():
             consumer.close()
+        self._upkeep.close()
         self._view.delete_topics()
 
     def apply(self, op: Op) -> dict[str, Any]:
@@ -117,7 +120,7 @@ class BrokerDriver(ClientConsumers):
         self.producers[op["producer"]].begin()
 
     def op_send(self, op: Op) -> None:
-        self.producers[op["producer"]].send(op)
+        self.producers[op["producer"]].send({**op, "timestamp": timestamp_of(op)})
 
     def op_send_offsets(self, op: Op) -> None:
         self.producers[op["producer"]].send_offsets(op["offsets"], op["group"], self._members.claim(op))
@@ -168,7 +171,9 @@ class BrokerDriver(ClientConsumers):
 
     def op_raw_append(self, op: Op) -> dict[str, Any]:
         who = (op.get("id"), self._ids.real(op["producer_id"]), op["epoch"])
-        return {"base_offset": self._requests.append(who, op["partition"], op["sequence"], op["records"])}
+        return {
+            "base_offset": self._requests.append(who, op["partition"], op["sequence"], op["records"], timestamp_of(op))
+        }
 
     def op_raw_add_partitions(self, op: Op) -> None:
         self._requests.add_partitions(op["id"], self._ids.real(op["producer_id"]), op["epoch"], op["partitions"])
@@ -199,7 +204,7 @@ class BrokerDriver(ClientConsumers):
     # The environment --------------------------------------------------------------------------------------------------
 
     def op_create_topic(self, op: Op) -> None:
-        self._view.create_topic(op["topic"], op.get("partitions", 1))
+        self._view.create_topic(op["topic"], op.get("partitions", 1), settings_of(op.get("config", {})))
 
     def op_delete_topic(self, op: Op) -> None:
         self._view.delete_topic(op["topic"])
@@ -223,6 +228,12 @@ class BrokerDriver(ClientConsumers):
 
     def op_compact(self, op: Op) -> None:
         """Does nothing: Kafka's cleaner differs, and a compaction changes nothing that a reader sees."""
+
+    def op_clean(self, op: Op) -> None:
+        self._upkeep.clean(op["topic"], op.get("config", {}))
+
+    def op_retain(self, op: Op) -> None:
+        self._upkeep.retain(op["topic"], op.get("ms", -1), op.get("keep"))
 
     def op_delete_records(self, op: Op) -> dict[str, int]:
         return {"log_start": self._requests.delete_records(op["partition"], op["offset"])}
@@ -252,3 +263,8 @@ class BrokerDriver(ClientConsumers):
 
     def op_list_txn(self, op: Op) -> list[str]:
         return self._view.transactional_ids(op.get("state"))
+
+
+def timestamp_of(op: Op) -> int | None:
+    """The timestamp of the records of an operation: given, or by their age; None for that of the request."""
+    return int(time.time() * 1000) - op["age_ms"] if "age_ms" in op else op.get("timestamp")

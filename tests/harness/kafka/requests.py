@@ -77,12 +77,18 @@ class Requests:
                 self.check(partition.partitionErrorCode())
 
     def append(
-        self, who: tuple[str | None, int, int], partition: str, sequence: int, records: list[list[str | None]]
+        self,
+        who: tuple[str | None, int, int],
+        partition: str,
+        sequence: int,
+        records: list[list[str | None]],
+        timestamp: int | None = None,
     ) -> int:
         """``Produce`` of one batch: its first offset."""
         transactional_id, producer_id, epoch = who
         topic, number = topic_partition(partition)
-        batch = self._batch(producer_id, epoch, sequence, records, transactional=transactional_id is not None)
+        rows = self._rows(records, timestamp if timestamp is not None else time.time_ns() // 1_000_000)
+        batch = self._batch(producer_id, epoch, sequence, rows, transactional=transactional_id is not None)
         partition_data = self._message.ProduceRequestData.PartitionProduceData().setIndex(number).setRecords(batch)
         topic_data = self._message.ProduceRequestData.TopicProduceData().setName(topic)
         topic_data.setPartitionData([partition_data])
@@ -96,13 +102,14 @@ class Requests:
                 return int(answer.baseOffset())
         raise BrokerError("UNKNOWN_SERVER_ERROR")
 
-    def _batch(
-        self, producer_id: int, epoch: int, sequence: int, records: list[list[str | None]], *, transactional: bool
-    ) -> Any:
+    def _rows(self, records: list[list[str | None]], timestamp: int) -> Any:
         record = self._machine.kafka.common.record.internal
         texts = [[None if text is None else text.encode() for text in pair] for pair in records]
-        now = time.time_ns() // 1_000_000
-        rows = self._machine.array(record.SimpleRecord, [record.SimpleRecord(now, key, value) for key, value in texts])
+        rows = [record.SimpleRecord(timestamp, key, value) for key, value in texts]
+        return self._machine.array(record.SimpleRecord, rows)
+
+    def _batch(self, producer_id: int, epoch: int, sequence: int, rows: Any, *, transactional: bool) -> Any:
+        record = self._machine.kafka.common.record.internal
         build = (
             record.MemoryRecords.withTransactionalRecords
             if transactional

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,8 +22,6 @@ BATCH = struct.Struct(">qiibIhiqqqhii")
 OVERHEAD = 12
 #: The attribute of a batch that holds a marker.
 CONTROL = 0x20
-#: Before the key in a marker: its length, attributes, timestamp and offset deltas, the key's length; one byte each.
-KEY_IN_CONTROL_RECORD = 5
 
 
 class BrokerView:
@@ -41,11 +39,14 @@ class BrokerView:
         self.partitions: list[str] = []
         self.groups: set[str] = set()
 
-    def create_topic(self, name: str, count: int) -> None:
+    def create_topic(self, name: str, count: int, config: Mapping[str, str] | None = None) -> None:
         """Create a topic, and wait until the broker knows it."""
         from py4j.protocol import Py4JJavaError
 
-        self.admin.createTopics([self._admin_api.NewTopic(name, count, 1)]).all().get()
+        topic = self._admin_api.NewTopic(name, count, 1)
+        if config:
+            topic.configs(self._machine.properties(config))
+        self.admin.createTopics([topic]).all().get()
         self.partitions = sorted([*self.partitions, *(f"{name}-{number}" for number in range(count))])
         for _ in again(f"the broker should know topic {name!r}"):
             with suppress(Py4JJavaError):
@@ -195,17 +196,35 @@ def markers(log: bytes) -> Iterator[tuple[int, str, int, int]]:
     """The control markers in a log file: offset, ``COMMIT`` or ``ABORT``, producer id, epoch.
 
     Kafka's format, version 2: a batch of control has one record, whose key is two numbers: its version and its kind.
+    The cleaner may leave it without its record.
     """
     place = 0
     while place + OVERHEAD <= len(log):
         [length] = struct.unpack_from(">i", log, place + 8)
         if place + OVERHEAD + length > len(log):
             return
-        offset, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, _ = BATCH.unpack_from(log, place)
-        if attributes & CONTROL:
-            _, kind = struct.unpack_from(">hh", log, place + BATCH.size + KEY_IN_CONTROL_RECORD)
+        offset, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, records = BATCH.unpack_from(log, place)
+        if attributes & CONTROL and records:
+            _, kind = struct.unpack_from(">hh", log, _key_of_record(log, place + BATCH.size))
             yield offset, ("ABORT", "COMMIT")[kind], producer_id, epoch
         place += OVERHEAD + length
+
+
+def _key_of_record(log: bytes, place: int) -> int:
+    """Where the key of a record begins: after its length, attributes, timestamp and offset deltas, the key's length.
+
+    All but the attributes are numbers of variable length, which end with a byte below 128.
+    """
+    place = _after_number(log, place) + 1
+    for _ in range(3):
+        place = _after_number(log, place)
+    return place
+
+
+def _after_number(log: bytes, place: int) -> int:
+    while log[place] & 0x80:
+        place += 1
+    return place + 1
 
 
 def _upper(name: str) -> str:

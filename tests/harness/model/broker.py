@@ -5,6 +5,7 @@ A request that is refused changes nothing. The markers of an end are written bef
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tests.harness.model.group import NOBODY, Claim, Group, Marker, Write
@@ -54,6 +55,7 @@ class Data:
     partition: str
     sequence: int
     records: list[Record]
+    age_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,12 @@ class Broker:
         self.owners: dict[int, str | None] = {}
         self.groups: dict[str, Group] = {}
 
-    def create_topic(self, name: str, partitions: int) -> None:
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Create a topic with empty partitions."""
         if f"{name}-0" in self.logs:
             raise RefusedError("TOPIC_ALREADY_EXISTS")
         for number in range(partitions):
-            self.logs[f"{name}-{number}"] = Log()
+            self.logs[f"{name}-{number}"] = Log(config)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and what groups have committed for it."""
@@ -91,6 +93,10 @@ class Broker:
             del self.logs[partition]
         for group in self.groups.values():
             group.log = [item for item in group.log if not isinstance(item, Write) or item.partition not in gone]
+
+    def of_topic(self, name: str) -> list[Log]:
+        """The logs of a topic."""
+        return [log for partition, log in self.logs.items() if partition.rpartition("-")[0] == name]
 
     # InitProducerId ---------------------------------------------------------------------------------------------------
 
@@ -166,7 +172,7 @@ class Broker:
         if txn is None and self.owners.get(who.producer_id) is not None:
             raise RefusedError("INVALID_TXN_STATE")
         for batch in data:
-            self._log(batch.partition)
+            self._check_keys(batch)
         for item in offsets or []:
             self._check_offsets(item, transactional=True)
         for batch in data:
@@ -180,10 +186,20 @@ class Broker:
         for batch in data:
             log = self._log(batch.partition)
             there, duplicate = log.append(
-                who.producer_id, who.epoch, batch.sequence, batch.records, transactional=transactional
+                who.producer_id,
+                who.epoch,
+                batch.sequence,
+                batch.records,
+                transactional=transactional,
+                timestamp=self.now - batch.age_ms,
             )
             answers.append((there.base, duplicate))
         return answers
+
+    def _check_keys(self, batch: Data) -> None:
+        """Each record of a topic that is compacted has a key (CMP-19)."""
+        if "compact" in self._log(batch.partition).policy and any(record[0] is None for record in batch.records):
+            raise RefusedError("INVALID_RECORD")
 
     def _join(self, txn: Transaction, partitions: set[str], groups: set[str]) -> None:
         """The first partition or group begins the transaction and starts its clock (API-02, ADD-02)."""

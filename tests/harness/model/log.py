@@ -6,6 +6,7 @@ besides the list; an entry of the index contains the LSO at the time of the abor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ NO_PRODUCER = -1
 
 #: A key and a value; and, where a history gives them, a timestamp and headers.
 Record = tuple[Any, ...]
+DAY_MS = 24 * 60 * 60 * 1000
 
 
 class RefusedError(Exception):
@@ -29,15 +31,19 @@ class RefusedError(Exception):
 
 @dataclass
 class Batch:
-    """Records that were appended together; or one control marker with the outcome of a transaction."""
+    """Records that were appended together; or one control marker with the outcome of a transaction.
+
+    A clean puts None in the place of a record, so that the others keep their offsets (CMP-01).
+    """
 
     base: int
     producer_id: int = NO_PRODUCER
     epoch: int = NO_PRODUCER
     sequence: int = NO_PRODUCER
     transactional: bool = False
-    records: list[Record] = field(default_factory=list)
+    records: list[Record | None] = field(default_factory=list)
     marker: str | None = None
+    timestamp: int = 0
 
     @property
     def size(self) -> int:
@@ -49,20 +55,35 @@ class Batch:
         """The sequence of the last record (SEQ-19)."""
         return (self.sequence + len(self.records) - 1) % (MAX_SEQUENCE + 1)
 
+    @property
+    def end(self) -> int:
+        """The offset after its last one."""
+        return self.base + self.size
+
+    @property
+    def first(self) -> int | None:
+        """The offset of the first record that is left; None if there is none."""
+        return next((self.base + place for place, record in enumerate(self.records) if record is not None), None)
+
 
 class Log:
     """A partition log."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Mapping[str, str] | None = None) -> None:
+        self.config = config if config is not None else {}
+        self.policy = self.config.get("cleanup.policy", "delete")
         self.start = 0
         self.batches: list[Batch] = []
+        #: The end of the last clean, and the delete horizon of each tombstone that a clean has read.
+        self.cleaned = 0
+        self.horizons: dict[int, int] = {}
         #: Producer id, first offset, offset of the abort marker, LSO at the time of the abort.
         self.aborted: list[tuple[int, int, int, int]] = []
 
     @property
     def end(self) -> int:
         """The high watermark: the offset after the last one."""
-        return self.batches[-1].base + self.batches[-1].size if self.batches else 0
+        return self.batches[-1].end if self.batches else 0
 
     # Transactions -----------------------------------------------------------------------------------------------------
 
@@ -97,13 +118,20 @@ class Log:
     # Appending --------------------------------------------------------------------------------------------------------
 
     def append(
-        self, producer_id: int, epoch: int, sequence: int, records: list[Record], *, transactional: bool
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        records: list[Record],
+        *,
+        transactional: bool,
+        timestamp: int = 0,
     ) -> tuple[Batch, bool]:
         """Append a batch that :meth:`check` accepted; returns it, and whether it is a duplicate."""
         duplicate = self.check(producer_id, epoch, sequence, len(records), transactional=transactional)
         if duplicate is not None:
             return duplicate, True
-        batch = Batch(self.end, producer_id, epoch, sequence, transactional, list(records))
+        batch = Batch(self.end, producer_id, epoch, sequence, transactional, list(records), timestamp=timestamp)
         self.batches.append(batch)
         return batch, False
 
@@ -157,7 +185,7 @@ class Log:
             for batch in self.batches
             if not (isolation == "read_committed" and batch.transactional and self.outcome(batch) == "ABORT")
             for place, record in enumerate(batch.records)
-            if self.start <= batch.base + place < self.limit(isolation)
+            if record is not None and self.start <= batch.base + place < self.limit(isolation)
         ]
 
     def fetch(self, offset: int, isolation: str) -> list[tuple[int, str | None, str | None]]:
@@ -172,10 +200,61 @@ class Log:
         An offset above an undecided record is refused, whereas Kafka deletes it (D1); it has no error for that. An
         entry of the index of aborted transactions goes with its marker (RET-08).
         """
+        if "delete" not in self.policy:
+            raise RefusedError("POLICY_VIOLATION")
         start = self.end if offset == -1 else offset
         if not 0 <= start <= self.end:
             raise RefusedError("OFFSET_OUT_OF_RANGE")
         if start > self.last_stable_offset:
             raise RefusedError("UndecidedRecordsError")
+        self._move_start(start)
+
+    def _move_start(self, start: int) -> None:
         self.start = max(self.start, start)
         self.aborted = [entry for entry in self.aborted if entry[2] >= self.start]
+
+    # Upkeep -----------------------------------------------------------------------------------------------------------
+
+    def clean(self, now: int, lag_ms: int = 0) -> None:
+        """Keep the newest committed record of each key, and no aborted one (CMP-02, CMP-05, CMP-06, CMP-08, CMP-19).
+
+        Kafka leaves the active segment alone; here it is cleaned, too.
+        """
+        young = [item for item in self.batches if item.records and lag_ms and item.timestamp > now - lag_ms]
+        limit = min([self.last_stable_offset, *(item.base for item in young if item.base >= self.cleaned)])
+        committed = [(at, record) for at, record in self.records("read_committed") if at < limit]
+        newest = {record[0]: at for at, record in committed if record[0] is not None}
+        horizon = now + int(self.config.get("delete.retention.ms", DAY_MS))
+        kept = {at for at, record in committed if newest.get(record[0]) == at and self.horizons.get(at, now + 1) > now}
+        for at, record in committed:
+            if at in kept and record[1] is None:
+                self.horizons.setdefault(at, horizon)
+        for batch in self.batches:
+            if batch.records and batch.end <= limit:
+                places = range(batch.base, batch.end)
+                batch.records = [item if at in kept else None for at, item in zip(places, batch.records, strict=True)]
+        self.aborted = [entry for entry in self.aborted if self._has_records(entry)]
+        self.cleaned = max(self.cleaned, limit)
+
+    def _has_records(self, entry: tuple[int, int, int, int]) -> bool:
+        """Whether something is left of an aborted transaction (CMP-16)."""
+        producer_id, first, last, _ = entry
+        mine = (batch for batch in self.batches if batch.producer_id == producer_id and first <= batch.base < last)
+        return any(batch.first is not None for batch in mine)
+
+    def retain(self, now: int, ms: int, keep: int | None) -> None:
+        """Delete the oldest batches that are older than ``ms``, or more than ``keep`` (RET-01, RET-03).
+
+        Kafka deletes segments, and undecided records too (D1). Markers have no age here.
+        """
+        if "delete" not in self.policy:
+            return
+        live = [batch for batch in self.batches if batch.first is not None and batch.end > self.start]
+        surplus, deleted = len(live) - keep if keep is not None else 0, 0
+        for batch in live:
+            if batch.base >= self.last_stable_offset or not (0 <= ms < now - batch.timestamp or surplus > deleted):
+                break
+            deleted += 1
+        if deleted:
+            following = next((batch.first for batch in live[deleted:] if batch.first is not None), self.end)
+            self._move_start(following)
