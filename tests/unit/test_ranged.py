@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +18,16 @@ from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read.ranged import RangedObject, forget_footers, reads_ranges
+from txnstore.read.readahead import one_ahead
 from txnstore.read.reader import Projection, is_missing, open_slice, read_slice
-from txnstore.segment import sink
+from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
 from txnstore.segment.codec import EncodedSegment, SegmentWriter, encode
 from txnstore.segment.parts import PartialFile
 from txnstore.segment.schema_text import schema_to_text
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
 
 T0 = TopicPartition("t", 0)
 COLUMNS = [f"c{number}" for number in range(8)]
@@ -136,6 +139,44 @@ def test_a_segment_that_goes_while_it_is_read_is_missing(objects: CountingStore)
     with pytest.raises(CorruptionError, match="segment segment of t-0 is missing") as caught:
         opened.read(1)
     assert is_missing(caught.value)
+
+
+def test_the_next_piece_is_fetched_while_one_is_used(objects: CountingStore) -> None:
+    """One, not all: a consumer that polls few records holds two row groups."""
+    part = stored(objects, encode(table(), row_group_rows=GROUP))
+    opened = open_slice(objects, part, Projection(TOPIC))
+    with ThreadPoolExecutor(1) as pool:
+        before, pieces = objects.snapshot().get, one_ahead(pool, opened)
+        gets = []
+        for _ in range(3):
+            assert next(pieces).num_rows == GROUP
+            pool.submit(int).result()  # The read of the next piece was submitted before this.
+            gets.append(objects.snapshot().get - before)
+        assert gets == [2, 3, 4]
+        assert next(pieces).num_rows == GROUP
+        assert list(pieces) == []
+        assert list(one_ahead(pool, opened.share(0, 100))) == []
+
+
+def test_a_consumer_reads_a_large_segment_piece_by_piece(
+    objects: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec, "ROW_GROUP_BYTES", GROUP * WIDTH * len(COLUMNS))
+    with create_on(objects) as store:
+        store.create_topic("t", schema=SCHEMA, config={"segment.bytes": 1 << 30})
+        whole = table()
+        with store.producer() as producer:
+            for start in range(0, ROWS, 4):
+                producer.send_table("t", whole.slice(start, 4))
+                producer.flush()
+        store.compact("t")
+        before = objects.snapshot().get
+        with store.consumer(["t"]) as consumer:
+            found: list[pa.Table] = []
+            while sum(each.num_rows for each in found) < ROWS:
+                found.append(consumer.poll_table(max_records=3))
+        assert objects.snapshot().get - before >= 4, "one GET at least for each row group"
+        assert pa.concat_tables(found).select(COLUMNS).equals(whole)
 
 
 @pytest.mark.parametrize("fmt", ["parquet", "arrow"])

@@ -15,7 +15,7 @@ import pyarrow as pa
 from txnstore.core.log.model import Partition
 from txnstore.core.log.visibility import Slice, visible
 from txnstore.core.model import Isolation, TopicPartition
-from txnstore.read.readahead import Fetched, fetch_slice
+from txnstore.read.readahead import Fetched, fetch_slice, one_ahead
 from txnstore.read.reader import Projection
 from txnstore.storage.base import ObjectStore
 
@@ -27,6 +27,7 @@ class Flow:
         "_asked",
         "_left",
         "_part",
+        "_pool",
         "_rest",
         "_slices",
         "_tables",
@@ -45,6 +46,7 @@ class Flow:
         self.planned = position  # the slices up to here are planned
         self._slices: deque[Slice] = deque()
         self._asked: deque[tuple[Slice, Future[Fetched]]] = deque()
+        self._pool: Executor | None = None  # fetches the pieces of a large segment
         self._part: Slice | None = None  # the slice that is being handed out …
         self._tables: Iterator[pa.Table] = iter(())  # … its pieces that were not begun …
         self._left = 0  # … how many they are …
@@ -86,6 +88,7 @@ class Flow:
     def ask(self, objects: ObjectStore, pool: Executor) -> None:
         """Start to fetch the next slice."""
         part = self._slices.popleft()
+        self._pool = pool
         self._asked.append((part, pool.submit(fetch_slice, objects, part, self.projection)))
 
     def take(self, rows: int) -> pa.Table | None:
@@ -122,6 +125,8 @@ class Flow:
                 fetched = arriving.result()
                 self._asked.popleft()
                 self._part, self._tables, self._left = part, fetched.tables, fetched.pieces
+                if self._pool is not None and fetched.pieces > 1 and self.projection.reads_ranges(part):
+                    self._tables = one_ahead(self._pool, fetched.opened)
             for table in self._tables:
                 self._left -= 1
                 if table.num_rows:

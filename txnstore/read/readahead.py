@@ -54,6 +54,23 @@ def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fe
     return Fetched(opened, None, map(opened.read, range(len(opened))), len(opened))
 
 
+def one_ahead(pool: Executor, opened: OpenSlice) -> Iterator[pa.Table]:
+    """The pieces of a slice in order; while one is used, the next one is fetched and decoded.
+
+    Closing the iterator cancels a read that has not started.
+    """
+    following = pool.submit(opened.read, 0) if len(opened) else None
+    try:
+        for number in range(1, len(opened) + 1):
+            assert following is not None  # there is a piece for each turn
+            current = following
+            following = pool.submit(opened.read, number) if number < len(opened) else None
+            yield current.result()
+    finally:
+        if following is not None:
+            following.cancel()
+
+
 def read_ahead(
     objects: ObjectStore,
     pool: Executor,

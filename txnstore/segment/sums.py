@@ -140,7 +140,8 @@ def _word_sums(data: npt.NDArray[np.uint8], starts: Sizes, lengths: Sizes) -> Wo
     sums = _folded(rest) * factors[full]
     for row in np.flatnonzero(full > _LONG):
         words = data[starts[row] : starts[row] + _WORD * full[row]].view("<u8")
-        sums[row] += (_folded(words) * factors[: full[row]]).sum(dtype=np.uint64)
+        # As an array, which wraps without a warning; a single number does not.
+        sums[row : row + 1] += (_folded(words) * factors[: full[row]]).sum(dtype=np.uint64)
     # The others word by word, the longest first: those that have a word at a place are then a prefix.
     short = np.flatnonzero((full > 0) & (full <= _LONG))
     short = short[np.argsort(-full[short], kind="stable")]
