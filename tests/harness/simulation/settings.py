@@ -65,6 +65,7 @@ class Settings:
     the share of processes whose clock is a year ahead, some days ahead, or some hours behind. ``hidden``: the share of
     GETs that do not find an entry that exists, where the chain must notice it. ``interrupts``: the share of creates
     that Ctrl-C interrupts. ``checkpoint_every``: the number of entries after which a process writes a checkpoint.
+    ``parts``: whether small segments are read by parts, as large ones are.
     """
 
     seed: int
@@ -81,6 +82,7 @@ class Settings:
     hidden: float = 0.0
     interrupts: float = 0.0
     checkpoint_every: int = CHECKPOINT_EVERY
+    parts: bool = False
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -126,6 +128,7 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         far=random.Random(f"far/{seed}").choice((0.0, 0.0, 0.3)),
         interrupts=random.Random(f"interrupts/{seed}").choice((0.0, 0.0, 0.05)),
         checkpoint_every=random.Random(f"checkpoints/{seed}").choice((CHECKPOINT_EVERY, CHECKPOINT_EVERY, 8)),
+        parts=random.Random(f"parts/{seed}").random() < 0.15,
     )
     # A clock that is set back by the length of a pause hides the pause.
     hidden = random.Random(f"hidden/{seed}").choice((0.0, 0.0, 0.1)) if not settings.jumps else 0.0

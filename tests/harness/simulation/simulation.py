@@ -16,6 +16,7 @@ from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
 from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
+from tests.harness.simulation.parts import reading_parts
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
 from tests.harness.simulation.producers import PlainProducer, Threads, TransactionalProducer
 from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
@@ -74,7 +75,7 @@ class Run:
 def simulate(settings: Settings) -> Run:
     """Run it. The same settings give the same run, in every process."""
     world = World(settings)
-    with simulated_locks(world.scheduler), no_clients_left():
+    with simulated_locks(world.scheduler), no_clients_left(), reading_parts(settings.parts):
         for name in settings.actors:
             kind = _KINDS[name.partition(":")[0]]
             actor = kind(world, name)

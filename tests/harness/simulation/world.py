@@ -96,7 +96,7 @@ class World:
     def create_topic(self, store: Store, name: str) -> None:
         """Create a topic of this run."""
         partitions = self._lives.randint(1, self.most_partitions) if name == PASSING else self.settings.partitions
-        config: dict[str, object] = {"segment.format": "arrow"}
+        config: dict[str, object] = {"segment.format": "parquet" if self.settings.parts else "arrow"}
         if name == KEYED:
             config |= {"cleanup.policy": "compact", "delete.retention.ms": 60_000}
         if name == TARGET and any(actor.startswith("shorten:") for actor in self.settings.actors):
