@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from txnstore.core.log.model import Segment
-from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.errors import CorruptionError, InvalidConfigError, StorageRefusedError
 from txnstore.segment.blocks import BLOCKS_FROM_BYTES, BLOCKS_KEY
 from txnstore.segment.pieces import open_segment
 from txnstore.segment.sink import SegmentSink
@@ -259,7 +259,7 @@ class SegmentWriter:
         self._pending.clear()
         if self._writer is not None:
             # Close the writer before the sink: the writer writes a footer when it is collected.
-            with suppress(*_DAMAGE):
+            with suppress(*_DAMAGE, StorageRefusedError):
                 self._writer.close()
             self._sink.close()
 

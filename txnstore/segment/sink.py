@@ -6,6 +6,8 @@ import hashlib
 import io
 import mmap
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from txnstore.errors import StorageRefusedError
@@ -18,7 +20,7 @@ MEMORY_BYTES = 32 << 20
 class SegmentSink(io.RawIOBase):
     """A file to write; computes the hash of its bytes and the checksums of its blocks.
 
-    Writing raises :class:`~txnstore.errors.StorageRefusedError` if there is no space left.
+    Writing, and :meth:`content`, raise :class:`~txnstore.errors.StorageRefusedError` if there is no space left.
 
     Attributes:
         blocks: The checksums of the blocks written so far.
@@ -39,14 +41,8 @@ class SegmentSink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        try:
+        with _on_disk():
             self._file.write(view)
-        except OSError as error:
-            msg = (
-                f"a segment cannot be written to the temporary folder {tempfile.gettempdir()}: {error}. Free space, or "
-                "set TMPDIR to another folder"
-            )
-            raise StorageRefusedError(msg) from error
         self.blocks.update(view)
         self.sha256.update(view)
         self._size += len(view)
@@ -57,13 +53,29 @@ class SegmentSink(io.RawIOBase):
 
     def content(self) -> bytes | mmap.mmap:
         """All bytes; if they are in a file, mapped into memory, which stays valid after the sink is closed."""
-        self._file.flush()
         if self._size <= MEMORY_BYTES:
             self._file.seek(0)
             return bytes(self._file.read())
-        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        with _on_disk():
+            self._file.flush()
+            return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
         if not self.closed:
-            self._file.close()
+            with suppress(OSError):  # It writes what is buffered, which may find no space; the file is discarded.
+                self._file.close()
         super().close()
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    """Say where there is no space."""
+    try:
+        yield
+    except OSError as error:
+        folder = tempfile.tempdir or "of the system"  # None if there is none that can be written to.
+        msg = (
+            f"a segment cannot be written to the temporary folder {folder}: {error}. Free space, or set TMPDIR to "
+            "another folder"
+        )
+        raise StorageRefusedError(msg) from error
