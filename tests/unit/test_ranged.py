@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,18 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txnstore.core.catalog.model import Topic
-from txnstore.core.log.model import Batch
+from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
 from txnstore.read.ranged import RangedObject, forget_footers, reads_ranges
 from txnstore.read.readahead import one_ahead
 from txnstore.read.reader import Projection, is_missing, open_slice, read_slice
+from txnstore.read.shares import Share, read_share
 from txnstore.segment import codec, sink
 from txnstore.segment.blocks import BLOCK_BYTES, BLOCKS_KEY, Blocks, BlockSums
 from txnstore.segment.codec import EncodedSegment, SegmentWriter, encode
 from txnstore.segment.parts import PartialFile
 from txnstore.segment.schema_text import schema_to_text
+from txnstore.sql.filesystem import segment_path
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
@@ -128,6 +131,42 @@ def test_each_altered_byte_that_is_read_is_found(objects: CountingStore) -> None
         else:
             with pytest.raises(CorruptionError, match=r"segment segment of t-0 was altered: its bytes [\d,]+ to"):
                 fetched(objects, part)
+
+
+@pytest.mark.parametrize("size", [0, -1, "size + 1", 2**62])
+def test_a_footer_that_no_segment_can_have_is_damage(objects: CountingStore, size: int | str) -> None:
+    """As an entry describes it; nothing is requested."""
+    part = stored(objects, encode(table(), row_group_rows=GROUP))
+    segment = part.batch.segment
+    refused(objects, part, replace(segment, footer_size=segment.size + 1 if isinstance(size, str) else size))
+
+
+@pytest.mark.parametrize("sha256", [None, "", "0" * 63, "A" * 64, "../x"])
+def test_a_footer_without_a_hash_is_damage(objects: CountingStore, sha256: str | None) -> None:
+    part = stored(objects, encode(table(), row_group_rows=GROUP))
+    refused(objects, part, replace(part.batch.segment, footer_sha256=sha256))
+
+
+def refused(objects: CountingStore, part: Slice, segment: Segment) -> None:
+    """No reader reads a segment that is described like this."""
+    before, altered = objects.snapshot().get, replace(part, batch=replace(part.batch, segment=segment))
+    for read in (
+        lambda: read_slice(objects, altered, Projection(TOPIC)),
+        lambda: read_share(objects, altered, Projection(TOPIC), Share(0, 2)),
+        lambda: segment_path(segment),
+    ):
+        with pytest.raises(CorruptionError, match="segment segment is described with a footer of"):
+            read()
+    assert objects.snapshot().get == before
+
+
+def test_offsets_of_another_type_are_damage(objects: CountingStore) -> None:
+    encoded = encode(pa.table({"_offset": ["a"] * ROWS, "c0": [b"x"] * ROWS}), row_group_rows=GROUP)
+    part = stored(objects, encoded)
+    merged = replace(part, batch=replace(part.batch, segment=replace(part.batch.segment, explicit_offsets=True)))
+    for start in (100, 110):
+        with pytest.raises(CorruptionError, match="segment segment cannot be decoded as parquet"):
+            read_slice(objects, replace(merged, start=start), Projection(TOPIC, ["c0"]))
 
 
 def test_a_segment_that_goes_while_it_is_read_is_missing(objects: CountingStore) -> None:
@@ -236,6 +275,8 @@ def test_checksums_do_not_depend_on_how_bytes_are_written(sizes: list[int], seed
         (b'{"size": 10, "crc32": ""}', "it has 0 checksums of blocks of 10 bytes for 100 bytes"),
         (b'{"size": 0, "crc32": ""}', "it has 0 checksums"),
         (b'{"size": "1", "crc32": ""}', "it has 0 checksums"),
+        (b'{"size": NaN, "crc32": ""}', "it has 0 checksums"),
+        (b"[" * 100_000, "cannot be read"),
     ],
 )
 def test_checksums_that_cannot_be_read(text: bytes, says: str) -> None:

@@ -6,6 +6,7 @@ is checked. See :mod:`txnstore.segment.blocks`.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,11 +35,33 @@ SMALL_BYTES = 4 << 20
 _GAP_BYTES = 512 << 10
 #: The number of footers that a process keeps; a footer takes some 10 to 100 KB.
 _KEPT_FOOTERS = 64
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def has_footer(segment: Segment) -> bool:
+    """Whether parts of a segment can be read and checked."""
+    return segment.footer_size is not None and segment.format == "parquet"
 
 
 def may_read_parts(segment: Segment) -> bool:
     """Whether parts of a segment can be read and checked, and are worth a request of their own."""
-    return segment.footer_size is not None and segment.size > SMALL_BYTES
+    return has_footer(segment) and segment.size > SMALL_BYTES
+
+
+def footer_of(segment: Segment) -> tuple[int, str]:
+    """The size and the SHA-256 of a segment's footer.
+
+    Raises:
+        CorruptionError: The chain describes a footer that no segment can have.
+    """
+    size, sha256 = segment.footer_size, segment.footer_sha256
+    if size is None or not 0 < size <= segment.size or _SHA256.fullmatch(sha256 or "") is None:
+        msg = (
+            f"segment {segment.key} is described with a footer of {size} bytes and the SHA-256 {sha256!r}: no segment "
+            f"of {segment.size} bytes has such a footer"
+        )
+        raise CorruptionError(msg)
+    return size, sha256 or ""
 
 
 def reads_ranges(part: Slice, columns: int, all_columns: int) -> bool:
@@ -105,18 +128,19 @@ class RangedObject:
         objects: The object store.
         tp: The partition, for messages.
         segment: The segment, which has a footer with checksums.
+
+    Raises:
+        CorruptionError: The chain describes a footer that no segment can have.
     """
 
     def __init__(self, objects: ObjectStore, tp: TopicPartition, segment: Segment) -> None:
-        assert segment.footer_size is not None  # the caller has asked reads_ranges
-        assert segment.footer_sha256 is not None
+        size, self._sha256 = footer_of(segment)
         self._objects = objects
         self._tp = tp
         self._segment = segment
-        self._sha256 = segment.footer_sha256
         self.size = segment.size
         #: The number of bytes before the footer.
-        self.body = segment.size - segment.footer_size
+        self.body = segment.size - size
 
     def footer(self) -> Footer:
         """The footer; one GET unless this process has read it lately.

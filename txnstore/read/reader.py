@@ -20,7 +20,7 @@ from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
-from txnstore.read.ranged import DAMAGE, RangedSegment, missing, reads_ranges
+from txnstore.read.ranged import DAMAGE, RangedSegment, has_footer, missing, reads_ranges
 from txnstore.segment.codec import verify_checksum
 from txnstore.segment.convert import conform
 from txnstore.segment.pieces import SegmentFile, open_segment
@@ -220,7 +220,7 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
     """
     segment = part.batch.segment
     file: SegmentFile
-    if projection.reads_ranges(part) or (in_parts and segment.footer_size is not None):
+    if projection.reads_ranges(part) or (in_parts and has_footer(segment)):
         file = RangedSegment(objects, part.tp, segment)
     else:
         data = fetch(objects, part.tp, segment)
@@ -308,6 +308,6 @@ def _may_hold(file: SegmentFile, piece: int, part: Slice) -> bool:
 
 def _cut(table: pa.Table, start: int, limit: int) -> pa.Table:
     """The rows with stored offsets in ``[start, limit)``; offsets ascend."""
-    offsets = table.column(OFFSET_FIELD.name).to_numpy()
+    offsets = table.column(OFFSET_FIELD.name).cast(pa.int64()).to_numpy()
     first, last = np.searchsorted(offsets, [start, limit])
     return table.slice(int(first), int(last - first))

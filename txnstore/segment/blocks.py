@@ -76,7 +76,7 @@ class Blocks:
         try:
             document = json.loads(text)
             size, sums = document["size"], array("I", base64.b64decode(document["crc32"], validate=True))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             msg = f"the checksums of its blocks cannot be read: {error!r}"
             raise ValueError(msg) from error
         if byteorder == "big":

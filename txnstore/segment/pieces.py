@@ -103,7 +103,7 @@ class ParquetFooter:
             column = group.column(number)
             if column.path_in_schema == OFFSET_FIELD.name:
                 statistics = column.statistics
-                if statistics is None or not statistics.has_min_max:
+                if statistics is None or not statistics.has_min_max or not isinstance(statistics.min, int):
                     return None
                 return statistics.min, statistics.max
         return None

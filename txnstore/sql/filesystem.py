@@ -34,7 +34,7 @@ from txnstore.chain.keys import is_segment
 from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
-from txnstore.read.ranged import RangedObject, may_read_parts
+from txnstore.read.ranged import RangedObject, footer_of, has_footer, may_read_parts
 from txnstore.read.reader import fetch
 from txnstore.segment.codec import decode
 from txnstore.sql.access import PROTOCOL, Access
@@ -65,8 +65,15 @@ class VirtualFile(Protocol):
 
 
 def segment_path(segment: Segment) -> str:
-    """The path of a segment below ``txnseg://``."""
-    footer = "" if segment.footer_size is None else f"-{segment.footer_sha256}-{segment.footer_size}"
+    """The path of a segment below ``txnseg://``.
+
+    Raises:
+        CorruptionError: The chain describes a footer that no segment can have.
+    """
+    footer = ""
+    if has_footer(segment):
+        size, sha256 = footer_of(segment)
+        footer = f"-{sha256}-{size}"
     return f"{segment.sha256}-{segment.size}{footer}/{segment.key}"
 
 

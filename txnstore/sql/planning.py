@@ -13,7 +13,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Segment
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import TxnStoreError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
 from txnstore.sql import history, inspection
 from txnstore.sql.access import PROTOCOL
 from txnstore.sql.filesystem import TableFile, VirtualFile, segment_path
@@ -61,7 +61,9 @@ def plan_topic(topic: Topic, view: View, isolation: Isolation) -> Plan:
         select = topic_select(topic, visible_slices(topic, view, isolation), locate)
     except TxnStoreError as error:
         path = f"refused/{topic.topic_id}-{topic.version}"
-        reason = UnsupportedFormatError(f"topic {topic.name!r} cannot be shown in SQL: {error}")
+        reason: TxnStoreError = error
+        if not isinstance(error, CorruptionError):
+            reason = UnsupportedFormatError(f"topic {topic.name!r} cannot be shown in SQL: {error}")
         columns = pa.schema([("reason", pa.string())])
         return Plan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
     return Plan(select, None, tuple(paths))
