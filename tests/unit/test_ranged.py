@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.executors import InlineExecutor
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError
+from txnstore.read import readahead
 from txnstore.read.ranged import RangedObject, forget_footers, reads_ranges
 from txnstore.read.readahead import one_ahead
 from txnstore.read.reader import Projection, is_missing, open_slice, read_slice
@@ -96,6 +98,23 @@ def test_a_range_of_offsets_fetches_its_row_groups(objects: CountingStore) -> No
     assert found.equals(whole.slice(12, 1))
     assert gets == 1
     assert moved < part.batch.segment.size // 4 + 2 * BLOCK_BYTES
+
+
+def test_segments_of_one_row_group_count_whole_in_the_window(
+    objects: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are fetched and decoded when they are opened: 16 of them would take a gigabyte (CON-12)."""
+    encoded = encode(table())
+    parts = [stored(objects, encoded, f"segment{number}") for number in range(8)]
+    monkeypatch.setattr(readahead, "MAX_FETCH_BYTES", encoded.size * 5 // 2)
+    monkeypatch.setattr(readahead, "_MAX_DECODES", 2)
+    for columns, opened in ((None, 5), (["c0"], 5), (["_offset"], 8)):
+        forget_footers()
+        projection, before = Projection(TOPIC, columns), len(objects.log)
+        tables = readahead.read_ahead(objects, InlineExecutor(), parts, projection)
+        assert next(tables).num_rows == ROWS
+        assert len({request[1] for request in list(objects.log)[before:]}) <= opened
+        assert sum(rows.num_rows for rows in tables) == 7 * ROWS
 
 
 def test_small_and_unchecked_segments_are_read_whole() -> None:

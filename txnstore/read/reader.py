@@ -21,7 +21,7 @@ from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
 from txnstore.read.ranged import DAMAGE, RangedSegment, has_footer, missing, reads_ranges
-from txnstore.segment.codec import verify_checksum
+from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.convert import conform
 from txnstore.segment.pieces import SegmentFile, open_segment
 from txnstore.segment.schema import (
@@ -88,9 +88,14 @@ class Projection:
         return reads_ranges(part, len(self.needs(segment)), len(self._everything) + own)
 
     def fetched_bytes(self, part: Slice) -> int:
-        """How many bytes opening a slice fetches."""
+        """How many bytes opening a slice fetches: it also decodes the slice, if that is a single piece."""
         segment = part.batch.segment
-        return segment.footer_size or 0 if self.reads_ranges(part) else segment.size
+        if not self.reads_ranges(part):
+            return segment.size
+        footer, rows = segment.footer_size or 0, min(part.batch.records, part.limit - part.start)
+        if not self.needs(segment) or least_row_groups(rows, segment.size * rows // max(1, segment.rows)) > 1:
+            return footer
+        return footer + segment.size // least_row_groups(segment.rows, segment.size)
 
     def fit(self, table: pa.Table, part: Slice, first_offset: int) -> pa.Table:
         """Convert decoded rows to the columns of the read.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from txnstore.core.log.visibility import Slice
 from txnstore.read.ranged import WHOLE_BYTES
 from txnstore.read.reader import Projection, open_slice
-from txnstore.segment.codec import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from txnstore.segment.codec import least_row_groups
 from txnstore.storage.base import ObjectStore
 
 
@@ -42,8 +42,7 @@ def share_count(part: Slice, target: int, overhead: int = 0) -> int:
         return 1  # Each task would have to read it whole.
     records = min(batch.records, part.limit - part.start)
     size = segment.size * records // segment.rows
-    row_groups = max(-(-records // ROW_GROUP_ROWS), -(-size // ROW_GROUP_BYTES))
-    return max(1, min(row_groups, -(-(size + overhead) // target)))
+    return max(1, min(least_row_groups(records, size), -(-(size + overhead) // target)))
 
 
 def read_share(objects: ObjectStore, part: Slice, projection: Projection, share: Share) -> Iterator[pa.Table]:

@@ -89,6 +89,11 @@ def check_format(fmt: str, compression: str) -> None:
         raise InvalidConfigError(f"compression.type {compression!r} does not go with {fmt}; {fmt} supports {known}")
 
 
+def least_row_groups(rows: int, size: int) -> int:
+    """How many row groups hold this number of rows, which take ``size`` bytes, at least."""
+    return max(1, -(-rows // ROW_GROUP_ROWS), -(-size // ROW_GROUP_BYTES))
+
+
 def encode(
     table: pa.Table,
     fmt: str = "parquet",
