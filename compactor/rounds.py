@@ -15,9 +15,8 @@ from txnstore.compactor.compaction import all_in_one, compact_sound
 from txnstore.compactor.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import Claim, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ReadOnlyError, StorageError
 from txnstore.validation import check_integer, check_seconds
 
@@ -121,6 +120,8 @@ class _Rounds:
         self._owner = connection.runtime.new_id()
         #: The partitions of rounds that met damage. They come last, so that the others are not held up by them.
         self._damaged: set[TopicPartition] = set()
+        #: Claims of others that have lasted long enough, although the time of the chain does not tell.
+        self._over: set[Claim] = set()
 
     def run(self, interval: float, rounds: int | None) -> Generator[Round, None, None]:
         """Yield each round when it ends, then pause."""
@@ -145,7 +146,7 @@ class _Rounds:
             planned = self._compact([], dry_run=True).partitions
             free = self._free(planned)
             chosen = _within(free, self._max_bytes)
-            granted = _claim(self._connection, self._owner, chosen)
+            granted = self._claim(chosen)
             # Without a partition, too: retention and expiration are due by time.
             report = self._compact(failed, partitions=granted)
         except StorageError as error:
@@ -167,17 +168,34 @@ class _Rounds:
 
     def _free(self, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
         """The partitions that no other compactor has claimed: those to clean, then those with most to merge."""
-        view, now = self._connection.view(refresh=False), self._connection.runtime.clock()
-        free = [item for item in planned if not _is_claimed(view, item.tp, self._owner, now)]
+        free = [item for item in planned if not self._is_claimed(item.tp)]
         return sorted(
             free,
             key=lambda item: (item.tp in self._damaged, -item.cleans, item.segments_after - item.segments_before),
         )
 
+    def _is_claimed(self, tp: TopicPartition) -> bool:
+        """Whether another compactor holds a partition. Its chain may have no new entry to tell the time."""
+        chains = self._connection.chains
+        state = chains[chain_of_partition(tp, len(chains))].state
+        claim = state.claims.get(tp)
+        if claim is None or not is_claimed(state, tp, self._owner, state.timestamp) or claim in self._over:
+            return False
+        if chains.ages.is_over(state, claim.until - CLAIM_MS, CLAIM_MS):
+            self._over.add(claim)
+            return False
+        return True
 
-def _is_claimed(view: View, tp: TopicPartition, owner: str, now: int) -> bool:
-    state = view.states[chain_of_partition(tp, len(view.states))]
-    return is_claimed(state, tp, owner, max(now, state.timestamp))
+    def _claim(self, chosen: list[TopicPartition]) -> frozenset[TopicPartition]:
+        """Claim partitions, in one entry per chain; returns those that this compactor has now."""
+        chains = self._connection.chains
+        granted: set[TopicPartition] = set()
+        for number in sorted({chain_of_partition(tp, len(chains)) for tp in chosen}):
+            mine = tuple(tp for tp in chosen if chain_of_partition(tp, len(chains)) == number)
+            held = chains[number].state.claims
+            over = tuple((tp, held[tp]) for tp in mine if tp in held and held[tp] in self._over)
+            granted.update(chains[number].submit(ClaimPartitions(self._owner, mine, CLAIM_MS, over)))
+        return frozenset(granted)
 
 
 def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[TopicPartition]:
@@ -190,16 +208,6 @@ def _within(free: list[PartitionCompaction], max_bytes: int | None) -> list[Topi
             break
         chosen.append(item.tp)
     return chosen
-
-
-def _claim(connection: Connection, owner: str, chosen: list[TopicPartition]) -> frozenset[TopicPartition]:
-    """Claim partitions, in one entry per chain; returns those that this compactor has now."""
-    chains = connection.chains
-    granted: set[TopicPartition] = set()
-    for number in sorted({chain_of_partition(tp, len(chains)) for tp in chosen}):
-        mine = tuple(tp for tp in chosen if chain_of_partition(tp, len(chains)) == number)
-        granted.update(chains[number].submit(ClaimPartitions(owner, mine, CLAIM_MS)))
-    return frozenset(granted)
 
 
 def _release(connection: Connection, owner: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.harness.simulation.settings import SHARERS
 from tests.mutants.mutant import Mutant
 from txnstore.compactor import rounds, verify_chain, verify_segments
 from txnstore.compactor.clean import Clean
@@ -11,6 +12,8 @@ from txnstore.core.catalog import rules
 from txnstore.core.log import retention
 from txnstore.segment import sums
 from txnstore.spark import engine
+
+_SHARING = ("producer:a/1", "plain:p/1", *SHARERS)
 
 _CLAIMS = "unit/test_core_claims.py::"
 
@@ -34,6 +37,27 @@ COMPACTION = (
         test=_CLAIMS + "test_a_partition_is_claimed_by_one_compactor",
     ),
     Mutant(
+        "a partition is claimed by two compactors (simulated)",
+        claims.is_claimed,
+        "claim.owner != owner and claim.until > now",
+        "False",
+        settings={"actors": _SHARING},
+    ),
+    Mutant(
+        "a compactor that died holds its partitions while the chain is ahead (simulated)",
+        rounds._Rounds._is_claimed,
+        "if chains.ages.is_over(state, claim.until - CLAIM_MS, CLAIM_MS):",
+        "if False:",
+        settings={"actors": _SHARING, "far": 0.3},
+    ),
+    Mutant(
+        "the chain does not hear of claims that were measured to be over",
+        claims.claim_partitions,
+        "(tp, state.claims.get(tp)) in command.expired",
+        "False",
+        test=_ROUNDS + "test_the_partitions_of_a_compactor_that_died_are_free_in_a_chain_that_is_ahead",
+    ),
+    Mutant(
         "a compactor that died holds its partitions without end",
         claims.is_claimed,
         "and claim.until > now",
@@ -46,13 +70,6 @@ COMPACTION = (
         "if claim.until <= state.timestamp:",
         "if False:",
         test=_CLAIMS + "test_a_claim_ends_and_leaves_the_state",
-    ),
-    Mutant(
-        "a claim lasts until the next entry of the chain",
-        rounds._is_claimed,
-        "max(now, state.timestamp)",
-        "state.timestamp",
-        test=_ROUNDS + "test_the_partitions_of_a_compactor_that_died_are_free_after_its_claim",
     ),
     Mutant(
         "a partition larger than the budget is never compacted",

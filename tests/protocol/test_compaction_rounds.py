@@ -99,6 +99,23 @@ def test_the_partitions_of_a_compactor_that_died_are_free_after_its_claim(store:
         assert compacted(next(rounds)) == [T0]
 
 
+def test_the_partitions_of_a_compactor_that_died_are_free_in_a_chain_that_is_ahead(
+    store: Store, clock: ManualClock
+) -> None:
+    """The time of the chain stands still for a year, so each compactor measures the age of the claim."""
+    fill(store, partitions=(0,))
+    objects = connection_of(store).objects.inner
+    with open_on(objects, runtime=runtime(ManualClock(clock() + 365 * 86_400_000))) as ahead:
+        chain = next(chain for chain in connection_of(ahead).chains if T0 in chain.state.partitions)
+        chain.submit(ClaimPartitions("died", (T0,), CLAIM_MS))
+    with closing(store.compact_rounds()) as rounds:
+        assert next(rounds).claimed == 1
+        clock.advance(CLAIM_MS // 2)
+        assert next(rounds).claimed == 1
+        clock.advance(CLAIM_MS // 2 + 1)
+        assert compacted(next(rounds)) == [T0]
+
+
 def test_a_partition_claimed_in_between_is_left_to_its_compactor(store: Store, faults: FaultStore) -> None:
     """Both have planned the same partition; the chain decides who has it."""
     fill(store, partitions=(0,))

@@ -26,11 +26,14 @@ class ClaimPartitions:
         owner: The id of the compactor. It may renew its own claims.
         partitions: The partitions, the most urgent first.
         duration_ms: How long it may hold them; at most :data:`MAX_CLAIM_MS`.
+        expired: Claims of others that the compactor has measured to be over, by clocks that no other machine can set
+            (``docs/design/0009-time.md``): the time of the chain may stand still.
     """
 
     owner: str
     partitions: tuple[TopicPartition, ...]
     duration_ms: int
+    expired: tuple[tuple[TopicPartition, Claim], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ def claim_partitions(draft: Draft, command: ClaimPartitions) -> tuple[TopicParti
     free = [
         tp
         for tp in dict.fromkeys(command.partitions)
-        if tp in state.partitions and not is_claimed(state, tp, command.owner, state.timestamp)
+        if tp in state.partitions
+        and ((tp, state.claims.get(tp)) in command.expired or not is_claimed(state, tp, command.owner, state.timestamp))
     ]
     if free:
         until = state.timestamp + command.duration_ms

@@ -49,6 +49,8 @@ TENANTS = ("replace:d/1", "tenant:e/1", "tenant:e/2")
 CLEANERS = ("keys:i/1", "keys:j/1", "clean:g/1", "clean:g/2")
 #: They delete records, up to an offset and by retention.
 SHORTENERS = ("shorten:o/1", "shorten:o/2")
+#: They compact round after round, and share the partitions by claims.
+SHARERS = ("share:h/1", "share:h/2", "share:h/3")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -113,6 +115,8 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += CLEANERS
     if random.Random(f"shorteners/{seed}").random() < 0.3:
         actors += SHORTENERS
+    if random.Random(f"rounds/{seed}").random() < 0.2:
+        actors += SHARERS
     mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
     settings = Settings(
         seed=seed,

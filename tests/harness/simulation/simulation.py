@@ -23,6 +23,7 @@ from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, Unco
 from tests.harness.simulation.recorder import Operation
 from tests.harness.simulation.replaced import Replacer, Tenant, occupied
 from tests.harness.simulation.settings import Settings
+from tests.harness.simulation.sharing import Sharer, shared
 from tests.harness.simulation.storage import Step, hash_of
 from tests.harness.simulation.world import Away, World
 from txnstore.admin.transactions import abort_transaction
@@ -52,6 +53,7 @@ _KINDS: dict[str, type[Actor]] = {
     "tenant": Tenant,
     "keys": KeyedProducer,
     "clean": Cleaner,
+    "share": Sharer,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -118,6 +120,7 @@ def _look(world: World) -> Iterator[str]:
         yield from followed(world, store, journal)
         yield from occupied(world)
         yield from cleaned(world, store, journal)
+        yield from shared(world, store)
         yield from found_by_checker(history, world.copied, journal, final)
         yield from checks.verified(store)
     except TxnStoreError as error:
