@@ -19,7 +19,7 @@ from txnstore.read.reader import Projection
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
-from txnstore.segment.sums import sums_of
+from txnstore.segment.sums import RunningSums
 from txnstore.storage.base import ObjectStore
 
 
@@ -67,7 +67,7 @@ def _encode(
     """The merged segment, the sums of the records, and their minimum and maximum timestamp in milliseconds."""
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
-    sums = Sums()
+    sums = RunningSums()
     with SegmentWriter(projection.schema, fmt, compression) as writer:
         at = plan.base_offset - 1
         for table in read_ahead(objects, pool, [*plan.sources], projection):
@@ -75,7 +75,7 @@ def _encode(
                 continue
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
             ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
-            sums += sums_of(table)
+            sums.add(table)
             writer.append(table)
         encoded = writer.finish()
     if encoded.rows != plan.records or encoded.rows == 0:
@@ -84,7 +84,7 @@ def _encode(
             f"{encoded.rows} records; expected {plan.records}"
         )
         raise CorruptionError(msg)
-    return encoded, sums, min(first for first, _ in ranges), max(last for _, last in ranges)
+    return encoded, sums.total(), min(first for first, _ in ranges), max(last for _, last in ranges)
 
 
 def _segments(plan: MergePlan) -> str:

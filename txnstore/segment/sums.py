@@ -35,6 +35,29 @@ def sums_of(table: pa.Table) -> Sums:
     return total(hashes, sizes)
 
 
+class RunningSums:
+    """The sums of tables that come one by one: small ones are hashed together."""
+
+    def __init__(self) -> None:
+        self._sums = Sums()
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Add the rows of a table."""
+        self._waiting.append(table)
+        self._rows += table.num_rows
+        if self._rows >= _ROWS:
+            self.total()
+
+    def total(self) -> Sums:
+        """The sums of all rows so far."""
+        if self._rows:
+            self._sums += sums_of(pa.concat_tables(self._waiting))
+            self._waiting, self._rows = [], 0
+        return self._sums
+
+
 def total(hashes: Words, sizes: Sizes) -> Sums:
     """The sums of rows from their hashes and sizes."""
     return Sums(len(hashes), int(sizes.sum()), f"{int(hashes.sum(dtype=np.uint64)) % MODULUS:016x}")
