@@ -154,12 +154,13 @@ def _read(objects: ObjectStore, part: Slice, projection: Projection, expected: S
     """Read a segment and compare its hash, rows, offsets, timestamps and sums with the chain; by row group."""
     key, content, sums = part.batch.segment.key, _Content(), Sums()
     try:
-        opened = open_slice(objects, part, projection)
+        opened = open_slice(objects, part, projection, hashed=True)
         for number in range(len(opened)):
             table = opened.read(number)
             content.add(table)
             if expected is not None:
                 sums += sums_of(table)
+        opened.compare_hash()
     except (CorruptionError, SchemaMismatchError) as error:
         return [Violation("segment_content", str(error), key)]
     found = [Violation("segment_rows", message, key) for message in content.problems(part)]

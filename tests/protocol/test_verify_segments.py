@@ -13,8 +13,9 @@ from tests.helpers.connections import connection_of
 from tests.helpers.verification import _found, sample_store
 from txnstore.core.log.model import Batch
 from txnstore.core.maintenance import ReplaceSegments
+from txnstore.segment import blocks
 from txnstore.segment.codec import encode as encode_segment
-from txnstore.segment.schema import HEADERS, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD
+from txnstore.segment.schema import HEADERS, HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP, TIMESTAMP_FIELD
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -53,7 +54,34 @@ def test_an_altered_segment_of_the_same_size_is_found_by_a_deep_verification(sto
     assert _found(store.verify(deep=True)) == [("segment_content", victim.key)]
 
 
-def _replace_first(store: Store, offsets: list[int], timestamps: list[int], claimed: int | None = None) -> str:
+@pytest.mark.parametrize("wrong", ["bytes", "hash", None])
+def test_all_of_a_segment_that_is_read_by_ranges_is_compared(
+    store: Store, small_ranges: None, monkeypatch: pytest.MonkeyPatch, wrong: str | None
+) -> None:
+    """Also the bytes of a column that no reader shows, and the hash of all bytes (OBJ-13)."""
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 16)
+    horizons = pa.array(range(10**17, 7 * 10**17, 10**17), pa.int64())
+    key = _replace_first(
+        store, [0, 1, 3, 4, 6, 7], [1_000] * 6, wrong_hash=wrong == "hash", more={HORIZON_FIELD.name: horizons}
+    )
+    objects, segment = connection_of(store).objects, batches(store)[0].segment
+    if wrong == "bytes":
+        data = bytearray(objects.get(key))
+        data[segment.size - (segment.footer_size or 0) - 1] ^= 1
+        objects.put(key, bytes(data))
+        assert store.scan("t", partitions=[0]).to_table().num_rows >= 6, "no reader needs them"
+    assert _found(store.verify(deep=True)) == ([] if wrong is None else [("segment_content", key)])
+
+
+def _replace_first(
+    store: Store,
+    offsets: list[int],
+    timestamps: list[int],
+    claimed: int | None = None,
+    *,
+    wrong_hash: bool = False,
+    more: dict[str, pa.Array] | None = None,
+) -> str:
     """A compaction of the first batch, gone wrong: the rows that it stored are these."""
     (old,) = batches(store)[:1]
     count = len(offsets)
@@ -65,12 +93,14 @@ def _replace_first(store: Store, offsets: list[int], timestamps: list[int], clai
             "value": pa.nulls(count, pa.binary()),
             "headers": pa.nulls(count, HEADERS),
             "timestamp": pa.array(timestamps, TIMESTAMP),
+            **(more or {}),
         }
     )
     key = keys.segment("t", 0, "wrong", "parquet")
     encoded = encode_segment(table)
     connection_of(store).objects.put(key, encoded.data)
     segment = replace(encoded.segment(key, explicit_offsets=True), rows=claimed if claimed is not None else count)
+    segment = replace(segment, sha256="0" * 64) if wrong_hash else segment
     new = Batch(old.base_offset, old.limit, old.records, segment, 1_000, 1_001)
     connection_of(store).submit(ReplaceSegments(T0, (old,), (new,)))
     return key

@@ -188,6 +188,21 @@ def test_offsets_of_another_type_are_damage(objects: CountingStore) -> None:
             read_slice(objects, replace(merged, start=start), Projection(TOPIC, ["c0"]))
 
 
+def test_a_verification_reads_each_byte_once(objects: CountingStore) -> None:
+    """The footer, and each row group with one GET; a block between two of them is in both."""
+    part = stored(objects, encode(table(), row_group_rows=GROUP))
+    before = objects.snapshot()
+    opened = open_slice(objects, part, Projection(TOPIC, ["c3"]), hashed=True)
+    assert pa.concat_tables([opened.read(number) for number in range(4)]).equals(table().select(["c3"]))
+    opened.compare_hash()
+    after = objects.snapshot()
+    assert after.get - before.get == 5
+    assert after.bytes_in - before.bytes_in < part.batch.segment.size + 4 * BLOCK_BYTES
+    cut = open_slice(objects, replace(part, start=115, limit=125), Projection(TOPIC), hashed=True)
+    assert sum(cut.read(number).num_rows for number in range(len(cut))) == 10
+    cut.compare_hash()
+
+
 def test_a_segment_that_goes_while_it_is_read_is_missing(objects: CountingStore) -> None:
     """So that a reader with an old plan makes a new one."""
     part = stored(objects, encode(table(), row_group_rows=GROUP))

@@ -20,6 +20,7 @@ from txnstore.core.log.model import Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CorruptionError, ObjectNotFoundError, SchemaMismatchError
+from txnstore.read.hashed import HashedSegment
 from txnstore.read.ranged import DAMAGE, RangedSegment, has_footer, missing, reads_ranges
 from txnstore.segment.codec import least_row_groups, verify_checksum
 from txnstore.segment.convert import conform
@@ -210,8 +211,19 @@ class OpenSlice:
         except DAMAGE as error:
             raise unreadable(segment, error) from error
 
+    def compare_hash(self) -> None:
+        """Compare the hash of the segment, if it was opened with ``hashed`` and its pieces were read by ranges.
 
-def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_parts: bool = False) -> OpenSlice:
+        Raises:
+            CorruptionError: The segment is missing, or differs from its description in the chain.
+        """
+        if isinstance(self._file, HashedSegment):
+            self._file.compare()
+
+
+def open_slice(
+    objects: ObjectStore, part: Slice, projection: Projection, *, in_parts: bool = False, hashed: bool = False
+) -> OpenSlice:
     """Fetch the segment of a slice, or the footer of a large one, with one GET, and check it.
 
     Args:
@@ -219,6 +231,7 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
         part: The slice.
         projection: The columns to read.
         in_parts: Read by ranges wherever it is possible, because only some pieces will be read.
+        hashed: One thread will read all pieces in order, and then :meth:`OpenSlice.compare_hash`.
 
     Raises:
         CorruptionError: The segment is missing, or differs from its description in the chain.
@@ -226,7 +239,7 @@ def open_slice(objects: ObjectStore, part: Slice, projection: Projection, *, in_
     segment = part.batch.segment
     file: SegmentFile
     if projection.reads_ranges(part) or (in_parts and has_footer(segment)):
-        file = RangedSegment(objects, part.tp, segment)
+        file = (HashedSegment if hashed else RangedSegment)(objects, part.tp, segment)
     else:
         data = fetch(objects, part.tp, segment)
         try:
