@@ -14,6 +14,7 @@ from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_producer import PRODUCER
+from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
 from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
@@ -327,5 +328,5 @@ ONE_CHAIN = (
 
 MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
-    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *CLEANS, *COMPACTION, *RETENTION, *CARE),
+    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *CLEANS, *COMPACTION, *RETENTION, *CARE, *RANGES),
 )

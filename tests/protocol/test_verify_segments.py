@@ -73,6 +73,17 @@ def test_all_of_a_segment_that_is_read_by_ranges_is_compared(
     assert _found(store.verify(deep=True)) == ([] if wrong is None else [("segment_content", key)])
 
 
+def test_a_footer_that_was_read_before_is_verified_as_it_is_stored(store: Store, small_ranges: None) -> None:
+    """A process keeps footers; a verification reads them again (OBJ-13)."""
+    key = _replace_first(store, [0, 1, 3, 4, 6, 7], [1_000] * 6)
+    before = store.scan("t").to_table()
+    data = bytearray(connection_of(store).objects.get(key))
+    data[-20] ^= 1
+    connection_of(store).objects.put(key, bytes(data))
+    assert store.scan("t").to_table().equals(before)
+    assert _found(store.verify(deep=True)) == [("segment_content", key)]
+
+
 def _replace_first(
     store: Store,
     offsets: list[int],

@@ -1,0 +1,115 @@
+"""Mutants of the rules by which parts of segments are read and checked."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.compactor import verify_segments
+from txnstore.read import hashed, ranged, reader
+from txnstore.segment import blocks
+from txnstore.sql import files
+
+_RANGED, _VERIFY = "unit/test_ranged.py::", "protocol/test_verify_segments.py::"
+_EACH_BYTE = _RANGED + "test_each_altered_byte_that_is_read_is_found"
+_COLUMNS = _RANGED + "test_a_projection_fetches_its_columns"
+_ALL = _VERIFY + "test_all_of_a_segment_that_is_read_by_ranges_is_compared"
+
+RANGES = (
+    Mutant(
+        "the checksum of a block is not compared",
+        blocks.Blocks.damaged,
+        "if zlib.crc32(block) != self.sums[(start + at) // self.size]:",
+        "if False:",
+        test=_EACH_BYTE,
+    ),
+    Mutant(
+        "the last block that was fetched is not compared",
+        blocks.Blocks.damaged,
+        "range(0, len(view), self.size)",
+        "range(0, len(view) - self.size, self.size)",
+        test=_EACH_BYTE,
+    ),
+    Mutant(
+        "a block has the checksum of one at the beginning of the file",
+        blocks.Blocks.damaged,
+        "self.sums[(start + at) // self.size]",
+        "self.sums[at // self.size]",
+        test=_COLUMNS,
+    ),
+    Mutant(
+        "the hash of a footer is not compared",
+        ranged.RangedObject._checked_footer,
+        'verify_checksum(f"the footer of segment {segment.key} of {self._tp}", data, self._sha256, len(data))',
+        "pass",
+        test=_EACH_BYTE,
+    ),
+    Mutant(
+        "a footer that is larger than its segment is requested",
+        ranged.footer_of,
+        "not 0 < size <= segment.size",
+        "not 0 < size",
+        test=_RANGED + "test_a_footer_that_no_segment_can_have_is_damage",
+    ),
+    Mutant(
+        "near columns are fetched one by one",
+        ranged._joined,
+        "if joined and start - joined[-1][1] <= _GAP_BYTES:",
+        "if False:",
+        test=_COLUMNS,
+    ),
+    Mutant(
+        "far columns are fetched with all columns between them",
+        ranged._joined,
+        "if joined and start - joined[-1][1] <= _GAP_BYTES:",
+        "if joined:",
+        test=_COLUMNS,
+    ),
+    Mutant(
+        "a segment that goes while its row groups are read is damage",
+        reader.is_missing,
+        "isinstance(error.__cause__, ObjectNotFoundError)",
+        "False",
+        test=_RANGED + "test_a_segment_that_goes_while_it_is_read_is_missing",
+    ),
+    Mutant(
+        "the only row group of a large segment is not counted in the window",
+        reader.Projection.fetched_bytes,
+        "return footer + segment.size // least_row_groups(segment.rows, segment.size)",
+        "return footer",
+        test=_RANGED + "test_segments_of_one_row_group_count_whole_in_the_window",
+    ),
+    Mutant(
+        "a share has the first row group of the next one too",
+        reader.OpenSlice.share,
+        "self._pieces[first:last]",
+        "self._pieces[first : last + 1]",
+        test="unit/test_shares.py::test_every_row_is_in_one_share",
+    ),
+    Mutant(
+        "threads of a query share the position in a file",
+        files._File.seek,
+        "self._positions.at = offset",
+        "self._positions = type('Shared', (), {'at': offset})()",
+        test="unit/test_sql_filesystem.py::test_threads_that_share_a_file_have_positions_of_their_own",
+    ),
+    Mutant(
+        "a deep verification compares footers that were read before",
+        verify_segments._read_all,
+        "forget_footers()",
+        "pass",
+        test=_VERIFY + "test_a_footer_that_was_read_before_is_verified_as_it_is_stored",
+    ),
+    Mutant(
+        "a deep verification skips what no reader shows",
+        verify_segments._read,
+        "opened.compare_hash()",
+        "pass",
+        test=_ALL,
+    ),
+    Mutant(
+        "the hash of a large segment is not compared",
+        hashed.HashedSegment.compare,
+        "if found != expected:",
+        "if False:",
+        test=_ALL,
+    ),
+)
