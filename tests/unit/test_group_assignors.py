@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.core import World
 from tests.helpers.groups import SESSION, Peer, group, join
+from txnstore.core.groups import assignors
 from txnstore.core.groups.assignors import ASSIGNORS, Assignment, range_assignor, sticky_assignor
 from txnstore.core.groups.model import Member
 from txnstore.core.model import TopicPartition
@@ -206,3 +207,20 @@ def test_no_partition_has_two_readers(steps: list[tuple[str, int]]) -> None:
     numbers = [number for peer in survivors for number in peer.look().numbers]
     assert sorted(numbers) == (list(range(readers.partitions)) if survivors else [])
     assert group(readers.world).generation == generation, "the group has come to rest"
+
+
+@pytest.mark.parametrize("topics", [{"t": 2_000}, {f"t{number}": 1 for number in range(2_000)}])
+def test_a_large_group_is_balanced_without_a_search(topics: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 members, 2,000 partitions: members who read the same are balanced once the unowned ones are given out."""
+
+    def search(*_: object) -> bool:
+        raise AssertionError("no member has two more than another one")
+
+    monkeypatch.setattr(assignors._Sticky, "_relieve", search)
+    members = [Member(f"m{number:03}", topics, "cooperative-sticky", 1) for number in range(200)]
+    first = sticky_assignor(members, {})
+    assert {len(tps) for tps in first.values()} == {10}
+    owners = {tp: member_id for member_id, tps in first.items() for tp in tps}
+    left = sticky_assignor(members[20:], owners)
+    assert {len(tps) for tps in left.values()} == {11, 12}
+    assert all(set(first[member_id]) <= set(tps) for member_id, tps in left.items())

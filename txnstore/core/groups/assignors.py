@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapreplace
 
 from txnstore.core.groups.model import Member
 from txnstore.core.model import TopicPartition
@@ -28,19 +29,33 @@ class Subscriptions:
         nothing to read, until all members have seen the deletion.
         """
         topics, partitions = dict[str, frozenset[str]](), dict[str, int]()
+        seen, names = dict[str, int](), frozenset[str]()
         for member in members:
-            topics[member.member_id] = frozenset(member.topics)
-            for name, count in member.topics.items():
-                partitions[name] = max(count, partitions.get(name, 0))
+            if member.topics != seen:  # Most members of a group have seen the same.
+                seen, names = member.topics, frozenset(member.topics)
+                for name, count in seen.items():
+                    partitions[name] = max(count, partitions.get(name, 0))
+            topics[member.member_id] = names
         return cls(topics, partitions)
 
     def all_partitions(self) -> list[TopicPartition]:
         """All partitions of all subscribed topics, in order."""
         return [TopicPartition(name, number) for name in sorted(self.partitions) for number in self._numbers(name)]
 
-    def readers(self, topic: str) -> list[str]:
-        """The ids of the members that read a topic, in order."""
-        return sorted(member_id for member_id, topics in self.topics.items() if topic in topics)
+    def readers_of_topics(self) -> dict[str, frozenset[str]]:
+        """The ids of the members that read each topic; one set for all topics that the same members read."""
+        alike: dict[frozenset[str], list[str]] = {}
+        for member_id, topics in self.topics.items():
+            alike.setdefault(topics, []).append(member_id)
+        kinds: dict[str, list[int]] = {name: [] for name in self.partitions}
+        for number, topics in enumerate(alike):
+            for name in topics:
+                kinds[name].append(number)
+        members, found = list(alike.values()), dict[tuple[int, ...], frozenset[str]]()
+        for numbers in map(tuple, kinds.values()):
+            if numbers not in found:
+                found[numbers] = frozenset(member_id for number in numbers for member_id in members[number])
+        return {name: found[tuple(numbers)] for name, numbers in kinds.items()}
 
     def _numbers(self, topic: str) -> range:
         return range(self.partitions[topic])
@@ -54,12 +69,14 @@ def range_assignor(members: list[Member], _previous: Mapping[TopicPartition, str
     """
     wanted = Subscriptions.of(members)
     found: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
-    ordered = sorted(members, key=_static_first)
-    for name in sorted(wanted.partitions):
-        readers = [member.member_id for member in ordered if name in member.topics]
-        each, more = divmod(wanted.partitions[name], len(readers))
-        first = 0
-        for place, member_id in enumerate(readers):
+    ordered = [member.member_id for member in sorted(members, key=_static_first)]
+    in_order: dict[frozenset[str], list[str]] = {}
+    for name, readers in wanted.readers_of_topics().items():
+        if readers not in in_order:
+            in_order[readers] = [member_id for member_id in ordered if member_id in readers]
+        count, first = wanted.partitions[name], 0
+        each, more = divmod(count, len(readers))
+        for place, member_id in enumerate(in_order[readers][:count]):
             limit = first + each + (1 if place < more else 0)
             found[member_id] += [TopicPartition(name, number) for number in range(first, limit)]
             first = limit
@@ -81,8 +98,7 @@ def sticky_assignor(members: list[Member], previous: Mapping[TopicPartition, str
 
 class _Sticky:
     def __init__(self, wanted: Subscriptions, previous: Mapping[TopicPartition, str]) -> None:
-        self._wanted = wanted
-        self._readers = {name: wanted.readers(name) for name in wanted.partitions}
+        self._readers = wanted.readers_of_topics()
         self._held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in wanted.topics}
         self._free: list[TopicPartition] = []
         for tp in wanted.all_partitions():
@@ -93,48 +109,64 @@ class _Sticky:
                 self._free.append(tp)
 
     def assign(self) -> Assignment:
-        for tp in sorted(self._free, key=lambda tp: (len(self._readers[tp.topic]), tp)):
-            self._held[min(self._readers[tp.topic], key=self._load)].add(tp)
-        while any(self._relieve(member_id) for member_id in sorted(self._held, key=self._load, reverse=True)):
+        self._give_out_free()
+        while self._relieve_one():
             pass
         return {member_id: tuple(sorted(tps)) for member_id, tps in self._held.items()}
 
     def _load(self, member_id: str) -> tuple[int, str]:
         return len(self._held[member_id]), member_id
 
-    def _relieve(self, member_id: str) -> bool:
-        """Move a partition along a path to the nearest member that has at least two fewer; whether there is one.
+    def _give_out_free(self) -> None:
+        """Give each unowned partition to the reader with the fewest; those with the fewest readers first."""
+        # Loads only grow here, so an entry of a heap that is too low is corrected when it comes to the top.
+        heaps: dict[frozenset[str], list[tuple[int, str]]] = {}
+        for tp in sorted(self._free, key=lambda tp: (len(self._readers[tp.topic]), tp)):
+            readers = self._readers[tp.topic]
+            heap = heaps.get(readers)
+            if heap is None:
+                heap = heaps[readers] = sorted(map(self._load, readers))
+            while heap[0] != (least := self._load(heap[0][1])):
+                heapreplace(heap, least)
+            self._held[heap[0][1]].add(tp)
+
+    def _relieve_one(self) -> bool:
+        """Move a partition away from the first member, from the one with the most on, where that is possible."""
+        loads = sorted(map(self._load, self._held), reverse=True)
+        return any(self._relieve(member_id, load - 2) for load, member_id in loads if load - 2 >= loads[-1][0])
+
+    def _relieve(self, member_id: str, limit: int) -> bool:
+        """Move a partition along a path to the nearest member that has at most ``limit``; whether there is one.
 
         Breadth-first search: each member on the path passes one partition to the next one. Each move reduces the sum
         of the squared loads, so the search ends; without such a path no assignment is more balanced.
         """
-        limit = len(self._held[member_id]) - 2
-        if limit < 0:
-            return False
         came: dict[str, tuple[str, TopicPartition]] = {}
+        unseen = set(self._held)
+        unseen.remove(member_id)
         waiting = deque([member_id])
-        while waiting:
+        while waiting and unseen:
             giver = waiting.popleft()
-            for taker, tp in sorted(self._takers(giver).items(), key=lambda item: self._load(item[0])):
-                if taker == member_id or taker in came:
-                    continue
-                came[taker] = (giver, tp)
+            for _, taker in sorted(map(self._load, self._takers(giver, unseen, came))):
                 if len(self._held[taker]) <= limit:
                     self._hand_on(taker, member_id, came)
                     return True
                 waiting.append(taker)
         return False
 
-    def _takers(self, giver: str) -> dict[str, TopicPartition]:
-        """The members that could take a partition of ``giver``, each with the last partition that it could take."""
+    def _takers(self, giver: str, unseen: set[str], came: dict[str, tuple[str, TopicPartition]]) -> list[str]:
+        """The unseen members that could take a partition of ``giver``; each is noted with the last such partition."""
         last: dict[str, TopicPartition] = {}
         for tp in self._held[giver]:
             last[tp.topic] = max(tp, last.get(tp.topic, tp))
-        found: dict[str, TopicPartition] = {}
-        for topic, tp in last.items():
-            for taker in self._readers[topic]:
-                found[taker] = max(tp, found.get(taker, tp))
-        found.pop(giver, None)
+        found: list[str] = []
+        for tp in sorted(last.values(), reverse=True):
+            takers = unseen & self._readers[tp.topic]
+            came.update(dict.fromkeys(takers, (giver, tp)))
+            unseen -= takers
+            found += takers
+            if not unseen:
+                break
         return found
 
     def _hand_on(self, taker: str, first: str, came: Mapping[str, tuple[str, TopicPartition]]) -> None:
