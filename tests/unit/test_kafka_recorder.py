@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
 from tests.harness.differential.__main__ import main
 from tests.harness.kafka.cluster import again, release_of
-from tests.harness.kafka.view import ABORTED, markers
+from tests.harness.kafka.upkeep import REST, newest_timestamp, settings_of
+from tests.harness.kafka.view import ABORTED, BATCH, CONTROL, OVERHEAD, batches, markers
 
 #: A partition of Kafka 4.4: one record and a commit, one record and an abort. Producer id 0, epochs 0 and 1.
 LOG = bytes.fromhex(
@@ -27,6 +29,32 @@ def test_markers_are_read_from_a_log_file() -> None:
     assert list(markers(LOG)) == [(1, "COMMIT", 0, 1), (3, "ABORT", 0, 2)]
     assert list(markers(LOG[:-20])) == [(1, "COMMIT", 0, 1)]
     assert list(markers(b"")) == []
+
+
+def test_a_cleaned_log_file_is_read() -> None:
+    """CMP-08: a clean puts a delete horizon in the place of the first timestamp, or leaves a batch without record."""
+    stamped = b"\x10\x00" + b"\x9f\xd0\xff\xb4\x0a" + b"\x00\x08" + struct.pack(">hh", 0, 1) + b"\x00\x00"
+    log = _cleaned(1, stamped, 1) + _cleaned(3, b"", 0) + LOG
+    assert list(markers(log)) == [(1, "COMMIT", 7, 2), *markers(LOG)]
+    assert [row[0] for _, row in batches(log)] == [1, 3, 0, 1, 2, 3]
+    assert newest_timestamp(_cleaned(1, stamped, 1)) == 2_000
+    assert newest_timestamp(b"") == -1
+
+
+def _cleaned(offset: int, records: bytes, count: int) -> bytes:
+    """A batch of control: its delete horizon is 1,000, its newest timestamp 2,000."""
+    length = BATCH.size - OVERHEAD + len(records)
+    return BATCH.pack(offset, length, 0, 2, 0, CONTROL, 0, 1_000, 2_000, 7, 2, -1, count) + records
+
+
+def test_topics_of_a_trace_with_settings_are_at_rest() -> None:
+    """DIF-08: neither the cleaner nor a retention comes by itself; topics without settings are as they were."""
+    assert settings_of({}) == {}
+    assert settings_of({"cleanup.policy": "compact", "segment.bytes": "130"}) == {
+        **REST,
+        "cleanup.policy": "compact",
+        "internal.segment.bytes": "130",
+    }
 
 
 def test_the_index_of_aborted_transactions_is_read() -> None:

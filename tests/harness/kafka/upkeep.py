@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from tests.harness.differential.names import ProducerIds
 from tests.harness.kafka.client import ClientProducer
 from tests.harness.kafka.cluster import again
 from tests.harness.kafka.running import RunningBroker
-from tests.harness.kafka.view import BATCH, OVERHEAD, BrokerView
+from tests.harness.kafka.view import BrokerView, batches
 
 #: What a topic has until an operation asks for something: the cleaner leaves it alone, and retention deletes nothing.
 REST = {"min.cleanable.dirty.ratio": "1.0", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -157,10 +156,4 @@ class Upkeep:
 
 def newest_timestamp(log: bytes) -> int:
     """The newest timestamp of the batches in a log file; -1 if it has none."""
-    place, newest = 0, -1
-    while place + BATCH.size <= len(log):
-        row = BATCH.unpack_from(log, place)
-        newest = max(newest, row[8])
-        [length] = struct.unpack_from(">i", log, place + 8)
-        place += OVERHEAD + length
-    return newest
+    return max((row[8] for _, row in batches(log)), default=-1)

@@ -149,6 +149,8 @@ class BrokerView:
         """The records from an offset up to another."""
         if end <= start <= self.end_offsets("read_uncommitted")[name]:
             return []
+        if start < end:
+            end = max(start, self._end_of_batches(name, end))
         consumer, tp = self._readers[isolation], self._tp(name)
         consumer.assign([tp])
         consumer.seek(tp, start)
@@ -160,6 +162,11 @@ class BrokerView:
             if start <= end <= consumer.position(tp):
                 break
         return found
+
+    def _end_of_batches(self, name: str, limit: int) -> int:
+        """Where the batches below an offset end. A consumer comes no further, if a clean has removed those after it."""
+        rows = (row for path in self._cluster.log_files(name, ".log") for _, row in batches(path.read_bytes()))
+        return max((offset + last + 1 for offset, _, _, _, _, _, last, *_ in rows if offset < limit), default=0)
 
     def producers(self, name: str) -> list[list[Any]]:
         """Producer id, epoch, last sequence, first offset of the open transaction."""
@@ -198,15 +205,21 @@ def markers(log: bytes) -> Iterator[tuple[int, str, int, int]]:
     Kafka's format, version 2: a batch of control has one record, whose key is two numbers: its version and its kind.
     The cleaner may leave it without its record.
     """
+    for place, row in batches(log):
+        offset, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, records = row
+        if attributes & CONTROL and records:
+            _, kind = struct.unpack_from(">hh", log, _key_of_record(log, place + BATCH.size))
+            yield offset, ("ABORT", "COMMIT")[kind], producer_id, epoch
+
+
+def batches(log: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The batches in a log file: where each begins, and the fields of its header; without one that is not complete."""
     place = 0
     while place + OVERHEAD <= len(log):
         [length] = struct.unpack_from(">i", log, place + 8)
         if place + OVERHEAD + length > len(log):
             return
-        offset, _, _, _, _, attributes, _, _, _, producer_id, epoch, _, records = BATCH.unpack_from(log, place)
-        if attributes & CONTROL and records:
-            _, kind = struct.unpack_from(">hh", log, _key_of_record(log, place + BATCH.size))
-            yield offset, ("ABORT", "COMMIT")[kind], producer_id, epoch
+        yield place, BATCH.unpack_from(log, place)
         place += OVERHEAD + length
 
 
