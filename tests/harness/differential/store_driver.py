@@ -272,9 +272,9 @@ class StoreDriver(StoreConsumers):
         self._view.forget()
 
     def op_clean(self, op: Op) -> None:
-        """A clean of whatever is dirty, with settings that apply to it only."""
+        """A clean with settings that apply to it only; of everything that is dirty, unless it is ``due``."""
         with self._set(op["topic"], op.get("config", {})):
-            self.store.compact(op["topic"], force=True)
+            self.store.compact(op["topic"], force=not op.get("due", False))
         self._view.forget()
 
     def op_retain(self, op: Op) -> None:

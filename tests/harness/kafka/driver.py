@@ -230,7 +230,7 @@ class BrokerDriver(ClientConsumers):
         """Does nothing: Kafka's cleaner differs, and a compaction changes nothing that a reader sees."""
 
     def op_clean(self, op: Op) -> None:
-        self._upkeep.clean(op["topic"], op.get("config", {}))
+        self._upkeep.clean(op["topic"], op.get("config", {}), due=op.get("due", False))
 
     def op_retain(self, op: Op) -> None:
         self._upkeep.retain(op["topic"], op.get("ms", -1), op.get("keep"))

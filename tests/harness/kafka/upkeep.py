@@ -39,9 +39,12 @@ class Upkeep:
         self._changes = 0
         self._canaries: dict[str, ClientProducer] = {}
 
-    def clean(self, topic: str, settings: Mapping[str, str]) -> None:
-        """Let the cleaner pass once over each partition, with settings that apply until it has."""
-        with self._set(topic, {"min.cleanable.dirty.ratio": "0.0", **settings}):
+    def clean(self, topic: str, settings: Mapping[str, str], *, due: bool) -> None:
+        """Let the cleaner pass once over each partition, with settings that apply until it has.
+
+        ``due``: these settings make it due; otherwise the dirty ratio does.
+        """
+        with self._set(topic, settings if due else {"min.cleanable.dirty.ratio": "0.0", **settings}):
             names = [name for name in self._view.partitions if name.rpartition("-")[0] == topic]
             for _ in again(f"the cleaner should clean {topic}", SECONDS):
                 if all(self._is_clean(name, int(settings.get("min.compaction.lag.ms", "0"))) for name in names):
