@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("send", "commits", "bulk", "chains", "sql", "spark", "microbatches")
+NAMES = ("send", "commits", "bulk", "chains", "sql", "merge", "clean", "spark", "microbatches")
 
 
 def main(names: list[str]) -> int:

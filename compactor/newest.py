@@ -56,6 +56,8 @@ class NewestByKey:
             "autoload_known_extensions": False,
         }
         self._database = duckdb.connect(":memory:", config=settings)
+        # In a process without a main file, such as an interactive one, DuckDB draws it on standard output.
+        self._run("SET enable_progress_bar = false")
         self._run(f"CREATE TABLE seen ({_KEY} BLOB, {_OFFSET} BIGINT)")
         self._pending: list[pa.Table] = []
         self._rows = 0

@@ -52,3 +52,9 @@ def test_no_records_have_no_newest() -> None:
         newest.add(pa.chunked_array([], pa.binary()), pa.chunked_array([], pa.int64()))
         assert newest.count() == 0
         assert list(newest.offsets()) == []
+
+
+def test_nothing_is_drawn_on_standard_output() -> None:
+    """In a process without a main file, DuckDB draws a progress bar there after 2 seconds."""
+    with NewestByKey(MIN_MEMORY) as newest:
+        assert newest._run("SELECT current_setting('enable_progress_bar')") == [(False,)]
