@@ -182,7 +182,7 @@ def test_interrupt_of_the_leader_does_not_interrupt_followers(crowd: Crowd, obje
 def test_interrupt_of_a_leader_that_has_not_offered_a_command_leaves_it_to_its_own_thread(
     crowd: Crowd, objects: MemoryStore
 ) -> None:
-    """The outcome of "a" is unknown, and the thread of "b" is interrupted too: those of "c" and "d" go on."""
+    """The outcome of "a" is unknown, and the next thread that leads is interrupted too: the other two go on."""
     interrupts = iter([KeyboardInterrupt(), KeyboardInterrupt()])
 
     def interrupted(key: str, data: bytes) -> bool:
@@ -192,9 +192,10 @@ def test_interrupt_of_a_leader_that_has_not_offered_a_command_leaves_it_to_its_o
 
     objects.put_if_absent = interrupted  # type: ignore[method-assign]
     answers = crowd.submit(*[CreateTopic(topic(name)) for name in ("a", "b", "c", "d")])
-    raised = [type(answer.exception()) for answer in answers]
-    assert raised == [KeyboardInterrupt, KeyboardInterrupt, type(None), type(None)]
-    assert names_in_bucket(objects) == ["a", "c+d"]
+    raised = {name: answer.exception() for name, answer in zip("abcd", answers, strict=True)}
+    assert sorted(type(error).__name__ for error in raised.values()) == ["KeyboardInterrupt"] * 2 + ["NoneType"] * 2
+    assert isinstance(raised["a"], KeyboardInterrupt)
+    assert names_in_bucket(objects) == ["a", "+".join(name for name, error in raised.items() if error is None)]
 
 
 def test_unknown_outcome_is_reported_to_all_callers_of_the_entry(
