@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from tests.harness.simulation.parts import reading_parts
 from tests.helpers import keys
 from tests.helpers.keys import FixedRuntime
 from txnstore.errors import CorruptionError, StoreNotFoundError, TxnStoreError
@@ -27,12 +28,13 @@ _OBJECT = re.compile(r"(topics/|chains/|store\.json|entries/|checkpoints/|latest
 
 @dataclass(frozen=True)
 class Case:
-    """One damage: what is done with which kind of object, drawn by a seed."""
+    """One damage: what is done with which kind of object, drawn by a seed; ``parts``: segments are read by ranges."""
 
     seed: int
     kind: str
     effect: str
     chains: int
+    parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def cases(count: int, seed: int) -> Iterator[Case]:
     for number in range(seed, seed + count):
         effect = EFFECTS[number % len(EFFECTS)]
         kind = KINDS[number // len(EFFECTS) % len(KINDS)]
-        yield Case(number, kind, effect, 1 + number % 2)
+        yield Case(number, kind, effect, 1 + number % 2, number // (len(EFFECTS) * len(KINDS)) % 2 == 1)
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,14 @@ def _runtime() -> Runtime:
     return FixedRuntime(clock=lambda: 1_700_000_000_000, sleep=lambda _: None, rng=random.Random(0))
 
 
-@cache
-def original(chains: int) -> Original:
+def original(chains: int, parts: bool = False) -> Original:
     """A store with three topics, transactions, a group and checkpoints."""
+    with reading_parts(parts):
+        return _original(chains, parts)
+
+
+@cache
+def _original(chains: int, _parts: bool) -> Original:
     bucket = MemoryStore(clock=lambda: 1_700_000_000_000)
     with create_on(bucket, chains, runtime=_runtime()) as store:
         store.create_topic("t", partitions=2)
@@ -198,7 +205,12 @@ def _resealed(rng: random.Random, data: bytes) -> bytes:
 
 def run_case(case: Case) -> list[Finding]:
     """Damage a copy of the original store, use it, and return what is wrong."""
-    key, objects = damage(case, original(case.chains).objects)
+    key, objects = damage(case, original(case.chains, case.parts).objects)
+    with reading_parts(case.parts):
+        return _used(case, key, objects)
+
+
+def _used(case: Case, key: str, objects: dict[str, bytes]) -> list[Finding]:
     findings: list[Finding] = []
 
     def note(step: str, what: str) -> None:
@@ -235,7 +247,7 @@ def _read(case: Case, store: Store, name: str, note: Callable[[str, str], None],
     except Exception as error:  # noqa: BLE001 - reported
         note(name + when, f"{error!r}"[:300])
     else:
-        if found == original(case.chains).answers[name]:
+        if found == _original(case.chains, case.parts).answers[name]:
             return True
         note(name + when, "a wrong answer in silence")
     return False

@@ -48,9 +48,9 @@ def mutate(rng: random.Random, document: Any) -> Any:
     return document
 
 
-def forged_entry(rng: random.Random, chains: int) -> tuple[str, dict[str, bytes]]:
+def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[str, dict[str, bytes]]:
     """One more entry at the end of a chain, made of mutated events of earlier entries."""
-    objects = dict(original(chains).objects)
+    objects = dict(original(chains, parts).objects)
     chain = rng.randrange(chains)
     names = sorted(key for key in objects if key.startswith(keys.entries(chain)))
     documents = [json.loads(objects[name]) for name in names]
@@ -71,9 +71,9 @@ def forged_entry(rng: random.Random, chains: int) -> tuple[str, dict[str, bytes]
     return key, objects
 
 
-def forged_checkpoint(rng: random.Random, chains: int) -> tuple[str, dict[str, bytes]]:
+def forged_checkpoint(rng: random.Random, chains: int, parts: bool = False) -> tuple[str, dict[str, bytes]]:
     """The newest checkpoint of a chain with a mutated head, and no entry before it to compare with."""
-    objects = dict(original(chains).objects)
+    objects = dict(original(chains, parts).objects)
     heads = sorted(key for key in objects if key.endswith("/head.json"))
     key = rng.choice(heads)
     document = json.loads(objects[key])

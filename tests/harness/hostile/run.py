@@ -13,6 +13,7 @@ from tests.harness.hostile.entries import forged_checkpoint, forged_entry
 from tests.harness.hostile.readers import Note, Watched, command, guarded, read_all, use, watched
 from tests.harness.hostile.schemas import rows, schema
 from tests.harness.hostile.texts import text
+from tests.harness.simulation.parts import reading_parts
 from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
@@ -41,15 +42,20 @@ class Finding:
 
 
 def _entry(rng: random.Random, name: str, note: Note) -> str:
-    key, objects = forged_entry(rng, rng.choice([1, 2]))
-    with watched(name, objects) as bucket:
+    key, objects = forged_entry(rng, rng.choice([1, 2]), parts := _reads_parts(name))
+    with watched(name, objects) as bucket, reading_parts(parts):
         use(bucket, note)
     return key
 
 
+def _reads_parts(name: str) -> bool:
+    """Whether the segments of a store are read by ranges: in half of the cases."""
+    return random.Random(f"ranges {name}").random() < 0.5
+
+
 def _checkpoint(rng: random.Random, name: str, note: Note) -> str:
-    key, objects = forged_checkpoint(rng, rng.choice([1, 2]))
-    with watched(name, objects) as bucket:
+    key, objects = forged_checkpoint(rng, rng.choice([1, 2]), parts := _reads_parts(name))
+    with watched(name, objects) as bucket, reading_parts(parts):
         use(bucket, note)
     return key
 
