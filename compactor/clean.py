@@ -7,7 +7,7 @@ stay. See docs/design/0014-cleaner.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,6 +123,7 @@ class Clean:
         self._target, self._memory = target_bytes, memory
         self._done = Cleaned()
         self._read, self._removed, self._added = Sums(), Sums(), list[Sums]()
+        self._accounts: list[Future[ConservedSums]] = []
         stamped = frozenset(
             source.batch.segment.key for source in plan.sources if source.batch.delete_horizon is not None
         )
@@ -147,6 +148,7 @@ class Clean:
             self._done.keyless, self._done.superseded = records - newest.records, newest.records - kept
             if self._done.changed or self._has_removable_tombstones():
                 self._copy(newest.offsets())
+                self._collect()
                 if self._done.changed and self._plan.sources:
                     self._done.sums = ConservedSums(self._read, self._removed, tuple(self._added))
         return self._done
@@ -203,13 +205,13 @@ class Clean:
             for table in self._tables(self._plan.sources, self._projection):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 kept = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
-                sums = self._account(table, offsets, kept.column(OFFSET_FIELD.name).to_numpy())
+                part = self._account(table, offsets, kept.column(OFFSET_FIELD.name).to_numpy())
                 if not kept.num_rows:
                     continue
                 if pending is None:
                     pending = SegmentWriter(self._projection.rows, config.segment_format, config.compression)
                 pending.append(kept)
-                parts.append(_range_of(kept, sums))
+                parts.append(_range_of(kept, part))
                 if pending.size >= self._target:
                     self._upload(pending, parts)
                     pending, parts = None, []
@@ -219,13 +221,18 @@ class Clean:
             if pending is not None:
                 pending.close()
 
-    def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Sums:
-        """Add the rows to the sums of what was read and what was removed; returns the sums of those that stay."""
-        hashes, sizes = row_hashes(table)
-        stays = np.isin(offsets, kept, assume_unique=True)
-        self._read += total(hashes, sizes)
-        self._removed += total(hashes[~stays], sizes[~stays])
-        return total(hashes[stays], sizes[stays])
+    def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Future[ConservedSums]:
+        """Hash the rows of a table beside what follows; one table at a time, so that few are in memory."""
+        self._collect()
+        self._accounts.append(self._pool.submit(_account, table, np.isin(offsets, kept, assume_unique=True)))
+        return self._accounts[-1]
+
+    def _collect(self) -> None:
+        """Add the hashed rows to the sums of what was read and what was removed."""
+        for account in self._accounts:
+            self._read += account.result().read
+            self._removed += account.result().removed
+        self._accounts.clear()
 
     def _without_old_tombstones(self, table: pa.Table) -> pa.Table:
         """The rows without tombstones whose horizon has passed; those without a horizon get it (CMP-08, KIP-534)."""
@@ -247,7 +254,7 @@ class Clean:
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)
         base, limit = parts[0].first, parts[-1].last + 1
-        self._added.append(add_up(part.sums for part in parts))
+        self._added.append(add_up(sums for part in parts for sums in part.sums.result().added))
         self._done.added.append(
             Batch(
                 base_offset=base,
@@ -275,10 +282,17 @@ class _Range:
     oldest: int
     newest: int
     horizon: int | None
-    sums: Sums
+    sums: Future[ConservedSums]
 
 
-def _range_of(table: pa.Table, sums: Sums) -> _Range:
+def _account(table: pa.Table, stays: npt.NDArray[np.bool_]) -> ConservedSums:
+    """The sums of the rows of a table, of those that go, and of those that stay."""
+    hashes, sizes = row_hashes(table)
+    removed, added = total(hashes[~stays], sizes[~stays]), total(hashes[stays], sizes[stays])
+    return ConservedSums(total(hashes, sizes), removed, (added,))
+
+
+def _range_of(table: pa.Table, sums: Future[ConservedSums]) -> _Range:
     offsets = table.column(OFFSET_FIELD.name)
     times = pc.min_max(table.column(TIMESTAMP_FIELD.name).cast(pa.int64()))
     horizon = pc.min(table.column(HORIZON_FIELD.name)).as_py() if HORIZON_FIELD.name in table.column_names else None

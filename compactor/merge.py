@@ -67,7 +67,7 @@ def _encode(
     """The merged segment, the sums of the records, and their minimum and maximum timestamp in milliseconds."""
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
-    sums = RunningSums()
+    sums = RunningSums(pool)
     with SegmentWriter(projection.schema, fmt, compression) as writer:
         at = plan.base_offset - 1
         for table in read_ahead(objects, pool, [*plan.sources], projection):

@@ -136,8 +136,8 @@ COMPACTION = (
     ),
     Mutant(
         "a clean does not account for what it removes",
-        Clean._account,
-        "self._removed += total(hashes[~stays], sizes[~stays])",
+        Clean._collect,
+        "self._removed += account.result().removed",
         "pass",
         test=_SUMS + "test_what_a_clean_removes_is_accounted_for",
     ),

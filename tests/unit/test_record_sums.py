@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.harness.executors import InlineExecutor
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.segment.codec import decode, encode
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
@@ -161,11 +162,11 @@ def test_reserved_columns_beside_offset_and_timestamp_do_not_count() -> None:
 
 
 def test_no_record_has_no_sums() -> None:
-    assert sums_of(TABLE.slice(0, 0)) == RunningSums().total() == Sums()
+    assert sums_of(TABLE.slice(0, 0)) == RunningSums(InlineExecutor()).total() == Sums()
 
 
 def test_small_tables_are_hashed_together() -> None:
-    running, tables = RunningSums(), [TABLE] * 300
+    running, tables = RunningSums(InlineExecutor()), [TABLE] * 300
     for table in tables:
         running.add(table)
     assert running.total() == running.total() == add_up([sums_of(TABLE)] * 300)

@@ -7,6 +7,7 @@ size of their values. ``docs/format.md`` defines it, so that other programs, and
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import Executor, Future
 from functools import lru_cache
 from typing import Any
 
@@ -36,10 +37,16 @@ def sums_of(table: pa.Table) -> Sums:
 
 
 class RunningSums:
-    """The sums of tables that come one by one: small ones are hashed together."""
+    """The sums of tables that come one by one: small ones are hashed together, beside what the caller does meanwhile.
 
-    def __init__(self) -> None:
+    Args:
+        pool: Hashes.
+    """
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
         self._sums = Sums()
+        self._hashing: Future[Sums] | None = None
         self._waiting: list[pa.Table] = []
         self._rows = 0
 
@@ -48,14 +55,25 @@ class RunningSums:
         self._waiting.append(table)
         self._rows += table.num_rows
         if self._rows >= _ROWS:
-            self.total()
+            self._hash()
 
     def total(self) -> Sums:
         """The sums of all rows so far."""
         if self._rows:
-            self._sums += sums_of(pa.concat_tables(self._waiting))
-            self._waiting, self._rows = [], 0
+            self._hash()
+        self._collect()
         return self._sums
+
+    def _hash(self) -> None:
+        """Hash what waits; one task at a time, so that few tables are in memory."""
+        self._collect()
+        self._hashing = self._pool.submit(sums_of, pa.concat_tables(self._waiting))
+        self._waiting, self._rows = [], 0
+
+    def _collect(self) -> None:
+        if self._hashing is not None:
+            self._sums += self._hashing.result()
+            self._hashing = None
 
 
 def total(hashes: Words, sizes: Sizes) -> Sums:
