@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from functools import partial
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +25,9 @@ from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import RunningSums
 from txnstore.storage.base import ObjectStore
+
+#: Rows that are checked, hashed and encoded at a time.
+_BLOCK_ROWS = 16 * 1024
 
 
 def merge(
@@ -68,15 +75,14 @@ def _encode(
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
     sums = RunningSums(pool)
-    with SegmentWriter(projection.schema, fmt, compression) as writer:
+    with SegmentWriter(projection.schema, fmt, compression) as writer, _Beside(pool) as writing:
         at = plan.base_offset - 1
-        for table in read_ahead(objects, pool, [*plan.sources], projection):
-            if not table.num_rows:
-                continue
+        for table in _in_blocks(read_ahead(objects, pool, [*plan.sources], projection)):
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
             ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
             sums.add(table)
-            writer.append(table)
+            writing.run(partial(writer.append, table))
+        writing.wait()
         encoded = writer.finish()
     if encoded.rows != plan.records or encoded.rows == 0:
         msg = (
@@ -85,6 +91,52 @@ def _encode(
         )
         raise CorruptionError(msg)
     return encoded, sums.total(), min(first for first, _ in ranges), max(last for _, last in ranges)
+
+
+def _in_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in tables of at least :data:`_BLOCK_ROWS`, but for the last one: each table costs time of its own."""
+    waiting: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
+        if rows >= _BLOCK_ROWS:
+            yield pa.concat_tables(waiting)
+            waiting, rows = [], 0
+    if rows:
+        yield pa.concat_tables(waiting)
+
+
+class _Beside:
+    """Runs one piece of work after the other in a pool, beside what the caller does; its end waits for the last one.
+
+    Args:
+        pool: Runs the work.
+    """
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._running: Future[None] | None = None
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Start it when the one before has ended. Raises what that raised."""
+        self.wait()
+        self._running = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Wait until nothing runs. Raises what the last one raised."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._running is not None and not self._running.cancel():
+            self._running.exception()  # Nothing may write to what the caller closes next.
 
 
 def _segments(plan: MergePlan) -> str:

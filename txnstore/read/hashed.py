@@ -38,7 +38,8 @@ class HashedSegment(RangedSegment):
         start, end = ranges[0][0], max(limit for _, limit in ranges)
         if start - self._at > _STEP_BYTES:
             self._pass(start)
-        return self._footer.decode(PartialFile(self._size, self._next(end)), piece, columns)
+        file = self._footer.open(PartialFile(self._size, self._next(end)))
+        return self._footer.read(file, piece, columns)
 
     def compare(self) -> None:
         """Fetch the bytes that no piece had, and compare the hash of all.

@@ -247,7 +247,7 @@ class RangedSegment:
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
         """Fetch and decode these columns of a row group; ignores names that the segment does not have."""
         parts = self._object.fetch(self._footer.byte_ranges(piece, columns))
-        return self._footer.decode(PartialFile(self._size, parts), piece, columns)
+        return self._footer.read(self._footer.open(PartialFile(self._size, parts)), piece, columns)
 
 
 def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:

@@ -66,8 +66,11 @@ class ParquetSegment:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.footer = ParquetFooter(pq.ParquetFile(pa.BufferReader(data), pre_buffer=False))
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        self.footer = ParquetFooter(file)
         self.columns, self.rows = self.footer.columns, self.footer.rows
+        # A ParquetFile is not thread-safe: the first read takes this one, and the others open their own.
+        self._opened = [file]
 
     def offset_range(self, piece: int) -> tuple[int, int] | None:
         """The smallest and the largest ``_offset`` of a row group, by its statistics."""
@@ -75,7 +78,11 @@ class ParquetSegment:
 
     def read(self, piece: int, columns: Sequence[str]) -> pa.Table:
         """Decode these columns of a row group; ignores names that the segment does not have."""
-        return self.footer.decode(pa.BufferReader(self._data), piece, columns)
+        try:
+            file = self._opened.pop()
+        except IndexError:
+            file = self.footer.open(pa.BufferReader(self._data))
+        return self.footer.read(file, piece, columns)
 
 
 class ParquetFooter:
@@ -120,11 +127,13 @@ class ParquetFooter:
                 found.append((first, first + column.total_compressed_size))
         return sorted(found)
 
-    def decode(self, source: Any, piece: int, columns: Sequence[str]) -> pa.Table:
-        """Decode these columns of a row group from a file with their bytes; ignores names that it does not have."""
+    def open(self, source: Any) -> pq.ParquetFile:
+        """Open a file with the bytes that will be read; cheap, because the footer is parsed already."""
+        return pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
+
+    def read(self, file: pq.ParquetFile, piece: int, columns: Sequence[str]) -> pa.Table:
+        """Decode these columns of a row group; ignores names that the file does not have."""
         held = [name for name in columns if name in self.columns]
-        # A ParquetFile is not thread-safe. A new one per call is cheap, because the footer is parsed already.
-        file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
         return file.read_row_group(piece, columns=held, use_threads=False)
 
 
