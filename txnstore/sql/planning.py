@@ -61,9 +61,8 @@ def plan_topic(topic: Topic, view: View, isolation: Isolation) -> Plan:
         select = topic_select(topic, visible_slices(topic, view, isolation), locate)
     except TxnStoreError as error:
         path = f"refused/{topic.topic_id}-{topic.version}"
-        reason: TxnStoreError = error
-        if not isinstance(error, CorruptionError):
-            reason = UnsupportedFormatError(f"topic {topic.name!r} cannot be shown in SQL: {error}")
+        kind = CorruptionError if isinstance(error, CorruptionError) else UnsupportedFormatError
+        reason = kind(f"topic {topic.name!r} cannot be shown in SQL: {error}")
         columns = pa.schema([("reason", pa.string())])
         return Plan(f"SELECT reason FROM {read_parquet([f'{PROTOCOL}://{path}'], columns)}", (path, reason))
     return Plan(select, None, tuple(paths))
