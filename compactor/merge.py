@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -108,7 +109,10 @@ def _in_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 class _Beside:
-    """Runs one piece of work after the other in a pool, beside what the caller does; its end waits for the last one.
+    """Runs one piece of work after the other in a pool, beside what the caller does.
+
+    Its end waits for work that runs, also after an interrupt, and lets none begin: nothing may write to what the caller
+    closes next.
 
     Args:
         pool: Runs the work.
@@ -117,17 +121,23 @@ class _Beside:
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
         self._running: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._ended = False
 
     def run(self, work: Callable[[], None]) -> None:
         """Start it when the one before has ended. Raises what that raised."""
         self.wait()
-        self._running = self._pool.submit(work)
+        self._running = self._pool.submit(self._work, work)
 
     def wait(self) -> None:
         """Wait until nothing runs. Raises what the last one raised."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.result()
+        if self._running is not None:
+            self._running.result()
+
+    def _work(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._ended:
+                work()
 
     def __enter__(self) -> Self:
         return self
@@ -135,8 +145,8 @@ class _Beside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._running is not None and not self._running.cancel():
-            self._running.exception()  # Nothing may write to what the caller closes next.
+        with self._lock:
+            self._ended = True
 
 
 def _segments(plan: MergePlan) -> str:
