@@ -36,6 +36,7 @@ def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding
     yield _clock(connection)
     settings = bucket_settings(connection.objects)
     if settings is not None:
+        yield _finding("transport", Severity.OK, f"requests go through {settings.transport}")
         yield _versioning(settings)
         yield from _lifecycle(settings)
 

@@ -47,6 +47,13 @@ def storage_options_fixture(s3_server: S3Server) -> dict[str, Any]:
     return s3_server.storage_options
 
 
+@pytest.fixture(params=["s3fs", "obstore"])
+def transport(request: pytest.FixtureRequest) -> str:
+    """The library that sends the requests to S3. Tests that use it run with each."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
 def request_log(s3_server: S3Server) -> Iterator[RequestLog]:
     """A logging proxy in front of ``s3_server``; ``logged_options`` go through it."""

@@ -32,6 +32,18 @@ from txnstore.testing.servers import storage_options as options_for
 pytestmark = pytest.mark.s3
 
 
+@pytest.fixture(name="storage_options")
+def options_of_transport(s3_server: S3Server, transport: str) -> dict[str, Any]:
+    """What opens ``s3_bucket_url``, with each transport."""
+    return {**s3_server.storage_options, "transport": transport}
+
+
+@pytest.fixture(name="logged_options")
+def logged_options_of_transport(request_log: RequestLog, transport: str) -> dict[str, Any]:
+    """The same through ``request_log``."""
+    return {**options_for(request_log.url), "transport": transport}
+
+
 class TestS3(StorageContract):
     large_bytes = MULTIPART_FROM_BYTES + 1
 
@@ -44,8 +56,8 @@ class TestS3(StorageContract):
 
 class TestMoto(StorageContract):
     @pytest.fixture
-    def store(self, moto_server: S3Server) -> Iterator[ObjectStore]:
-        store = open_store(fresh_bucket(moto_server), moto_server.storage_options)
+    def store(self, moto_server: S3Server, transport: str) -> Iterator[ObjectStore]:
+        store = open_store(fresh_bucket(moto_server), {**moto_server.storage_options, "transport": transport})
         yield store
         store.close()
 
@@ -136,7 +148,7 @@ def test_large_put_is_a_multipart_upload(store: S3Store, request_log: RequestLog
 
 def test_long_lists_and_deletes_are_paged(s3_server: S3Server, store: S3Store, request_log: RequestLog) -> None:
     keys = [f"k/{number:05}" for number in range(1001)]
-    direct = backend(store.url, s3_server.storage_options)
+    direct = backend(store.url, {**store._options, **s3_server.storage_options})
     for key in keys:
         direct.put(key, b"")
     direct.close()
@@ -152,7 +164,7 @@ def test_long_lists_and_deletes_are_paged(s3_server: S3Server, store: S3Store, r
 
 
 def test_marker_objects_of_other_tools_are_not_listed(store: S3Store, request_log: RequestLog) -> None:
-    client = store._client()
+    client = store._requests().files
     for name in ("root/folder/", "root/"):
         client.call_s3("put_object", Bucket=store.bucket, Key=name, Body=b"")
     with suppress(OSError):  # MinIO refuses such names; versitygw drops the second slash.
@@ -244,9 +256,9 @@ def test_missing_bucket_is_not_a_missing_object(s3_server: S3Server, storage_opt
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://no-such-host.invalid:9"])
-def test_an_unreachable_endpoint_is_a_definite_failure(endpoint: str) -> None:
+def test_an_unreachable_endpoint_is_a_definite_failure(endpoint: str, transport: str) -> None:
     """No byte was sent, so nothing can have happened, not even to a create."""
-    store = backend("s3://bucket/x", options_for(endpoint))
+    store = backend("s3://bucket/x", {**options_for(endpoint), "transport": transport})
     for call in every_call(store):
         with pytest.raises(StorageError, match="cannot reach the server") as caught:
             call()
@@ -254,13 +266,14 @@ def test_an_unreachable_endpoint_is_a_definite_failure(endpoint: str) -> None:
     store.close()
 
 
-def test_no_credentials(monkeypatch: pytest.MonkeyPatch, s3_server: S3Server, tmp_path: object) -> None:
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, s3_server: S3Server, tmp_path: object, transport: str) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/none")
     monkeypatch.setenv("AWS_CONFIG_FILE", f"{tmp_path}/none")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    store = backend("s3://bucket", {"endpoint_url": s3_server.url, "client_kwargs": {"region_name": "us-east-1"}})
+    where = {"endpoint_url": s3_server.url, "client_kwargs": {"region_name": "us-east-1"}}
+    store = backend("s3://bucket", {**where, "transport": transport})
     with pytest.raises(StorageRefusedError, match="no usable credentials"):
         store.get("a")
     store.close()
@@ -270,11 +283,11 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, s3_server: S3Server, tm
 
 
 def test_secrets_reach_neither_errors_nor_logs(
-    s3_bucket_url: str, request_log: RequestLog, caplog: pytest.LogCaptureFixture
+    s3_bucket_url: str, request_log: RequestLog, caplog: pytest.LogCaptureFixture, logged_options: dict[str, Any]
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="txnstore")
     secrets = ("AKIA-very-secret-id", "very/secret+key")
-    options = {**options_for(request_log.url), "key": secrets[0], "secret": secrets[1]}
+    options = {**logged_options, "key": secrets[0], "secret": secrets[1]}
     texts: list[str] = []
     faults = [
         WireFault(Break.STATUS, 403, "SignatureDoesNotMatch"),
@@ -333,8 +346,7 @@ def test_options_of_the_caller_are_not_modified(s3_bucket_url: str, storage_opti
     store = backend(s3_bucket_url, options)
     store.put("a", b"1")
     assert pickle.dumps(options) == before
-    assert store._client()._s3.meta.config.retries["total_max_attempts"] == 1
-    assert store._client().retries == 1
+    assert store._requests().files.s3.meta.config.retries["total_max_attempts"] == 1
     store.close()
 
 
@@ -346,7 +358,7 @@ def test_credentials_from_the_environment(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", storage_options["key"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", storage_options["secret"])
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    store = open_store(f"{s3_bucket_url}/demo")
+    store = open_store(f"{s3_bucket_url}/demo", {"transport": storage_options["transport"]})
     assert store.put_if_absent("a", b"1")
     assert store.get("a") == b"1"
     store.close()

@@ -21,6 +21,12 @@ from txnstore.testing.servers import storage_options as options_for
 pytestmark = pytest.mark.s3
 
 
+@pytest.fixture(name="logged_options")
+def logged_options_of_transport(request_log: RequestLog, transport: str) -> dict[str, Any]:
+    """What opens ``s3_bucket_url`` through ``request_log``, with each transport."""
+    return {**options_for(request_log.url), "transport": transport}
+
+
 @pytest.fixture
 def store(s3_bucket_url: str, logged_options: dict[str, Any]) -> Iterator[S3Store]:
     """A store behind ``request_log``, without retries."""
@@ -89,8 +95,8 @@ def test_a_broken_reused_connection_makes_a_create_unknown(
     assert store.get("a") == b"1"
 
 
-def test_timeout_is_unknown(store: S3Store, request_log: RequestLog) -> None:
-    options = {**options_for(request_log.url), "config_kwargs": {"read_timeout": 3.0}}
+def test_timeout_is_unknown(store: S3Store, request_log: RequestLog, logged_options: dict[str, Any]) -> None:
+    options = {**logged_options, "config_kwargs": {"read_timeout": 3.0}}
     impatient = backend(store.url, options)
     request_log.plan = once(WireFault(Break.HANG_AFTER, delay_s=600.0))
     with pytest.raises(UnknownOutcomeError, match="no answer came in time"):
@@ -110,9 +116,11 @@ def test_failed_reads_are_definite_errors(store: S3Store, request_log: RequestLo
         assert caught.value.retriable
 
 
-def test_retries_hide_transient_errors(s3_bucket_url: str, request_log: RequestLog) -> None:
+def test_retries_hide_transient_errors(
+    s3_bucket_url: str, request_log: RequestLog, logged_options: dict[str, Any]
+) -> None:
     waits: list[float] = []
-    store = open_store(s3_bucket_url, options_for(request_log.url), sleep=waits.append)
+    store = open_store(s3_bucket_url, logged_options, sleep=waits.append)
     for fault in (WireFault(Break.STATUS, 500, "InternalError"), WireFault(Break.DROP_AFTER), WireFault(Break.STATUS)):
         request_log.plan = once(fault)
         store.put("a", b"1")
@@ -130,5 +138,5 @@ def test_a_multipart_put_that_fails_leaves_no_object(store: S3Store, request_log
     with pytest.raises(UnknownOutcomeError):
         store.put("large", b"x" * (MULTIPART_FROM_BYTES + 1))
     assert store.list("") == []
-    uploads = store._client().call_s3("list_multipart_uploads", Bucket=store.bucket)
+    uploads = store._requests().files.call_s3("list_multipart_uploads", Bucket=store.bucket)
     assert uploads.get("Uploads", []) == []

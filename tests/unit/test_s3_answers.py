@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import ssl
 import threading
@@ -11,6 +12,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from aiobotocore.httpsession import AIOHTTPSession
+from aiohttp import ClientSession
 from botocore.exceptions import ClientError
 
 from tests.helpers.interrupts import Interrupter, everywhere, places
@@ -25,6 +28,7 @@ from txnstore.errors import (
 from txnstore.storage.s3 import S3Store
 from txnstore.storage.s3_errors import Kind, from_code, map_s3_error
 from txnstore.storage.s3_loop import run_on
+from txnstore.storage.s3_session import refuse_unless_switchable
 
 URL = "s3://bucket/root/key"
 
@@ -107,10 +111,11 @@ def elsewhere() -> Iterator[http.server.ThreadingHTTPServer]:
 
 
 def test_redirect_without_a_region_is_refused_after_a_few_requests(
-    elsewhere: http.server.ThreadingHTTPServer,
+    elsewhere: http.server.ThreadingHTTPServer, transport: str
 ) -> None:
     """Botocore asks for the region, is redirected again, and so on until the stack is exhausted."""
-    options = {"key": "one", "secret": "two", "endpoint_url": f"http://127.0.0.1:{elsewhere.server_port}"}
+    where = f"http://127.0.0.1:{elsewhere.server_port}"
+    options = {"key": "one", "secret": "two", "endpoint_url": where, "transport": transport}
     store = S3Store("bucket", storage_options=options)
     for call in (lambda: store.get("a"), store.now_ms):
         with pytest.raises(StorageRefusedError, match="the bucket is in another region"):
@@ -120,10 +125,11 @@ def test_redirect_without_a_region_is_refused_after_a_few_requests(
 
 
 def test_alarm_while_a_request_is_waited_for_is_not_its_error(
-    elsewhere: http.server.ThreadingHTTPServer,
+    elsewhere: http.server.ThreadingHTTPServer, transport: str
 ) -> None:
     """An object may be created after the alarm: a ``ValueError`` of the request itself would mean that none was."""
-    options = {"key": "one", "secret": "two", "endpoint_url": f"http://127.0.0.1:{elsewhere.server_port}"}
+    where = f"http://127.0.0.1:{elsewhere.server_port}"
+    options = {"key": "one", "secret": "two", "endpoint_url": where, "transport": transport}
     store = S3Store("bucket", storage_options=options)
 
     def attempt(interrupter: Interrupter) -> bool:
@@ -160,7 +166,7 @@ def test_endpoint_without_http_is_refused_with_the_url_to_write(endpoint: str) -
             S3Store("bucket", storage_options=options)
 
 
-def test_certificates_of_an_authority_of_ones_own(tmp_path: Path) -> None:
+def test_certificates_of_an_authority_of_ones_own(tmp_path: Path, transport: str) -> None:
     """The errors name the setting; a file that does not exist is not a broken connection, which is tried again."""
     certificate = _self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -169,7 +175,8 @@ def test_certificates_of_an_authority_of_ones_own(tmp_path: Path) -> None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        options = {"key": "the-key", "secret": "the-secret", "endpoint_url": f"https://127.0.0.1:{server.server_port}"}
+        where = f"https://127.0.0.1:{server.server_port}"
+        options = {"key": "the-key", "secret": "the-secret", "endpoint_url": where, "transport": transport}
         for verify, error, words in (
             (None, StorageRefusedError, "pass client_kwargs={'verify'"),
             (str(tmp_path / "missing.pem"), StorageRefusedError, "a file that the connection needs does not exist"),
@@ -254,3 +261,75 @@ def test_storage_is_probed_for_each_user(monkeypatch: pytest.MonkeyPatch) -> Non
     default = S3Store("bucket").identity
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     assert S3Store("bucket").identity != default
+
+
+def test_version_that_would_repeat_requests_is_refused() -> None:
+    class Other:
+        """A session without the switch, or without the method that makes it."""
+
+    refuse_unless_switchable(AIOHTTPSession, ClientSession)
+    for outer, inner in ((Other, ClientSession), (AIOHTTPSession, Other)):
+        with pytest.raises(InvalidConfigError, match=r"aiohttp .* repeats a request when its connection breaks"):
+            refuse_unless_switchable(outer, inner)
+
+
+class _Redirects(http.server.BaseHTTPRequestHandler):
+    """Sends every request for ``/bucket/moved`` to another object, which exists."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.asked.append(f"{self.command} {self.path}")  # type: ignore[attr-defined]
+        moved = "moved" in self.path
+        self.send_response(self.server.status if moved else 200)  # type: ignore[attr-defined]
+        if moved:
+            self.send_header("Location", "/bucket/other")
+        self.send_header("ETag", f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = do_GET  # noqa: N815 - the name that http.server calls
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirected_create_has_not_succeeded(status: int, transport: str) -> None:
+    """After 303 an HTTP library sends GET without the body: the answer says nothing about the object to create."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Redirects) as server:
+        server.asked, server.status = [], status  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        where = f"http://127.0.0.1:{server.server_port}"
+        store = S3Store(
+            "bucket", storage_options={"key": "one", "secret": "two", "endpoint_url": where, "transport": transport}
+        )
+        assert store.put_if_absent("first", b"x")
+        with pytest.raises(
+            StorageError, match=str(status) if transport == "s3fs" or status != 303 else "ETag"
+        ) as raised:
+            store.put_if_absent("moved", b"x")
+        followed = status == 303 and transport == "obstore"  # It cannot be told not to.
+        assert type(raised.value) is (UnknownOutcomeError if followed else StorageRefusedError)
+        store.close()
+        server.shutdown()
+        thread.join()
+        asked: list[str] = server.asked  # type: ignore[attr-defined]
+    assert asked == ["PUT /bucket/first", "PUT /bucket/moved", *(["GET /bucket/other"] if followed else [])]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirected_read_is_refused_by_s3fs(status: int) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Redirects) as server:
+        server.asked, server.status = [], status  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        options = {"key": "one", "secret": "two", "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+        store = S3Store("bucket", storage_options={**options, "transport": "s3fs"})
+        with pytest.raises(StorageRefusedError, match=str(status)):
+            store.get("moved")
+        store.close()
+        server.shutdown()
+        thread.join()

@@ -135,8 +135,10 @@ def test_one_fault_does_not_fail_the_probe() -> None:
             probe(FaultStore(MemoryStore(), on(fault, "put_if_absent", skip=n - 1)), ids)
 
 
-def test_unreachable_store_is_not_reported_as_unsafe() -> None:
-    faulty = FaultStore(MemoryStore(), on(Fault.UNAVAILABLE_503, "put_if_absent", times=None))
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE_503, Fault.LOST_RESPONSE])
+def test_unreachable_store_is_not_reported_as_unsafe(fault: Fault) -> None:
+    """Nor as safe, if the object was created, but each answer was lost."""
+    faulty = FaultStore(MemoryStore(), on(fault, "put_if_absent", times=None))
     with pytest.raises(StorageError, match="answered none of the writes") as caught:
         probe(faulty, ids)
     assert not isinstance(caught.value, UnsafeStorageError)

@@ -51,6 +51,7 @@ class BucketSettings:
         rules: The enabled lifecycle rules that may apply to objects of the store.
         versioning_refused: Why the state of the versioning is unknown.
         rules_refused: Why the rules are unknown.
+        transport: The library that sends the requests: s3fs or obstore.
     """
 
     root: str
@@ -58,6 +59,7 @@ class BucketSettings:
     rules: tuple[LifecycleRule, ...] | None = None
     versioning_refused: str = ""
     rules_refused: str = ""
+    transport: str = ""
 
 
 def bucket_settings(objects: ObjectStore) -> BucketSettings | None:

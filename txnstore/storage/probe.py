@@ -20,6 +20,7 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.storage.recent import RecentObjects
 from txnstore.storage.retry import RetryingStore
 from txnstore.threads import Task, Workers
 
@@ -82,7 +83,7 @@ def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
     those that inject faults pass on; a store without one is probed every time.
     """
     backend = store
-    while isinstance(backend, (CountingStore, RetryingStore)):
+    while isinstance(backend, (CountingStore, RecentObjects, RetryingStore)):
         backend = backend.inner
     identity: str | None = getattr(backend, "identity", None)
     if identity is None or identity not in _proven:
@@ -138,6 +139,9 @@ def _judge(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
             f"The storage at {store.url} let {len(winners)} of {len(attempts)} writers create the same object {key!r}: "
             "it ignores If-None-Match or does not check it atomically."
         )
+    unanswered = f"Cannot probe the storage at {store.url}: it answered none of the writes."
+    if all(attempt.created is None for attempt in attempts):
+        raise StorageError(unanswered)  # Whatever it holds now: nothing is known about a second create.
     try:
         found = store.get(key)
     except ObjectNotFoundError:
@@ -145,7 +149,7 @@ def _judge(store: ObjectStore, key: str, attempts: list[_CreateResult]) -> None:
             raise UnsafeStorageError(
                 f"The storage at {store.url} acknowledged the object {key!r}, but then could not find it."
             ) from None
-        raise StorageError(f"Cannot probe the storage at {store.url}: it answered none of the writes.") from None
+        raise StorageError(unanswered) from None
     # Without a winner, the response to the successful create was lost: the object may hold any of the bodies.
     expected = [attempt.body for attempt in winners or attempts]
     if found not in expected:

@@ -39,7 +39,8 @@ def open_store(
     Args:
         url: A path, ``file:///path`` (percent-encoded), ``memory://name``, or ``s3://bucket/prefix`` (``s3a://``).
         storage_options: Passed unchanged to ``s3fs.S3FileSystem``: ``key``, ``secret``, ``token``, ``endpoint_url``,
-            ``anon``, ``profile``, ``client_kwargs``, ``config_kwargs``, …. Other stores take no options.
+            ``anon``, ``profile``, ``client_kwargs``, ``config_kwargs``, …; and ``transport``, the library that sends
+            requests to S3: ``s3fs`` or ``obstore``. Other stores take no options.
         sleep: Pauses between retries, in seconds.
         rng: The source of randomness for the pauses.
 

@@ -38,6 +38,26 @@ class Answer:
     message: str = ""
 
 
+class TransportError(Exception):
+    """An error of a transport whose own errors are text.
+
+    Attributes:
+        answer: The response; without a status there was none.
+    """
+
+    def __init__(self, message: str, answer: Answer = Answer(None, "")) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
+class NotSentError(TransportError):
+    """No connection was made, so the server has not received the request."""
+
+
+class NotSecureError(NotSentError):
+    """The server's certificate is not trusted, or the server does not speak TLS."""
+
+
 _CREDENTIALS = {
     "InvalidAccessKeyId": "the access key is unknown there",
     "SignatureDoesNotMatch": "the secret key is wrong",
@@ -54,7 +74,8 @@ _BODY_LOST_ON_THE_WAY = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzC
 _BUSY_STATUS = {408, 409, 425, 429, 499}  # 499: MinIO's ClientDisconnected
 
 # Exception classes of botocore and aiohttp by name, so that this module imports neither.
-_NEVER_SENT = {"ConnectTimeoutError", "ProxyConnectionError", "ClientConnectorError", "gaierror"}
+_NEVER_SENT = {"ConnectTimeoutError", "NotSentError", "ProxyConnectionError", "ClientConnectorError", "gaierror"}
+_NOT_SECURE = {"NotSecureError", "SSLError"}
 _NO_CREDENTIALS = {
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -65,12 +86,15 @@ _NO_CREDENTIALS = {
     "SSOTokenLoadError",
     "NoAuthTokenError",
 }
-_NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "ClientError", "ResponseParserError"}
+_NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "ClientError", "ResponseParserError",
+            "TransportError"}  # fmt: skip
 
 
 def answer_of(error: BaseException) -> Answer:
     """The response of the server, found in the error or in one of its causes."""
-    for link in _causes(error):
+    for link in (*_causes(error), *_wrapped(error)):
+        if isinstance(link, TransportError):
+            return link.answer
         response = getattr(link, "response", None)
         if isinstance(response, Mapping):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -87,7 +111,7 @@ def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secret
     cause unless it contains a secret.
 
     Args:
-        error: The exception of s3fs, botocore or aiohttp.
+        error: The exception of s3fs, botocore or aiohttp, or one that another transport made.
         kind: The kind of the request.
         bucket: The name of the bucket, for the message.
         url: The object, or the store for a list.
@@ -176,7 +200,7 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
     links = [*_causes(error), *_wrapped(error)]
     names = {base.__name__ for link in links for base in type(link).__mro__}
     detail = scrub(f"{type(error).__name__}: {error}", secrets)
-    if "SSLError" in names:
+    if names & _NOT_SECURE:
         return StorageRefusedError(
             f"Cannot {kind.value} {url}: no secure connection to the server ({detail}). If its certificate is "
             "from an authority of your own, pass client_kwargs={'verify': '/path/of/ca.pem'} in storage_options or set "

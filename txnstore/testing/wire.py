@@ -157,13 +157,11 @@ class RequestLog:
             loop.run_forever()
         finally:
             server.close()
-            for task in (tasks := asyncio.all_tasks(loop)):
-                task.cancel()
-            if tasks:
-                loop.run_until_complete(asyncio.wait(tasks))
-            # The event loop closes the sockets of aborted connections in its next iterations.
-            for _ in range(3):
-                loop.run_until_complete(asyncio.sleep(0))
+            # The event loop serves the connection that it accepted last, and closes aborted ones, in later iterations.
+            for _ in range(4):
+                for task in (tasks := asyncio.all_tasks(loop)):
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(tasks) if tasks else asyncio.sleep(0))
             loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
