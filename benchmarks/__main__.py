@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("send", "commits", "bulk", "chains", "sql", "merge", "clean", "spark", "microbatches")
+NAMES = ("send", "commits", "hot", "bulk", "writers", "chains", "sql", "merge", "clean", "spark", "microbatches",
+         "transports")  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -23,16 +23,19 @@ LIMIT, TIMES = 128 << 20, 4
 _CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 #: Cleans the store of its argument, and prints how many bytes the peak of its memory is above the start. The start
-#: is after a clean of the other store, which loads what a clean needs.
+#: is after a clean of the other store, which loads what a clean needs. Linux only: getrusage would give the peak of the
+#: parent if that is larger, since a new process begins as a copy of it.
 _CHILD = """
-import resource, sys
+import sys
 from txnstore.storage.local import LocalStore
 from txnstore.store import open_on
 
 def clean(folder):
     with open_on(LocalStore(folder)) as store:
         assert store.compact(memory_limit=int(sys.argv[3])).cleans == 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with open("/proc/self/status") as status:
+        (peak,) = (line.split()[1] for line in status if line.startswith("VmHWM:"))
+    return int(peak) * 1024
 
 print(-clean(sys.argv[1]) + clean(sys.argv[2]))
 """

@@ -25,8 +25,8 @@ from txnstore.store import create_on
 #: The number of files that each call should enter at most in the calling thread.
 AIMS = {"send": 6, "commit": 20, "poll": 10, "sql": 14}
 
-#: The number above which the check fails. ``commit`` has not reached its aim. These merges would bring it closer, and
-#: each would break another rule of the structure:
+#: The number above which the check fails. Only ``send`` has reached its aim. These merges would bring ``commit``
+#: closer, and each would break another rule of the structure:
 #:
 #: - ``chain/keys.py`` with ``chain/codec.py``: two subjects, the names of objects and what is in them.
 #: - ``core/log/model.py`` with ``appending.py``: a circle of imports, because ``core/state.py`` imports the values of
@@ -35,11 +35,18 @@ AIMS = {"send": 6, "commit": 20, "poll": 10, "sql": 14}
 #: - ``storage/counting.py`` with ``base.py``: every backend would import a wrapper that only a connection uses.
 #: - ``threads.py`` with ``runtime.py``: a file of more than 400 lines. Its locks, which an interrupt cannot break, are
 #:   on every path.
+#: - ``storage/recent.py`` with ``counting.py``: one wrapper with two tasks.
+#: - ``chain/turns.py`` with ``pacing.py``: the rule of turns would need storage to be tested.
+#:
+#: A commit encodes small segments itself, because they are a part of its entry: ``segment/codec.py``,
+#: ``segment/schema.py``, ``producer/upload.py`` and ``chain/payload.py``, which were entered by a worker before.
+#:
+#: ``poll`` checks an argument (``validation.py``) and closes readers of segments (``read/ranged.py``).
 #:
 #: ``sql`` reads the head of the chain, so it passes ``chain/tail.py``, which is apart from ``log.py`` for its size, and
 #: ``chain/ages.py``, which remembers when the head was seen. Both exceptions enter ``chain/identity.py``, which notices
 #: that a store was deleted.
-LIMITS = {**AIMS, "commit": 26, "sql": 18}
+LIMITS = {**AIMS, "commit": 32, "poll": 12, "sql": 19}
 
 _ROOT = Path(txnstore.__file__).resolve().parent.parent
 _CODE = tuple(_ROOT / name for name in ("txnstore", "catalog", "cli", "compactor"))

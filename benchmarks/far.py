@@ -1,0 +1,105 @@
+"""A store that many processes share, a while away: the objects are in the memory of one more process.
+
+Every request takes a fixed time on its way there, as one to an object store does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.managers import BaseManager
+from typing import Any
+
+from txnstore.storage.base import ObjectInfo
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
+
+LATENCY = 0.03
+
+
+class Bucket(BaseManager):
+    """The process that holds the objects."""
+
+
+_BUCKETS: list[MemoryStore] = []
+
+
+def _bucket() -> MemoryStore:
+    """The one store of the process that holds the objects."""
+    if not _BUCKETS:
+        _BUCKETS.append(MemoryStore())
+    return _BUCKETS[0]
+
+
+Bucket.register("bucket", callable=_bucket)
+
+
+class FarStore:
+    """The objects of another process, a while away."""
+
+    url = "memory://far"
+
+    def __init__(self, address: Any) -> None:
+        manager = Bucket(address, authkey=b"benchmark")
+        manager.connect()
+        self._bucket: Any = manager.bucket()  # type: ignore[attr-defined]
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        return self._far().get(key, start, end)  # type: ignore[no-any-return]
+
+    def put(self, key: str, data: bytes) -> None:
+        self._far().put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._far().put_if_absent(key, data)  # type: ignore[no-any-return]
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        return self._far().list(prefix, start_after, limit)  # type: ignore[no-any-return]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._far().delete(keys)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._far().stat(key)  # type: ignore[no-any-return]
+
+    def now_ms(self) -> int:
+        return self._far().now_ms()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _far(self) -> Any:
+        time.sleep(LATENCY)
+        return self._bucket
+
+
+def beside_each_other(count: int, write: Callable[[Any, int, Connection], None], chains: int = 1) -> list[Any]:
+    """What so many processes report that write to one store with the topic ``t`` and as many partitions.
+
+    Args:
+        count: The number of processes.
+        write: What each of them does, with the address of the bucket, its number and a pipe. It sends anything when it
+            is ready, waits for an answer, writes, and sends its report.
+        chains: The number of chains of the store.
+    """
+    context = get_context("spawn")
+    # Over a Unix socket: a TCP one drops connections while many threads connect concurrently, and they would hang.
+    with Bucket(authkey=b"benchmark", ctx=context) as manager:
+        create_on(FarStore(manager.address), chains).create_topic("t", partitions=count)
+        ends = [context.Pipe() for _ in range(count)]
+        writers = [
+            context.Process(target=write, args=(manager.address, number, theirs))
+            for number, (_, theirs) in enumerate(ends)
+        ]
+        for writer in writers:
+            writer.start()
+        for ours, _ in ends:
+            ours.recv()
+        for ours, _ in ends:
+            ours.send("go")
+        found = [ours.recv() for ours, _ in ends]
+        for writer in writers:
+            writer.join()
+    return found
