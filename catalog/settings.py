@@ -3,8 +3,8 @@
 There are three deliberate differences: ``retention.ms`` is -1 by default, so that records are deleted only from topics
 whose settings ask for it (``docs/design/0013-retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
 ``producer`` means the same, because producers of txnstore have no compression setting), and ``segment.bytes`` is the
-target size of a compaction. ``segment.format`` exists only in txnstore. Source: Kafka's ``LogConfig`` and
-``TopicConfig``.
+target size of a compaction. ``segment.format`` and ``inline.bytes`` exist only in txnstore. Source: Kafka's
+``LogConfig`` and ``TopicConfig``.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from txnstore.errors import InvalidConfigError
-from txnstore.runtime import level_of_caller
 from txnstore.segment.codec import COMPRESSIONS, check_format
-from txnstore.validation import SettingNotAppliedWarning
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
+#: All processes that follow the chain read its entries, so large ones would cost all readers.
+_INLINE_MAX = 1 << 20
 _DAY_MS = 24 * 60 * 60 * 1000
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -66,14 +65,12 @@ class Setting:
         default: Kafka's default.
         parse: Converts a given value, or raises ``ValueError`` with a description of allowed values.
         help: What it means.
-        applied: Whether it takes effect in this version. The others are accepted and stored, with a warning.
     """
 
     name: str
     default: Any
     parse: Callable[[object], Any]
     help: str
-    applied: bool = True
 
     @property
     def attribute(self) -> str:
@@ -169,6 +166,12 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("max.message.bytes", 1_048_588, _integer(0, _INT_MAX), "the largest record, key and headers included"),
     Setting("segment.bytes", 1 << 30, _integer(14, _INT_MAX), "target size of a segment that a compaction writes"),
+    Setting(
+        "inline.bytes",
+        32 << 10,
+        _integer(0, _INLINE_MAX),
+        "up to this size, all records of a commit are written into its entry of the chain; 0: never",
+    ),
     Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "format of new segments"),
     Setting(
         "compression.type",
@@ -177,9 +180,6 @@ SETTINGS: tuple[Setting, ...] = (
         "compression of new segments; producer means zstd",
     ),
 )
-
-#: The settings that have no effect in this version: none at present.
-NOT_APPLIED = tuple(setting.name for setting in SETTINGS if not setting.applied)
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -203,6 +203,7 @@ class TopicConfig:
     message_timestamp_type: str = "CreateTime"
     max_message_bytes: int = 1_048_588
     segment_bytes: int = 1 << 30
+    inline_bytes: int = 32 << 10
     segment_format: str = "parquet"
     compression_type: str = "zstd"
     explicit: Mapping[str, str] = field(default_factory=dict)
@@ -264,23 +265,6 @@ class TopicConfig:
                 f"({self.max_compaction_lag_ms})",
             )
         check_format(self.segment_format, self.compression)
-
-
-def warn_not_applied(topic: str, config: Mapping[str, str]) -> None:
-    """Issue one :class:`SettingNotAppliedWarning` that names the settings without effect, if there are any.
-
-    Args:
-        topic: The name of the topic.
-        config: The settings that were given, as text.
-    """
-    names = [name for name in NOT_APPLIED if name in config]
-    if names:
-        listed = ", ".join(f"{name}={config[name]}" for name in names)
-        warnings.warn(
-            f"topic {topic!r}: {listed} {'is' if len(names) == 1 else 'are'} stored but not applied yet",
-            SettingNotAppliedWarning,
-            stacklevel=level_of_caller(),
-        )
 
 
 def check_setting(name: object) -> None:

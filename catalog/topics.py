@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txnstore.catalog import schemas
-from txnstore.catalog.settings import TopicConfig, check_setting, warn_not_applied
+from txnstore.catalog.settings import TopicConfig, check_setting
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
 from txnstore.core.view import View
@@ -89,7 +89,6 @@ def create_topic(
             raise
         return _same_topic(connection.view(refresh=False).find_topic(name), topic)
     _LOG.info("topic created", extra={"topic": name, "partitions": partitions})
-    warn_not_applied(name, topic.config)
     return created
 
 
@@ -131,9 +130,6 @@ def alter_topic(
         except TopicChangedError:
             continue  # A retry happens only after a concurrent change, so the loop ends.
         _LOG.info("topic altered", extra={"topic": name, "partitions": result.partitions})
-        warn_not_applied(
-            name, {setting: result.config[setting] for setting in config or () if setting in result.config}
-        )
         return result
 
 

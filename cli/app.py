@@ -108,20 +108,18 @@ def run(arguments: Sequence[str]) -> int:
 @contextlib.contextmanager
 def _warnings(app: App) -> Iterator[None]:
     """Print each warning of txnstore as one line; other warnings as before."""
-    from txnstore.validation import BlockedReadWarning, SettingNotAppliedWarning
+    from txnstore.validation import BlockedReadWarning
 
-    ours = (BlockedReadWarning, SettingNotAppliedWarning)
     with warnings.catch_warnings():
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-            if issubclass(category, ours):
+            if issubclass(category, BlockedReadWarning):
                 app.out.warning(str(message))
             else:
                 others(message, category, *where, **options)
 
-        for each in ours:
-            warnings.simplefilter("always", each)
+        warnings.simplefilter("always", BlockedReadWarning)
         warnings.showwarning = show
         yield
 

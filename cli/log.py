@@ -84,12 +84,12 @@ def _one(connection: Connection, chain: int | None) -> int:
 
 
 def _read(connection: Connection, chain: int, number: int) -> Entry:
-    from txnstore.chain.codec import Entry, decode
+    from txnstore.chain.payload import decode_entry
     from txnstore.errors import ObjectNotFoundError
 
     key = connection.keys.entry(chain, number)
     try:
-        return decode(Entry, key, connection.objects.get(key))
+        return decode_entry(key, connection.objects.get(key))
     except ObjectNotFoundError:
         of = f" in chain {chain}" if len(connection.chains) > 1 else ""
         msg = f"there is no entry {number}{of}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
+from txnstore.cli.values import parse_past
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ _BATCH = 10_000
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
+)
+@click.option(
+    "--at",
+    metavar="MOMENT",
+    help="Show an earlier snapshot: after an entry (`txnstore log show` lists them), at a time such as "
+    "2026-01-31T12:00:00Z (UTC without a zone), or -1h for an hour ago.",
 )
 @click.option("--emit-views", is_flag=True, help="Print CREATE VIEW statements for a DuckDB without txnstore.")
 @click.option(
@@ -48,6 +55,7 @@ def sql(
     app: App,
     query: str | None,
     isolation: IsolationLevel,
+    at: str | None,
     emit_views: bool,
     max_rows: int,
     sandbox: bool,
@@ -57,6 +65,9 @@ def sql(
 
     The query sees one snapshot of all topics. With --json all rows are printed, else at most --max-rows.
     """
+    from txnstore.runtime import wall_clock_ms
+
+    past = None if at is None else parse_past(at, "--at", wall_clock_ms())
     if emit_views:
         if query is not None:
             msg = "--emit-views takes no query"
@@ -64,7 +75,8 @@ def sql(
         from txnstore.sql import emit_views as views_of
 
         with app.connect() as connection:
-            app.out.line(views_of(connection, isolation).rstrip("\n"))
+            snapshot = None if past is None else connection.snapshot(past.entry, past.timestamp)
+            app.out.line(views_of(connection, isolation, snapshot).rstrip("\n"))
         return
     text = query if query is not None else _read_query()
     if not text.strip():
@@ -74,7 +86,8 @@ def sql(
         msg = "the query is not UTF-8"
         raise click.UsageError(msg)
     with app.reader() as store:
-        _run(app, store.duckdb(isolation, sandbox=sandbox, checksums=not no_checksums), text, max_rows)
+        snapshot = None if past is None else store.snapshot(past.entry, past.timestamp)
+        _run(app, store.duckdb(isolation, snapshot, sandbox=sandbox, checksums=not no_checksums), text, max_rows)
 
 
 def _read_query() -> str:

@@ -116,13 +116,10 @@ def show(app: App, name: str) -> None:
         app.out.record({**described, "offsets": partitions})
         return
     columns, config = described.pop("columns"), described.pop("config")
-    del described["not_applied"]
     app.out.record(described)
     if columns is not None:
         app.out.rows(columns, ["name", "type", "nullable"])
-    app.out.rows(
-        [{"setting": name, "value": _shown(name, value, found)} for name, value in config.items()], ["setting", "value"]
-    )
+    app.out.rows([{"setting": name, "value": value} for name, value in config.items()], ["setting", "value"])
     app.out.rows(partitions, list(partitions[0]))
 
 
@@ -197,7 +194,7 @@ def _wider(found: Topic, columns: tuple[str, ...]) -> pa.Schema:
 
 
 def _described(found: Topic) -> dict[str, Any]:
-    from txnstore.catalog.settings import NOT_APPLIED, TopicConfig
+    from txnstore.catalog.settings import TopicConfig
 
     columns = None
     if (fields := found.schema) is not None:
@@ -211,17 +208,7 @@ def _described(found: Topic) -> dict[str, Any]:
         "created_at": instant(found.created_at),
         "columns": columns,
         "config": TopicConfig.from_mapping(found.config).effective(),
-        "not_applied": list(NOT_APPLIED),
     }
-
-
-def _shown(name: str, value: str, found: Topic) -> str:
-    """The value of a setting for people: a default that has no effect is not shown."""
-    from txnstore.catalog.settings import NOT_APPLIED
-
-    if name not in NOT_APPLIED:
-        return value
-    return f"{value} (not applied yet)" if name in found.config else "(not applied yet)"
 
 
 def _partitions(view: View, name: str) -> list[dict[str, Any]]:

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from txnstore.errors import InvalidConfigError
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from txnstore.snapshot import Moment
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -71,10 +74,9 @@ def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:
         return text
     if text.isdecimal() and text.isascii():
         return int(text)
-    ago = _DURATION.fullmatch(text[1:].strip()) if text.startswith("-") else None
     try:
-        if ago is not None:
-            return datetime.fromtimestamp(now_ms / 1000 - float(ago[1]) * _UNITS[ago[2]], UTC)
+        if (earlier := _ago(text, now_ms)) is not None:
+            return earlier
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError, OSError):
         msg = (
@@ -83,6 +85,27 @@ def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:
         )
         raise click.UsageError(msg) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def parse_past(text: str, option: str, now_ms: int) -> Moment:
+    """Parse an earlier snapshot: an entry, a time in ISO 8601, or ``-1h``; arguments as of :func:`parse_position`."""
+    from txnstore.snapshot import parse_moment
+
+    try:
+        earlier = _ago(text, now_ms)
+        return parse_moment(option, text if earlier is None else earlier.isoformat())
+    except (InvalidConfigError, OverflowError, OSError, ValueError):
+        msg = (
+            f"{option} takes an entry (of several chains one each: 21,40,21), a time such as 2026-01-31T12:00:00Z, or "
+            f"-1h for an hour ago, not {text!r}"
+        )
+        raise click.UsageError(msg) from None
+
+
+def _ago(text: str, now_ms: int) -> datetime | None:
+    """The time that ``-1h`` means; None for text of another form."""
+    ago = _DURATION.fullmatch(text[1:].strip()) if text.startswith("-") else None
+    return None if ago is None else datetime.fromtimestamp(now_ms / 1000 - float(ago[1]) * _UNITS[ago[2]], UTC)
 
 
 def column(text: str) -> pa.Field:

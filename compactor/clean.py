@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.chain import keys
+from txnstore.compactor.ages import by_period
 from txnstore.compactor.clean_plan import CleanPlan
 from txnstore.compactor.newest import NewestByKey, Offsets
 from txnstore.core.catalog.model import Topic
@@ -166,7 +167,9 @@ class Clean:
     def _tables(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
         """The tables of the sources in offset order, checked."""
         at, rows = -1, 0
-        for table in read_ahead(self._objects, self._pool, sources, projection):
+        for table in read_ahead(
+            self._objects, self._pool, sources, projection, together=True, window=self._memory // 8
+        ):
             if not table.num_rows:
                 continue
             offsets = table.column(OFFSET_FIELD.name).to_numpy()
@@ -197,12 +200,17 @@ class Clean:
     # Copying ----------------------------------------------------------------------------------------------------------
 
     def _copy(self, newest: Iterator[Offsets]) -> None:
-        """Upload the records that stay, as segments of at most the target size."""
-        survivors, config = _Survivors(newest), self._writer.config
+        """Upload the records that stay, as segments of at most the target size, and of one period of the retention."""
+        survivors = _Survivors(newest)
+        for sources in by_period(self._plan.sources, self._writer.config):
+            self._copy_together(sources, survivors)
+
+    def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
+        config = self._writer.config
         pending: SegmentWriter | None = None
         parts: list[_Range] = []
         try:
-            for table in self._tables(self._plan.sources, self._projection):
+            for table in self._tables(sources, self._projection):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 kept = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
                 part = self._account(table, offsets, kept.column(OFFSET_FIELD.name).to_numpy())

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from txnstore.catalog.settings import TopicConfig
+from txnstore.compactor.ages import newest, oldest
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.visibility import Slice, aborted_batches, is_open
 from txnstore.core.model import TopicPartition
@@ -66,7 +67,7 @@ def first_uncleanable_offset(partition: Partition, config: TopicConfig, now: int
     """
     stable, lag = partition.last_stable_offset, config.min_compaction_lag_ms
     for batch in partition.batches.overlapping(partition.first_dirty_offset, stable):
-        if batch.limit > stable or (lag > 0 and _newest(batch, config) > now - lag):
+        if batch.limit > stable or (lag > 0 and newest(batch, config) > now - lag):
             return max(partition.first_dirty_offset, batch.base_offset)
     return stable
 
@@ -101,8 +102,8 @@ def plan_clean(
     ratio = dirty_bytes / total if total else 0.0
     plan = CleanPlan(tp, removed, sources, limit, dirty_bytes, ratio, partition.first_dirty_offset)
     plan = replace(plan, revision=partition.revision)
-    oldest = min((_oldest(batch, config) for batch in dirty), default=now)
-    overdue = oldest < now - config.max_compaction_lag_ms
+    first = min((oldest(batch, config) for batch in dirty), default=now)
+    overdue = first < now - config.max_compaction_lag_ms
     forced = force and bool(dirty or plan.has_expired_tombstones(now))
     return plan if forced or overdue or ratio > config.min_cleanable_dirty_ratio else None
 
@@ -126,7 +127,7 @@ def plan_past_hw(
     is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
     runs: list[list[Batch]] = [[]]
     for batch in partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark):
-        if lag > 0 and _newest(batch, config) > now - lag:
+        if lag > 0 and newest(batch, config) > now - lag:
             break
         if is_open(partition, batch):
             runs.append([])
@@ -146,13 +147,3 @@ def plan_past_hw(
 def _bytes(batch: Batch) -> float:
     """The part of its segment that a batch takes: the batches of several partitions may share one."""
     return batch.segment.size * batch.records / batch.segment.rows
-
-
-def _newest(batch: Batch, config: TopicConfig) -> int:
-    """The time of the newest record."""
-    return batch.appended_at if config.append_time and not batch.segment.explicit_offsets else batch.max_timestamp
-
-
-def _oldest(batch: Batch, config: TopicConfig) -> int:
-    """The time of the oldest record."""
-    return batch.appended_at if config.append_time and not batch.segment.explicit_offsets else batch.min_timestamp

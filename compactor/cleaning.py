@@ -27,8 +27,9 @@ from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
 
-#: The part of the memory limit that DuckDB gets, and the part that a new segment may take; the rest is read ahead.
-_FOR_KEYS, _FOR_SEGMENT = 0.5, 0.125
+#: The part of the memory limit that DuckDB gets. What is fetched ahead takes an eighth of that, decoded some times as
+#: much; of a new segment a row group is in memory.
+_FOR_KEYS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,7 @@ def _clean(
     target_bytes: int,
     memory: int,
 ) -> Cleaned:
-    target = min(target_bytes, int(memory * _FOR_SEGMENT))
-    return Clean(objects, pool, runtime, topic, plan, now, target, int(memory * _FOR_KEYS)).run()
+    return Clean(objects, pool, runtime, topic, plan, now, target_bytes, int(memory * _FOR_KEYS)).run()
 
 
 def _replace(

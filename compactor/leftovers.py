@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from txnstore.chain import checkpoint, keys
@@ -37,33 +38,54 @@ def folder(key: str) -> str:
     return key.rpartition("/")[0]
 
 
-def all_old_checkpoints(connection: Connection) -> list[ObjectInfo]:
-    """The old checkpoints of all chains, listed concurrently."""
+@dataclass(frozen=True, slots=True)
+class OldCheckpoints:
+    """The objects of checkpoints that newer ones replace, but for the one that the grace period begins with.
+
+    Attributes:
+        found: All of them.
+        unneeded: Those to delete: they are older than the grace period. Heads come first, so that a checkpoint does not
+            look complete after its batches have been deleted.
+    """
+
+    found: list[ObjectInfo]
+    unneeded: list[ObjectInfo]
+
+
+def old_checkpoints(connection: Connection, limit: int) -> OldCheckpoints:
+    """The old checkpoints of all chains, listed concurrently.
+
+    ``limit``: the time at which the grace period began, in milliseconds since the epoch.
+    """
     found = connection.chains.at_once(
         {
-            chain.number: partial(_old_checkpoints, connection.objects, connection.keys, chain.number)
+            chain.number: partial(_old_checkpoints, connection.objects, connection.keys, chain.number, limit)
             for chain in connection.chains
         }
     )
-    return [item for number in sorted(found) for item in found[number]]
+    chains = [found[number] for number in sorted(found)]
+    return OldCheckpoints(
+        [item for old in chains for item in old.found], [item for old in chains for item in old.unneeded]
+    )
 
 
-def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int) -> list[ObjectInfo]:
-    """The objects of all checkpoints older than the newest complete ones, except the one that the hint names.
+def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int, limit: int) -> OldCheckpoints:
+    """The checkpoints of a chain older than the newest complete ones, except the one that the hint names.
 
-    Heads come first, so that a checkpoint does not look complete after its batches have been deleted.
+    The newest one that is older than the grace period is not among them: the first snapshots of the grace period are
+    read from it.
     """
     found = objects.list(names.checkpoints(chain))
     complete = sorted(sequence for item in found if (sequence := keys.checkpoint_sequence(item.key)) is not None)
     if len(complete) < KEPT_CHECKPOINTS:
-        return []
+        return OldCheckpoints([], [])
     oldest, hinted = complete[-KEPT_CHECKPOINTS], _hinted(objects, chain)
-    old = []
-    for item in found:
-        sequence = keys.checkpoint_of(item.key)
-        if sequence is not None and sequence < oldest and sequence != hinted:
-            old.append(item)
-    return sorted(old, key=lambda item: keys.checkpoint_sequence(item.key) is None)
+    numbers = {item.key: sequence for item in found if (sequence := keys.checkpoint_of(item.key)) is not None}
+    past = {numbers[item.key] for item in older_as_a_whole(found, limit, folder) if item.key in numbers}
+    needed = {hinted, max(past.intersection(complete), default=0)}
+    replaced = [item for item in found if oldest > numbers.get(item.key, oldest) and numbers[item.key] not in needed]
+    unneeded = [item for item in replaced if numbers[item.key] in past]
+    return OldCheckpoints(replaced, sorted(unneeded, key=lambda item: keys.checkpoint_sequence(item.key) is None))
 
 
 def _hinted(objects: ObjectStore, chain: int) -> int:

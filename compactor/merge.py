@@ -78,7 +78,7 @@ def _encode(
     sums = RunningSums(pool)
     with SegmentWriter(projection.schema, fmt, compression) as writer, _Beside(pool) as writing:
         at = plan.base_offset - 1
-        for table in _in_blocks(read_ahead(objects, pool, [*plan.sources], projection)):
+        for table in _in_blocks(read_ahead(objects, pool, [*plan.sources], projection, together=True)):
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
             ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
             sums.add(table)

@@ -7,10 +7,12 @@ dropped without being read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from txnstore.catalog.settings import TopicConfig
+from txnstore.compactor.ages import period
 from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.visibility import Slice, aborted_batches
 from txnstore.core.model import TopicPartition
@@ -74,6 +76,8 @@ def plan_merges(
     partition: Partition,
     target_bytes: int,
     min_segments: int = 2,
+    config: TopicConfig | None = None,
+    emptied: Collection[str] = (),
 ) -> list[MergePlan]:
     """Plan the replacements of a compaction of a partition.
 
@@ -84,28 +88,37 @@ def plan_merges(
         partition: Its log.
         target_bytes: The maximum size of the sources of a merge. A segment larger than half of it is not merged.
         min_segments: The minimum number of committed segments of a merge, at least 2.
+        config: The settings of its topic: a merge joins no records that the retention deletes at very different times,
+            and where nothing is to be inlined, it writes even one inlined segment to an object. None: all defaults.
+        emptied: The entries with inlined segments that nothing refers to any more. The others in them are written to
+            objects, so that a vacuum can delete the payload.
 
     Returns:
         The replacements in offset order.
     """
     is_aborted = aborted_batches(partition)
+    config = config or TopicConfig()
     plans: list[MergePlan] = []
-    for run in _runs(partition, is_aborted, target_bytes):
+    for run in _runs(partition, is_aborted, target_bytes, config):
         rest = _without_dominant(run, is_aborted)
         skipped = run[: len(run) - len(rest)]
         plans += _removals(tp, skipped, is_aborted)
         sources = tuple(_whole(tp, batch) for batch in rest if not is_aborted(batch))
-        if len(sources) >= max(2, min_segments):
+        inlined = {source.batch.segment.object for source in sources if source.batch.segment.inlined}
+        moves = inlined and (config.inline_bytes == 0 or not inlined.isdisjoint(emptied))
+        if moves or len(sources) >= max(2, min_segments):
             plans.append(MergePlan(tp, tuple(rest), sources))
         else:
             plans += _removals(tp, rest, is_aborted)
     return [replace(plan, revision=partition.revision) for plan in plans]
 
 
-def _runs(partition: Partition, is_aborted: aborted_batches, target_bytes: int) -> Iterator[list[Batch]]:
+def _runs(
+    partition: Partition, is_aborted: aborted_batches, target_bytes: int, config: TopicConfig
+) -> Iterator[list[Batch]]:
     """Runs of stable batches with at most ``target_bytes`` of committed data; large batches are in no run."""
     run: list[Batch] = []
-    size = 0
+    size = latest = 0
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
         if batch.base_offset < partition.log_start or batch.limit > partition.last_stable_offset:
             continue
@@ -116,9 +129,12 @@ def _runs(partition: Partition, is_aborted: aborted_batches, target_bytes: int) 
         if run and run[-1].base_offset < partition.clean_until <= batch.base_offset:
             yield run
             run, size = [], 0
-        if run and (large or size + weight > target_bytes):
+        later = weight > 0 and period(batch, config) > latest
+        if run and (large or size + weight > target_bytes or (size and later)):
             yield run
             run, size = [], 0
+        if weight and not size:
+            latest = period(batch, config)
         if not large:
             run.append(batch)
             size += weight

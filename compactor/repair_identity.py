@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.chains import read_if_there
-from txnstore.chain.codec import Entry, StoreDocument, decode, encode
+from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
 from txnstore.chain.keys import CHAINS, HINTS, Keys, store_of
+from txnstore.chain.payload import decode_entry
 from txnstore.compactor.damage import Loss, Repair
 from txnstore.connection import Connection
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_transactional_id
@@ -98,6 +99,6 @@ def _created_at(connection: Connection, names: Keys) -> int:
     """The time of the first entry of the catalog, or now."""
     key = names.entry(0, 1)
     try:
-        return decode(Entry, key, connection.objects.get(key)).timestamp
+        return decode_entry(key, connection.objects.get(key)).timestamp
     except (CorruptionError, ObjectNotFoundError):
         return connection.runtime.clock()

@@ -75,6 +75,7 @@ _OF_OBJECTS = (
     ("objects-intact", "lists_are_complete", "stores"),
     ("objects-intact", "entry_present", "entries"),
     ("objects-intact", "entry_intact", "entries"),
+    ("objects-intact", "payload_intact", "entries"),
     ("objects-intact", "entry_fits", "entries"),
     ("objects-intact", "entry_time", "entries"),
     ("objects-intact", "hash_chain", "entries"),

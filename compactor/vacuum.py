@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from txnstore.chain import keys
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
-from txnstore.compactor.leftovers import all_old_checkpoints, folder, older, older_as_a_whole
+from txnstore.compactor.leftovers import old_checkpoints, older
+from txnstore.compactor.payloads import delete_payloads
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
+from txnstore.core.log.model import INLINED
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.view import View
 from txnstore.errors import ReadOnlyError
@@ -90,7 +92,8 @@ class _Tally:
         for item in items:
             if len(self._keys) < _NAMED:
                 self._keys.append(item.key)
-            kind = "/".join(item.key.split("/")[:2])
+            place = item.key.partition(INLINED)[2]
+            kind = f"inlined/{place.partition('/')[0]}" if place else "/".join(item.key.split("/")[:2])
             known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
             self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
 
@@ -118,9 +121,9 @@ def vacuum(
     A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's
     clock, and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So
     a reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be
-    used for longer. Entries of this store's chains, and objects whose keys do not have the form of txnstore's, are
-    never deleted. The chains of another store that was at this URL before are deleted when the newest of their objects
-    is that old.
+    used for longer. Of an entry with inlined segments only these are deleted, by the same rules. Other entries of this
+    store's chains, and objects whose keys do not have the form of txnstore's, are never deleted. The chains of another
+    store that was at this URL before are deleted when the newest of their objects is that old.
 
     Before segments are deleted, an entry in the chain of their partition announces it. An append or a compaction that
     references one of them either precedes this entry, and the segment is kept, or follows it and is refused, however
@@ -145,6 +148,7 @@ def vacuum(
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
         InvalidConfigError: ``older_than`` is not a number of seconds.
         StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
+        StorageRefusedError: The storage refuses to overwrite entries, to delete inlined records; all else is done.
     """
     grace_ms = _grace_ms(older_than)
     if connection.read_only and not dry_run:
@@ -156,14 +160,15 @@ def vacuum(
     now = objects.now_ms()
     segments = _pages(objects)
     page = next(segments)
-    checkpoints = all_old_checkpoints(connection)
+    checkpoints = old_checkpoints(connection, now - grace_ms)
     probes = objects.list(f"{PROBE_FOLDER}/")
     foreign = foreign_stores(objects, connection.keys)
     view = _view_after_lists(connection)
     if not dry_run and has_stale_copies(view):
         copy_all(connection.chains)
         view = connection.view(refresh=False)
-    named = _Named(view, {key for key, dropped in view.dropped.items() if dropped <= now - FORGET_AFTER_MS})
+    gone = {key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_inlined(key)}
+    named = _Named(view, gone)
     while True:
         garbage = _choose(connection, named, page, now, grace_ms, tally)
         tally.delete(garbage if dry_run else _delete_segments(connection, garbage))
@@ -173,24 +178,37 @@ def vacuum(
         page = following
         named.refresh(_view_after_lists(connection))
     leftovers = [
-        *older_as_a_whole(checkpoints, now - grace_ms, folder),
+        *checkpoints.unneeded,
         # A running probe whose object is deleted would report a safe storage as unsafe.
         *older(probes, now - max(grace_ms, _SWEEP_MS)),
     ]
-    tally.found += len(checkpoints) + len(probes) + sum(store.objects for store in foreign.values())
+    tally.found += len(checkpoints.found) + len(probes) + sum(store.objects for store in foreign.values())
     old = {store_id for store_id, store in foreign.items() if store.youngest_ms <= now - grace_ms}
     for items in itertools.chain([leftovers], foreign_pages(objects, connection.keys, old) if old else ()):
         tally.delete(items)
         if not dry_run:
             _delete(objects, items)
-    if dry_run:
-        return tally.report(swept=0, dry_run=True)
-    _forget(connection, view, named.gone)
+
+    def dropped_before(dropped: Collection[str]) -> set[str]:
+        return _dropped_before(connection, named.view, dropped, grace_ms)
+
+    swept = 0 if dry_run else _finish(connection, view, named.gone, grace_ms, expire=expire)
+    # The last step: a storage may refuse that entries are overwritten.
+    for found in delete_payloads(connection, named.view, dropped_before, dry_run=dry_run):
+        tally.found += len(found)
+        tally.delete(found)
+    report = tally.report(swept=swept, dry_run=dry_run)
+    if not dry_run:
+        _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
+    return report
+
+
+def _finish(connection: Connection, view: View, gone: set[str], grace_ms: int, *, expire: bool) -> int:
+    """Forget keys, expire unused state, sweep; the number of temporary files."""
+    _forget(connection, view, gone)
     if expire:
         expire_due(connection.chains, connection.runtime.clock())
-    report = tally.report(swept=_sweep(objects, max(grace_ms, _SWEEP_MS)), dry_run=False)
-    _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
-    return report
+    return _sweep(connection.objects, max(grace_ms, _SWEEP_MS))
 
 
 class _Named:

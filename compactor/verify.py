@@ -106,7 +106,8 @@ def verify(connection: Connection, *, deep: bool = False, engine: Engine | None 
     if states:
         sums = {key: item for chain in chains for key, item in chain.sums.items()}
         engine = engine if engine is not None else LocalEngine(connection)
-        segments = verify_segments(connection.objects, states, topics, sums, engine if deep else None)
+        payloads = {key: size for chain in chains for key, size in chain.payloads.items()}
+        segments = verify_segments(connection.objects, states, topics, sums, payloads, engine if deep else None)
     violations = (*identity, *in_chains, *across, *schemas, *segments.violations)
     entries, checkpoints = sum(chain.entries for chain in chains), sum(chain.checkpoints for chain in chains)
     checked = {

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, fields, replace
 
 from txnstore.chain import checkpoint
 from txnstore.chain.chains import read_if_there
-from txnstore.chain.codec import Entry, content_hash, decode
+from txnstore.chain.codec import Entry
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, latest
+from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_step
 from txnstore.core.invariants.common import Violation
@@ -42,6 +43,7 @@ class ChainFindings:
         steps: The number of entries that were folded.
         compactions: The number of compactions in them.
         sums: The sums of the records of each segment that a compaction wrote, by key, as far as recorded.
+        payloads: The size of the payload of each entry that has one, by key.
     """
 
     state: State | None = None
@@ -53,6 +55,7 @@ class ChainFindings:
     steps: int = 0
     compactions: int = 0
     sums: dict[str, Sums] = field(default_factory=dict)
+    payloads: dict[str, int] = field(default_factory=dict)
 
 
 class ChainVerifier:
@@ -169,15 +172,19 @@ class ChainVerifier:
 
     def _check_entry(self, sequence: int, data: bytes) -> None:
         """Decode an entry, check that it contains the hash of the one before it, and fold it."""
-        key, digest = self._keys.entry(self._chain, sequence), content_hash(data)
+        key, digest = self._keys.entry(self._chain, sequence), entry_hash(data)
         if self._known is not None and sequence == self._known.sequence and digest != self._known.entry_hash:
             self._report("history_unchanged", key, "its bytes differ from those that this process has read before")
         try:
-            entry = decode(Entry, key, data)
+            entry = decode_entry(key, data)
         except (CorruptionError, UnsupportedFormatError) as error:
             self._report("entry_intact", key, str(error))
             self._state = self._previous = None
             return
+        if payload := payload_of(data):
+            self._found.payloads[key] = len(payload)
+        if (damage := payload_damage(entry, data)) is not None:
+            self._report("payload_intact", key, damage)
         if entry.sequence != sequence:
             self._report("entry_intact", key, f"it contains entry {entry.sequence}")
             self._state = None

@@ -24,6 +24,7 @@ from txnstore.runtime import Runtime
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import sums_of
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.recent import forget
 
 #: Segments read and decoded concurrently.
 _WINDOW = 4
@@ -48,6 +49,7 @@ def verify_segments(
     states: Sequence[State],
     topics: Mapping[str, Topic],
     sums: Mapping[str, Sums],
+    payloads: Mapping[str, int],
     deep: Engine | None,
 ) -> SegmentFindings:
     """Check that every segment referenced by the states exists and has the recorded size.
@@ -57,11 +59,12 @@ def verify_segments(
         states: The newest states of the undamaged chains.
         topics: The topics of the catalog, as far as known.
         sums: The sums of the records of segments that compactions wrote, by key.
+        payloads: The sizes of the payloads of entries, by key.
         deep: Also reads and decodes each segment; hash, rows, offsets, timestamps and sums must be as recorded. None:
             not.
     """
     found = SegmentFindings()
-    sizes = {item.key: item.size for item in objects.list(keys.TOPICS)}
+    sizes = {**payloads, **{item.key: item.size for item in objects.list(keys.TOPICS)}}
     intact = [
         (part, known, sums.get(part.batch.segment.key))
         for state in states
@@ -120,15 +123,17 @@ def _slices(state: State) -> Iterator[Slice]:
 def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
     """Compare a segment with the listing."""
     segment, found = part.batch.segment, []
-    size = sizes.get(segment.key)
+    size = sizes.get(segment.object)
+    if segment.inlined and size is not None and size >= segment.start + segment.size:
+        return []
     if size is None:
         message = (
             f"it is missing; {part.tp} references it for the offsets {part.batch.base_offset} to {part.batch.limit - 1}"
         )
         found.append(Violation("segment_present", message, segment.key))
     elif size != segment.size:
-        change = "truncated" if size < segment.size else "altered"
-        message = f"it was {change}: it has {size} bytes; expected {segment.size}"
+        change = "truncated" if size < segment.start + segment.size else "altered"
+        message = f"it was {change}: it has {size} bytes; expected {segment.start + segment.size}"
         found.append(Violation("segment_size", message, segment.key))
     return found
 
@@ -136,6 +141,7 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
 def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts: list[_Part]) -> list[Violation]:
     """Read and check segments, a few concurrently."""
     forget_footers()
+    forget(objects)
     found: list[Violation] = []
     projections: dict[str, Projection] = {}
     flying: deque[Future[list[Violation]]] = deque()

@@ -1,8 +1,9 @@
 """Copies a store to an empty folder or prefix while it is used: ``python examples/backup.py SOURCE TARGET``.
 
-The copy is the store as it was at one snapshot. Entries and segments never change, so a second run into the same target
-copies only what is new. Both places are URLs of fsspec; a restore is the same command in the other direction. Storage
-options, such as the endpoint of a server, are JSON: ``--source-options '{"endpoint_url": "http://…"}'``.
+The copy is the store as it was at one snapshot. A second run into the same target copies only what is new: entries and
+segments never change, but for the records that a vacuum deletes from entries. Both places are URLs of fsspec; a restore
+is the same command in the other direction. Storage options, such as the endpoint of a server, are JSON:
+``--source-options '{"endpoint_url": "http://…"}'``.
 """
 
 from __future__ import annotations
@@ -31,14 +32,21 @@ def backup(
         snapshot = store.snapshot()
         ((heads,),) = store.sql("select heads from txn.snapshot", snapshot=snapshot).fetchall()
         chains = f"chains/{store.store_id}"
-        sizes = dict(store.sql("select key, bytes from txn.segments", snapshot=snapshot).fetchall())
+        # The other segments are parts of entries.
+        objects = "select key, bytes from txn.segments where not contains(key, '#')"
+        sizes = dict(store.sql(objects, snapshot=snapshot).fetchall())
+    entries: dict[str, int] = {}
     for chain, head in enumerate(heads):
-        sizes |= _entries(files, root, f"{chains}/{chain:04d}/entries", head)
+        entries |= _entries(files, root, f"{chains}/{chain:04d}/entries", head)
+    sizes |= entries
     sizes["store.json"] = files.size(f"{root}/store.json")
     # A copy that was interrupted can have left a part of an object.
     existing = {path: info["size"] for path, info in copies.find(copy_root, detail=True).items()}
     missing = [key for key, size in sizes.items() if existing.get(f"{copy_root}/{key}") != size]
-    for key in missing:  # In this order: whatever a copied object names was copied before.
+    # In this order: whatever a copied object names was copied before. An entry that a vacuum has shortened is replaced
+    # at last: until then the copy may need its records.
+    missing.sort(key=lambda key: f"{copy_root}/{key}" in existing and key in entries)
+    for key in missing:
         path = f"{copy_root}/{key}"
         if isinstance(copies, LocalFileSystem):  # Object stores have no folders.
             copies.makedirs(path.rpartition("/")[0], exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import signal
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from txnstore.catalog.settings import TopicConfig
 from txnstore.read import ranged
 from txnstore.segment import codec
 from txnstore.storage.memory import MemoryStore
@@ -91,3 +93,13 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "BLOCKS_FROM_BYTES", 1)
     monkeypatch.setattr(ranged, "SMALL_BYTES", 0)
     monkeypatch.setattr(ranged, "WHOLE_BYTES", 0)
+
+
+@pytest.fixture
+def own_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All segments are objects of their own, as those of topics with ``inline.bytes=0``, however small they are."""
+    given = inspect.signature(TopicConfig).parameters.values()
+    defaults = [item.default for item in given if item.default is not inspect.Parameter.empty]
+    names = [item.name for item in given if item.default is not inspect.Parameter.empty]
+    found = tuple(0 if name == "inline_bytes" else value for name, value in zip(names, defaults, strict=True))
+    monkeypatch.setattr(TopicConfig.__init__, "__defaults__", found)

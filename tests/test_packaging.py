@@ -16,7 +16,7 @@ from txnstore import errors, testing
 
 ROOT = Path(__file__).parent.parent
 LINKED = ["catalog", "cli", "compactor"]
-ENGINES = {"boto3", "botocore", "duckdb", "pandas", "pyspark", "s3fs"}
+ENGINES = {"boto3", "botocore", "duckdb", "obstore", "pandas", "pyspark", "s3fs"}
 
 PUBLIC_NAMES = [
     "BlockedPartition",
@@ -51,7 +51,6 @@ PUBLIC_NAMES = [
     "RecoveryReport",
     "Runtime",
     "Scan",
-    "SettingNotAppliedWarning",
     "Slice",
     "Snapshot",
     "Store",

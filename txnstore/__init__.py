@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from txnstore.store import create as create
     from txnstore.store import open as open  # noqa: A004 - txnstore.open(url) is the public name
     from txnstore.validation import BlockedReadWarning as BlockedReadWarning
-    from txnstore.validation import SettingNotAppliedWarning as SettingNotAppliedWarning
 
 _HOMES = {
     "BlockedPartition": "txnstore.core.blocked",
@@ -106,7 +105,6 @@ _HOMES = {
     "RecoveryReport": "txnstore.coordinator.recovery",
     "Runtime": "txnstore.runtime",
     "Scan": "txnstore.scan",
-    "SettingNotAppliedWarning": "txnstore.validation",
     "Slice": "txnstore.core.log.visibility",
     "Snapshot": "txnstore.snapshot",
     "Store": "txnstore.store",
@@ -160,7 +158,6 @@ __all__ = [
     "RecoveryReport",
     "Runtime",
     "Scan",
-    "SettingNotAppliedWarning",
     "Slice",
     "Snapshot",
     "Store",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from types import TracebackType
@@ -35,6 +35,7 @@ from txnstore.snapshot import Snapshot
 from txnstore.storage.base import Claim, ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
+from txnstore.storage.recent import RecentObjects
 from txnstore.storage.redact import redact
 from txnstore.validation import check_integer
 
@@ -80,8 +81,7 @@ class Connection:
         self.runtime = runtime or Runtime()
         if not isinstance(objects, CountingStore):
             objects = CountingStore(objects, measurements=Measurements(self.runtime.monotonic))
-        self.objects = objects
-        self.measurements = objects.measurements
+        self.counts, self.objects, self.measurements = objects, RecentObjects(objects), objects.measurements
         self._checked = checked
         self._reset()
 
@@ -188,9 +188,7 @@ class Connection:
         objects, runtime, later = self.objects, self.runtime, self._in_background
         chains = Chains(objects, names, count, runtime, self.pool, workers, read_only=self.read_only, background=later)
         chains.load(hint)
-        self._opened = _Opened(
-            document, chains, chains[CATALOG], Coordinator(chains, self.runtime, self._in_background)
-        )
+        self._opened = _Opened(document, chains, chains[CATALOG], Coordinator(chains, runtime, later))
         took, head = self.runtime.monotonic() - began, sum(chain.state.sequence for chain in chains)
         where = {"url": redact(self.url), "store_id": document.store_id, "chains": count, "sequence": head, "ms": took}
         _LOG.info("store opened", extra={**where, "read_only": self.read_only})
@@ -224,9 +222,10 @@ class Connection:
             return self.chains.view(None if refresh else ())
         return self.chains.view(refresh)
 
-    def snapshot(self) -> Snapshot:
-        """A consistent view of all topics, pinned now, after :meth:`unblocked`."""
-        return Snapshot(self.unblocked(self.view()))
+    def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: int | None = None) -> Snapshot:
+        """A consistent view of all topics; :meth:`txnstore.Store.snapshot` describes the arguments."""
+        past = entry is not None or timestamp is not None
+        return Snapshot(self.chains.past_view(entry, timestamp) if past else self.unblocked(self.view()))
 
     def unblocked(
         self,
@@ -285,7 +284,7 @@ class Connection:
 
     def metrics(self) -> StoreMetrics:
         """The counters and durations since the store was opened."""
-        counts, metrics = self.objects.snapshot(), [chain.metrics for chain in self.chains]
+        counts, metrics = self.counts.snapshot(), [chain.metrics for chain in self.chains]
         return StoreMetrics(
             gets=counts.get + counts.stat,
             puts=counts.puts,
@@ -337,7 +336,7 @@ class Connection:
         return f"<Connection to {redact(self.url)}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.objects, self.read_only, self._checked)
+        return _unpickle, (self.counts, self.read_only, self._checked)
 
 
 def _inner_retries(objects: object) -> int:

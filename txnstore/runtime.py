@@ -178,4 +178,17 @@ def first_millisecond(moment: datetime) -> int:
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
 
 
+def last_millisecond(moment: datetime) -> int:
+    """The last millisecond since the epoch that is not after a time with a zone."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def instant(moment: int) -> str:
+    """A time in milliseconds since the epoch as ISO 8601 in UTC."""
+    try:
+        return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{moment} ms"
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import IsolationLevel, find_partitions
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
-from txnstore.snapshot import Snapshot
+from txnstore.snapshot import Snapshot, check_snapshot
 from txnstore.threads import load
 from txnstore.validation import check_choice, check_integer
 
@@ -72,7 +72,7 @@ class Scan:
     ) -> None:
         self._isolation = check_choice("isolation", isolation, Isolation)
         self._connection = connection
-        view = snapshot.view if snapshot is not None else connection.view()
+        view = check_snapshot(snapshot).view if snapshot is not None else connection.view()
         self._partitions = find_partitions(view, topic, partitions)
         self._start = _offsets(view, topic, "start", start)
         self._end = _offsets(view, topic, "end", end)
@@ -87,7 +87,7 @@ class Scan:
         if filter is not None:
             names = _with_filtered(Projection(self.topic).schema, self._projection.columns, filter)
             self._reading = Projection(self.topic, names)
-        warn_blocked(connection, self.blocked())
+        warn_blocked(connection, self.blocked(), None if snapshot is None else view)
 
     def _check_bounds(self, view: View) -> None:
         for tp in self._partitions:

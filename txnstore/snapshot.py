@@ -1,11 +1,14 @@
-"""Snapshots: pinned views of the whole store."""
+"""Snapshots: pinned views of the whole store, now or at an earlier entry."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.view import View
+from txnstore.errors import InvalidConfigError
+from txnstore.runtime import last_millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,11 @@ class Snapshot:
         return self.view.sequence
 
     @property
+    def heads(self) -> tuple[int, ...]:
+        """The number of the last entry of each chain; ``store.snapshot(entry=…)`` returns to it."""
+        return tuple(state.sequence for state in self.view.states)
+
+    @property
     def timestamp(self) -> int:
         """When its newest entry was written, in milliseconds since the epoch."""
         return self.view.timestamp
@@ -41,3 +49,52 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"Snapshot(sequence={self.sequence}, timestamp={self.timestamp})"
+
+
+def check_snapshot(snapshot: object) -> Snapshot:
+    """The snapshot.
+
+    Raises:
+        InvalidConfigError: It is none.
+    """
+    if not isinstance(snapshot, Snapshot):
+        msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
+        raise InvalidConfigError(msg)
+    return snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Which snapshot is meant where text names it: the arguments of :meth:`txnstore.Store.snapshot`.
+
+    Attributes:
+        entry: The last entry of each chain; None if ``timestamp`` is given.
+        timestamp: In milliseconds since the epoch; None if ``entry`` is given.
+    """
+
+    entry: tuple[int, ...] | None = None
+    timestamp: int | None = None
+
+
+def parse_moment(name: str, text: str) -> Moment:
+    """Parse the number of an entry, those of each chain (``21,40,21``), or a time in ISO 8601 (UTC without a zone).
+
+    Args:
+        name: The option, for the message.
+        text: The text.
+
+    Raises:
+        InvalidConfigError: It is none of them.
+    """
+    numbers = [part.strip() for part in text.split(",")]
+    if all(part.isascii() and part.isdecimal() and len(part) < 19 for part in numbers):
+        return Moment(entry=tuple(map(int, numbers)))
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        return Moment(timestamp=last_millisecond(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)))
+    except (ValueError, OverflowError):
+        msg = (
+            f"{name} must be an entry such as 42 (of several chains one each: 21,40,21), or a time such as "
+            f"2026-01-31T12:00:00Z, not {text!r}"
+        )
+        raise InvalidConfigError(msg) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from txnstore.catalog import topics as catalog
@@ -47,7 +46,7 @@ def create(
         url: A path, ``file://``, ``memory://`` or ``s3://``.
         chains: How many chains order its commits, 1 to 256; fixed when the store is created (COORD-02). None: 1, or as
             many as the store has that ``exist_ok`` opens.
-        storage_options: Options for fsspec, passed on unchanged.
+        storage_options: Options for fsspec, passed on unchanged; and ``transport`` (docs/howto/s3.md).
         exist_ok: Open the store if one exists.
         runtime: Clock, randomness, pauses and workers; for tests.
 
@@ -70,7 +69,7 @@ def open(  # noqa: A001 - txnstore.open(url) is the public name
 
     Args:
         url: A path, ``file://``, ``memory://`` or ``s3://``.
-        storage_options: Options for fsspec, passed on unchanged.
+        storage_options: Options for fsspec, passed on unchanged; and ``transport`` (docs/howto/s3.md).
         read_only: Write nothing, not even the probe of the storage.
         runtime: Clock, randomness, pauses and workers, for tests.
 
@@ -116,13 +115,21 @@ class Store(Operations):
         """Whether the store was opened read-only."""
         return self._connection.read_only
 
-    def snapshot(self) -> Snapshot:
-        """A consistent view of all topics, pinned now. One GET for each chain.
+    def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: int | None = None) -> Snapshot:
+        """A consistent view of all topics, pinned now (one GET for each chain), or after an earlier entry.
 
-        Transactions past their timeout that hold back committed records are aborted first, one PUT each, unless the
-        store is read_only. :meth:`Snapshot.blocked` shows the records that other open transactions hold back.
+        Now, transactions past their timeout that hold back records are aborted first, one PUT each, unless the store is
+        read_only. :meth:`Snapshot.blocked` shows what others hold back. An earlier one takes a list, two GETs and one
+        for each entry since a checkpoint, and reads what no vacuum has deleted since (docs/howto/time-travel.md).
+
+        Args:
+            entry: The last entry that it contains (:attr:`Snapshot.heads`); of several chains, that of each.
+            timestamp: Or it contains all entries that were written until this time, in milliseconds since the epoch.
+
+        Raises:
+            InvalidConfigError: There is no such entry or time, or the entries of several chains do not fit together.
         """
-        return self._connection.snapshot()
+        return self._connection.snapshot(entry, timestamp)
 
     def metrics(self, *, status: bool = False) -> StoreMetrics:
         """Requests, commits, conflicts and durations of this process since the store was opened. No request.
@@ -379,12 +386,7 @@ class Store(Operations):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -33,7 +33,7 @@ def check_integer(name: str, value: object, least: int | None = None, most: int 
     """
     number = as_integer(value)
     if number is None or (least is not None and number < least) or (most is not None and number > most):
-        msg = f"{name} must be an integer{_range(least, most)}, not {value!r}"
+        msg = f"{name} must be an integer{_range(least, most)}, not {_shown(value)}"
         raise InvalidConfigError(msg)
     return number
 
@@ -79,9 +79,14 @@ def check_number(
     ):
         wanted = f" above {above}{'' if most is None else f' and up to {most}'}"
         what = f"a number of {unit}" if unit else "a number"
-        msg = f"{name} must be {what}{_range(least, most) if above is None else wanted}, not {value!r}"
+        msg = f"{name} must be {what}{_range(least, most) if above is None else wanted}, not {_shown(value)}"
         raise InvalidConfigError(msg)
     return number
+
+
+def _shown(value: object) -> str:
+    """A wrong value in a message. A mapping may be storage options in the wrong place, which contain secrets."""
+    return f"a {type(value).__name__}" if isinstance(value, Mapping) else repr(value)
 
 
 def check_seconds(
@@ -270,10 +275,6 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(str(name), known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-class SettingNotAppliedWarning(UserWarning):
-    """A topic got a setting that this version accepts and stores, but does not apply yet, such as ``retention.ms``."""
 
 
 class BlockedReadWarning(UserWarning):

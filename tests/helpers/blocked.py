@@ -54,4 +54,4 @@ def warned(call: Callable[[], object]) -> list[warnings.WarningMessage]:
 
 def reader_of(store: Store, clock: ManualClock) -> Store:
     """The same store, opened read_only by another process."""
-    return open_on(connection_of(store).objects.inner, read_only=True, runtime=Runtime(clock, clock.sleep))
+    return open_on(connection_of(store).counts.inner, read_only=True, runtime=Runtime(clock, clock.sleep))

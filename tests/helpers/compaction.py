@@ -44,7 +44,7 @@ def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: in
 
 def reopen(store: Store, clock: ManualClock) -> Store:
     """The same store as another process sees it."""
-    return open_on(connection_of(store).objects.inner, runtime=runtime(clock))
+    return open_on(connection_of(store).counts.inner, runtime=runtime(clock))
 
 
 def commit(store: Store, values: Iterable[bytes], topic: str = "t", partition: int = 0, writer: str = "writer") -> None:

@@ -28,11 +28,11 @@ class Bench:
         self.inner = MemoryStore()
         self.faults = FaultStore(self.inner)
         self.store: Store = new_store(self.faults, partitions=partitions, chains=chains)
-        connection_of(self.store).objects.reset()
+        connection_of(self.store).counts.reset()
 
     def log(self) -> list[tuple[str, str]]:
         """The requests since the last reset of the counters."""
-        found: list[tuple[str, str]] = list(connection_of(self.store).objects.log)
+        found: list[tuple[str, str]] = list(connection_of(self.store).counts.log)
         return found
 
     def kinds(self) -> list[str]:

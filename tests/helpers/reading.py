@@ -34,7 +34,7 @@ def new_store(clock: ManualClock, objects: ObjectStore | None = None, chains: in
 
 def another_process(store: Store, clock: ManualClock) -> Store:
     """The same store as another process sees it."""
-    return open_on(CountingStore(connection_of(store).objects.inner, log=True), runtime=_runtime(clock))
+    return open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=_runtime(clock))
 
 
 def _runtime(clock: ManualClock) -> Runtime:
@@ -96,5 +96,5 @@ def read_all(consumer: Consumer, max_records: int | None = None) -> list[Record]
 
 def kinds(store: Store) -> list[str]:
     """The kinds of requests since the last reset, in order."""
-    log: list[tuple[str, str]] = list(connection_of(store).objects.log)
+    log: list[tuple[str, str]] = list(connection_of(store).counts.log)
     return [kind for kind, _ in log]

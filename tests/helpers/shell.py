@@ -16,8 +16,9 @@ from tests.harness.executors import InlineExecutor, never
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.keys import FixedRuntime
-from txnstore.chain.codec import Entry, decode
+from txnstore.chain.codec import Entry
 from txnstore.chain.log import Chain
+from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
@@ -66,7 +67,7 @@ def another_process(store: Store, objects: ObjectStore | None = None) -> Store:
 
 def backend(store: Store) -> ObjectStore:
     """What lies below the counting of a store."""
-    return connection_of(store).objects.inner
+    return connection_of(store).counts.inner
 
 
 def topic(name: str, partitions: int = 1) -> Topic:
@@ -93,7 +94,7 @@ def _hint(objects: ObjectStore) -> bytes | None:
 def entries(objects: ObjectStore) -> list[Entry]:
     """All entries in the bucket, decoded, in order."""
     found = objects.list(keys.entries(0))
-    return [decode(Entry, item.key, objects.get(item.key)) for item in found]
+    return [decode_entry(item.key, objects.get(item.key)) for item in found]
 
 
 def names_in_bucket(objects: ObjectStore) -> list[str]:

@@ -70,6 +70,7 @@ def test_a_second_run_copies_what_is_new(store: Store, tmp_path: Path) -> None:
         assert sorted(values(copy)) == sorted([b"1", b"2"] * PARTITIONS)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_second_run_repairs_what_an_interrupted_one_left(store: Store, tmp_path: Path) -> None:
     everywhere(store, "first", b"1")
     target = tmp_path / "copy"

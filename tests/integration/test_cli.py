@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,6 @@ def test_a_typed_topic_is_created_shown_and_altered(typed: Cli) -> None:
     assert result.status == 0
     assert result.err == ""
     (altered,) = result.lines
-    assert altered["not_applied"] == []
     assert (altered["partitions"], altered["columns"][-1]["name"]) == (2, "note")
     assert altered["config"]["delete.retention.ms"] == "5"
     (unset,) = typed.ok("topic", "alter", "typed", "--unset", "delete.retention.ms", "--json").lines
@@ -249,6 +249,7 @@ def test_sql_prints_a_table_or_all_rows_as_json(typed: Cli) -> None:
     assert "only the database of this call" in typed("sql", "SET threads = 1").err
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_views_are_emitted_for_a_plain_duckdb(orders: Cli) -> None:
     import duckdb
 
@@ -259,6 +260,27 @@ def test_views_are_emitted_for_a_plain_duckdb(orders: Cli) -> None:
         assert connection.execute('SELECT count(*) FROM "orders"').fetchone() == (2,)
 
 
+def test_sql_at_an_earlier_moment(orders: Cli) -> None:
+    """An entry, a time or a duration; of the store as it was, also for a DuckDB without txnstore."""
+    orders.ok("produce", "orders", stdin="a\nb\n")
+    with txnstore.open(orders.url) as store:
+        before = store.snapshot()
+    orders.ok("produce", "orders", stdin="c\n")
+    count = "SELECT count(*) AS n FROM orders"
+    moment = datetime.fromtimestamp(before.timestamp / 1000, UTC).isoformat()
+    for at in (str(before.sequence), moment):
+        assert orders.ok("sql", count, "--json", "--at", at).lines == [{"n": 2}]
+    assert orders.ok("sql", count, "--json", "--at", "-0ms").lines == [{"n": 3}]
+    assert "CREATE" not in orders.ok("sql", "--emit-views", "--at", "0").out
+    assert orders("sql", count, "--at", "999").err.startswith("error: entry of chain 0 must be an integer from 0 to ")
+    wrong = orders("sql", count, "--at", "yesterday")
+    assert wrong.status == 2
+    assert "--at takes an entry (of several chains one each: 21,40,21), a time such as" in wrong.err
+    early = orders("sql", count, "--at", "-9000d")
+    assert (early.status, "the store had no entry yet at" in early.err) == (1, True)
+
+
+@pytest.mark.usefixtures("own_objects")
 def test_small_segments_are_merged_and_the_old_ones_vacuumed(orders: Cli) -> None:
     for value in "abc":
         orders.ok("produce", "orders", "--partition", "0", stdin=value)
@@ -276,6 +298,7 @@ def test_small_segments_are_merged_and_the_old_ones_vacuumed(orders: Cli) -> Non
     assert _values(orders) == ["a", "b", "c"]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_verify_status_reports_violations(orders: Cli) -> None:
     orders.ok("produce", "orders", stdin="a")
     (fine,) = orders.ok("verify", "--deep", "--json").lines

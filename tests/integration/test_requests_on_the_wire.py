@@ -53,6 +53,7 @@ def _transact(producer: txnstore.Producer, number: int) -> None:
         txn.send_offsets({txnstore.TopicPartition("in", 0): number}, "group")
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_transaction_costs_a_put_a_partition_and_one_entry(store: Store, request_log: RequestLog) -> None:
     """P segment PUTs and 1 entry PUT, no GET, no LIST, whatever the groups."""
     with store.producer(transactional_id="t") as producer:
@@ -61,6 +62,15 @@ def test_a_transaction_costs_a_put_a_partition_and_one_entry(store: Store, reque
         assert _kinds(request_log) == {"segment": 4, "entry": 1, "get": 0, "list": 0, "other": 0}
 
 
+def test_a_small_transaction_costs_one_put(store: Store, request_log: RequestLog) -> None:
+    """The entry contains the records, whatever the partitions and the groups; another process reads them there."""
+    with store.producer(transactional_id="t") as producer:
+        request_log.clear()
+        _transact(producer, 1)
+        assert _kinds(request_log) == {"segment": 0, "entry": 1, "get": 0, "list": 0, "other": 0}
+
+
+@pytest.mark.usefixtures("own_objects")
 def test_the_segments_of_a_transaction_are_put_at_the_same_time(store: Store, request_log: RequestLog) -> None:
     """All four uploads wait for each other before the first is let through, so they must be under way together."""
     together = threading.Barrier(4, timeout=240)
@@ -77,6 +87,7 @@ def test_the_segments_of_a_transaction_are_put_at_the_same_time(store: Store, re
     assert _kinds(request_log)["segment"] == 4
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_an_idempotent_append_costs_two_puts(store: Store, request_log: RequestLog) -> None:
     """One segment, one entry."""
     with store.producer() as producer:
@@ -142,6 +153,7 @@ def test_a_group_commit_is_one_put(store: Store, request_log: RequestLog) -> Non
         assert _kinds(request_log) == {"segment": 0, "entry": 1, "get": 0, "list": 0, "other": 0}
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_scan_gets_each_visible_segment_once_and_no_aborted_one(store: Store, request_log: RequestLog) -> None:
     """CON-02: no aborted byte is downloaded; a snapshot with nothing new is one GET."""
     with store.producer(transactional_id="t") as producer:

@@ -51,7 +51,7 @@ def bench(local_store_url: str) -> Iterator[Bench]:
         with store.producer("before") as producer, producer.transaction():
             for partition, value in enumerate(BEFORE):
                 producer.send("t", value, partition=partition)
-        writer = open_on(connection_of(store).objects.inner, runtime=Runtime(background=DeferredExecutor))
+        writer = open_on(connection_of(store).counts.inner, runtime=Runtime(background=DeferredExecutor))
         producer = writer.producer("everywhere")
         producer.begin_transaction()
         for partition, value in enumerate(EVERYWHERE):

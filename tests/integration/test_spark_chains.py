@@ -68,7 +68,7 @@ def test_reads_see_a_decided_transaction_whole_before_its_markers_are_written(
 ) -> None:
     """END-06."""
     append(records(spark, 30), store.url, "events")
-    writer = open_on(connection_of(store).objects.inner, runtime=Runtime(background=DeferredExecutor))
+    writer = open_on(connection_of(store).counts.inner, runtime=Runtime(background=DeferredExecutor))
     producer = writer.producer("everywhere")
     producer.begin_transaction()
     for number in range(30, 33):

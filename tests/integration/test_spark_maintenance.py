@@ -56,6 +56,7 @@ def test_both_engines_make_the_same_segments(store: Store, tmp_path: Path, monke
     """The same plan, the same event: CMP-01, CMP-06, CMP-20."""
     monkeypatch.setattr(engine, "_TASKS", 2)  # Several jobs of Spark.
     folder = Path(store.url.removeprefix("file://"))
+    store.close()  # The last transaction is completed in the background.
     shutil.copytree(folder, tmp_path / "copy")
     with txnstore.open(tmp_path / "copy") as copy:
         reports = [store.compact(engine="spark"), copy.compact()]

@@ -152,6 +152,7 @@ def test_other_segments_take_the_other_road(spark: SparkSession, store: Store) -
     assert not is_native(frame)
     with store.producer("writer") as producer, producer.transaction() as txn:
         txn.send_table("arrow", pa.table([[4]], names=["id"]))
+    store.delete_records({TopicPartition("arrow", 0): 3})
     assert sorted(map(tuple, frame.collect())) == [(2, 1), (3, 2)]
 
 
@@ -211,6 +212,20 @@ def test_temporary_folder_may_have_any_name(
     assert frame.count() == 40
 
 
+def test_inlined_rows_are_read_by_the_driver(spark: SparkSession, store: Store) -> None:
+    """Those of small commits, which are in entries: together with files, alone, cut by offsets, and projected."""
+    with store.producer("small") as producer, producer.transaction() as txn:
+        txn.send_table("typed", pa.table([[100, 101], [None, 5_000], ["x", None]], schema=SCHEMA))
+    assert same(spark, store) == 42
+    assert same(spark, store, start={0: 1, 1: 21}) < 42
+    assert rows(read(spark, store.url, "typed", columns=["name"], start={0: 40, 1: 40})) == []
+    store.create_topic("own", schema=SCHEMA)
+    with store.producer() as producer:
+        producer.send_table("own", [{"id": 1, "at": None, "name": "n"}]).result()
+    assert rows(read(spark, store.url, "own")) == rows(load(spark, store.url, "own"))
+
+
+@pytest.mark.usefixtures("own_objects")
 def test_column_with_a_comma_is_read_by_both(spark: SparkSession, tmp_path: Path) -> None:
     with txnstore.create(tmp_path / "store") as store:
         store.create_topic("typed", schema=pa.schema([("a,b", pa.int64()), ("[c", pa.int64())]))

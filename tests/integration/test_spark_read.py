@@ -12,6 +12,7 @@ import pytest
 import txnstore
 from tests.helpers.connections import connection_of
 from tests.helpers.spark import append, load, records, rows
+from txnstore.core.model import TopicPartition
 from txnstore.store import Store
 
 if TYPE_CHECKING:
@@ -59,6 +60,16 @@ def scanned(store: Store, **options: Any) -> list[tuple[int, int, int]]:
     """The same by a scan."""
     table = store.scan("events", columns=["_partition", "_offset", "value"], **options).to_table()
     return sorted((row["_partition"], row["_offset"], int(row["value"])) for row in table.to_pylist())
+
+
+def test_an_earlier_snapshot_by_its_entry_and_by_its_time(spark: SparkSession, store: Store) -> None:
+    before = store.snapshot()
+    append(records(spark, 5), store.url, "events")
+    store.delete_records({TopicPartition("events", 0): 14})
+    for moment in (str(before.sequence), datetime.fromtimestamp(before.timestamp / 1000, UTC).isoformat()):
+        frame = load(spark, store.url, "events", snapshot=moment)
+        assert numbers(frame) == scanned(store, snapshot=before)
+        assert len(numbers(frame)) == 20
 
 
 def test_a_read_gives_what_a_scan_gives(spark: SparkSession, store: Store) -> None:

@@ -116,6 +116,7 @@ def test_a_micro_batch_without_rows_has_no_segment(
     assert values(store, "out") == list(range(10))
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_compaction_on_spark_costs_what_a_local_one_costs(
     spark: SparkSession, store: Store, request_log: RequestLog
 ) -> None:

@@ -263,6 +263,7 @@ def test_wrong_arguments_are_named(store: Store) -> None:
         store.duckdb(snapshot=12)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("damage", ["missing", "truncated", "altered"])
 def test_a_damaged_segment_is_named(store: Store, damage: str) -> None:
     store.create_topic("orders")

@@ -39,6 +39,7 @@ def store() -> Iterator[Store]:
         yield made
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_refusal_is_raised_as_the_error_of_the_storage(store: Store) -> None:
     with pytest.raises(StorageRefusedError, match=r"topics/private/.*: access denied") as caught:
         read_table(connection_of(store), QUERY)
@@ -48,6 +49,7 @@ def test_refusal_is_raised_as_the_error_of_the_storage(store: Store) -> None:
     assert read_table(connection_of(store), "SELECT count(*) FROM orders").num_rows == 1
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize(
     "run",
     [lambda store: store.sql(QUERY).fetchall(), lambda store: store.duckdb().sql(QUERY).fetchall()],

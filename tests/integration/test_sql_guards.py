@@ -44,6 +44,7 @@ def segments(store: Store, topic: str = "orders") -> list[Path]:
 # Checksums ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("position", [0, 4, 40, 200, -9])
 def test_flipped_bit_in_a_local_segment_is_an_error_that_names_it(store: Store, position: int) -> None:
     damaged = segments(store)[1]
@@ -64,6 +65,7 @@ def test_flipped_bit_in_a_local_segment_is_an_error_that_names_it(store: Store, 
     assert store.sql("SELECT count(*) FROM payments").fetchall() == [(16,)]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_checksums_are_compared_once_per_file_and_state_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
     digest = hashlib.file_digest
@@ -90,6 +92,7 @@ def test_checksums_are_compared_once_per_file_and_state_of_it(store: Store, monk
     assert len(hashed) == 2
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("name", ["100%25 of it", "a*b[1]{x}?", 'it\'s; "quoted"'])
 def test_any_folder_name_is_read_in_place_and_emitted(tmp_path: Path, name: str) -> None:
     with create(tmp_path / name) as store:
@@ -101,6 +104,7 @@ def test_any_folder_name_is_read_in_place_and_emitted(tmp_path: Path, name: str)
             assert other.sql(COUNT).fetchall()[0][0] == 8
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_damaged_copy_of_a_file_with_its_times_is_found(store: Store) -> None:
     """Such as one that ``cp -p`` has restored from a damaged backup, after the file was read."""
     assert store.sql(COUNT).fetchall()[0][0] == 16
@@ -113,6 +117,7 @@ def test_damaged_copy_of_a_file_with_its_times_is_found(store: Store) -> None:
         read_table(connection_of(store), COUNT)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_interrupt_of_a_check_is_an_interrupt(store: Store) -> None:
     """DuckDB reports an interrupt in a file system as an error of its own."""
 
@@ -321,6 +326,7 @@ def test_parameters_are_values(store: Store) -> None:
     assert found.to_pylist() == [{"o": 2}]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_sandbox_and_checksums_on_the_command_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = store.url.removeprefix("file://")
     cli, count = Cli(folder, monkeypatch), "SELECT count(*) AS n FROM orders"

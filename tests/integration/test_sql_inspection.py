@@ -220,6 +220,7 @@ def test_entries_and_compactions_say_their_chain(memory_store_url: str) -> None:
             assert values(con, "SELECT count(*) FROM txn.entries") == [later.sequence]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_storage_that_is_away_is_an_error_of_ours() -> None:
     objects = FaultStore(MemoryStore())
     with create_on(objects) as store:

@@ -340,6 +340,7 @@ def test_both_sides_of_a_fork_query(tmp_path: Path) -> None:
         assert work(store)[0] == 2
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_segment_that_vanishes_is_named_and_other_topics_are_read(tmp_path: Path) -> None:
     with create_on(LocalStore(tmp_path)) as store:
         for name in ("orders", "payments"):

@@ -39,6 +39,7 @@ def segments(log: RequestLog) -> list[str]:
     return [request.key.removeprefix("root/") for request in log.requests if "/topics/" in f"/{request.key}"]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_query_gets_each_visible_segment_once_and_no_other(store: Store, request_log: RequestLog) -> None:
     """No aborted and no open byte is downloaded; nothing is listed, no HEAD is sent."""
     expected = sorted(part.batch.segment.key for part in store.scan("orders").plan())
@@ -57,6 +58,7 @@ def test_the_view_equals_a_scan(store: Store) -> None:
         assert assert_equals_scan(store, uncommitted, "orders", "read_uncommitted") == 57
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_filter_on_the_partition_leaves_the_other_partitions_alone(store: Store, request_log: RequestLog) -> None:
     wanted = store.snapshot().view.partitions[TopicPartition("orders", 1)]
     with store.duckdb() as con:
@@ -88,6 +90,7 @@ def test_the_state_is_inspected_without_a_request_and_entries_with_one_each(
         assert request_log.counts() == {"GET": sequence}
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_request_that_fails_in_passing_is_repeated(store: Store, request_log: RequestLog) -> None:
     broken: list[str] = []
 
@@ -104,6 +107,7 @@ def test_a_request_that_fails_in_passing_is_repeated(store: Store, request_log: 
     assert segments(request_log).count(broken[0].removeprefix("root/")) == 2
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_emitted_views_name_s3_urls(store: Store, s3_bucket_url: str) -> None:
     sql = emit_views(connection_of(store))
     plan = store.scan("orders").plan()

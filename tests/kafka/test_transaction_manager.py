@@ -255,6 +255,7 @@ def test_an_init_is_repeated(cluster: Cluster) -> None:
     assert process.producer("p").epoch <= 1
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("added", [False, True], ids=["first record", "later record"])
 def test_a_record_that_expires(cluster: Cluster, *, added: bool) -> None:
     """testTransitionToAbortableErrorOnBatchExpiry, testDropCommitOnBatchExpiry, testDisallowCommitOnProduceFailure.
@@ -279,6 +280,7 @@ def test_a_record_that_expires(cluster: Cluster, *, added: bool) -> None:
     assert committed(cluster) == [b"3"]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_an_abort_after_a_failed_record(cluster: Cluster) -> None:
     """testAllowAbortOnProduceFailure, testAbortTransactionAndReuseSequenceNumberOnError, testBumpTransactionalEpoch."""
     producer = cluster.producer("p", delivery_timeout=1.0)
@@ -294,6 +296,7 @@ def test_an_abort_after_a_failed_record(cluster: Cluster) -> None:
     producer.commit_transaction()
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_an_idempotent_producer_after_a_failed_record(cluster: Cluster) -> None:
     """testBatchFailureAfterProducerReset, testEpochBumpAfterLastInflightBatchFails: it continues without a gap."""
     producer = cluster.producer(delivery_timeout=1.0)

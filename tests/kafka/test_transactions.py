@@ -259,6 +259,7 @@ def test_markers_in_many_partitions(cluster: Cluster) -> None:
     assert values(everything) == sorted(b"%d" % number for number in range(1_100))
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_record_that_cannot_be_delivered(cluster: Cluster) -> None:
     """TransactionsTest.testBumpTransactionalEpoch.
 

@@ -13,11 +13,14 @@ from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
+from tests.mutants.of_inlining import INLINING
+from tests.mutants.of_past import PAST
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
 from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
+from tests.mutants.of_turns import TURNS
 from tests.mutants.of_worlds import WORLDS
 from txnstore.chain import state_document
 from txnstore.chain.log import Chain
@@ -81,7 +84,7 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a marker carries the epoch of its transaction",
-        transactions_rules._emit_marker,
+        transactions_rules._marker_of,
         "epoch=decided.epoch + 1",
         "epoch=decided.epoch",
     ),
@@ -275,7 +278,7 @@ ONE_CHAIN = (
     Mutant(
         "commands are not decided again after a conflict",
         Chain._offer,
-        "if found != attempt.claim.data:",
+        "if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):",
         "if False:",
     ),
     Mutant(
@@ -328,5 +331,19 @@ ONE_CHAIN = (
 
 MUTANTS = (
     *(*ONE_CHAIN, *HEADS, *IDENTITY, *MANY_CHAINS, *FENCES, *SIMULATED_FENCES, *GROUPS),
-    *(*EXPIRY, *TIME, *PRODUCER, *WORLDS, *STREAMS, *CLEANS, *COMPACTION, *RETENTION, *CARE, *RANGES),
+    *(
+        *EXPIRY,
+        *TIME,
+        *PRODUCER,
+        *WORLDS,
+        *STREAMS,
+        *CLEANS,
+        *COMPACTION,
+        *RETENTION,
+        *CARE,
+        *RANGES,
+        *INLINING,
+        *PAST,
+        *TURNS,
+    ),
 )

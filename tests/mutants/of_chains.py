@@ -40,7 +40,7 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a marker is written only to partitions with data of the producer",
-        transactions_rules._emit_marker,
+        transactions_rules._marker_of,
         "if known is None or known.epoch <= decided.epoch:",
         "if known is not None and known.epoch <= decided.epoch:",
         test="protocol/test_chains_steps.py::test_fen_02_marker_fences_late_batch_in_partition_without_data",
@@ -106,8 +106,8 @@ MANY_CHAINS = (
     Mutant(
         "a late deletion removes the partitions of the recreated topic from transactions",
         catalog_rules._topic_deleted,
-        "for txn_id, txn in state.transactions.items():",
-        "for led, (txn_id, txn) in ((gone, item) for item in state.transactions.items()):",
+        "for txn_id, txn in items_of(state.transactions):",
+        "for led, (txn_id, txn) in ((gone, item) for item in items_of(state.transactions)):",
         test="protocol/test_chains_topics.py::test_late_deletion_keeps_partitions_of_recreated_topic",
     ),
     Mutant(

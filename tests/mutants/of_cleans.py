@@ -34,7 +34,7 @@ CLEANS = (
     Mutant(
         "records younger than min.compaction.lag.ms are cleaned",
         clean_plan.first_uncleanable_offset,
-        "(lag > 0 and _newest(batch, config) > now - lag)",
+        "(lag > 0 and newest(batch, config) > now - lag)",
         "False",
         test=_CLEAN + "test_records_younger_than_the_lag_take_no_part",
     ),

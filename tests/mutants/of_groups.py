@@ -138,6 +138,27 @@ GROUPS = (
         test="unit/test_consumer_positions.py::test_position_of_paused_partition_stays",
     ),
     Mutant(
+        "a consumer that has read all rests through new entries",
+        Poller._rests,
+        "state is known for",
+        "True for",
+        test="protocol/test_consumer_idle.py::test_records_that_come_after_an_idle_poll_are_returned",
+    ),
+    Mutant(
+        "a consumer that has read all rests through a seek",
+        Poller.wake,
+        "self._rest = None",
+        "pass",
+        test="protocol/test_consumer_idle.py::test_a_seek_after_an_idle_poll_is_followed",
+    ),
+    Mutant(
+        "a consumer rests behind an open transaction",
+        Poller._resting,
+        " or self._positions.blocked_by(view)",
+        "",
+        test="protocol/test_consumer_idle.py::test_an_open_transaction_is_no_rest",
+    ),
+    Mutant(
         "an interrupted poll keeps rows that it has taken from a queue",
         Poller.restore,
         "if flow.position != position or whole:",

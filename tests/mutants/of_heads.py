@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.chain import codec
 from txnstore.chain.log import Chain
 from txnstore.chain.saver import Saver
 from txnstore.chain.tail import Tail
 from txnstore.consumer import Consumer
+from txnstore.core.log import appending
 from txnstore.producer.sender import Sender
 from txnstore.storage.base import Claim
 from txnstore.storage.local import LocalStore
@@ -40,6 +42,41 @@ HEADS = (
         "if refused_so_far:",
         "if True:",
         test="protocol/test_chain_undecided.py::test_undecided_slot_gets_no_other_bytes",
+    ),
+    Mutant(
+        "a command with a value of a wrong type is decided",
+        Chain.submit,
+        "check(command)",
+        "pass",
+        test="unit/test_chain_combining.py::test_unencodable_command_fails_alone",
+    ),
+    Mutant(
+        "an entry is written without a comparison of its types",
+        codec.encode,
+        'warnings="error"',
+        "warnings=False",
+        test="unit/test_codec.py::test_a_value_of_a_wrong_type_is_not_written",
+    ),
+    Mutant(
+        "all batches of a command are decided in the same state",
+        appending.append_batches,
+        "if tp in run:",
+        "if False:",
+        test="unit/test_core_runs.py::test_a_batch_is_checked_after_those_of_its_partition_before_it",
+    ),
+    Mutant(
+        "the last event of a partition is folded, and not those before it",
+        appending._in_partitions,
+        "changed.get(tp) or known[tp]",
+        "known[tp]",
+        test="unit/test_core_runs.py::test_events_folded_together_and_one_by_one_give_the_same_state",
+    ),
+    Mutant(
+        "batches and markers raise no fence of their producer",
+        appending._with_fences,
+        "if is_foreign(state, producer_id):",
+        "if False:",
+        test="protocol/test_chains_steps.py",
     ),
     Mutant(
         "a command that was never offered has an unknown outcome",

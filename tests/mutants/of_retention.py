@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.harness.simulation.settings import SHORTENERS
 from tests.mutants.mutant import Mutant
+from txnstore.compactor import ages
 from txnstore.core import maintenance
 from txnstore.core.log import retention, visibility
 
@@ -115,6 +116,20 @@ RETENTION = (
         "if start > stable:",
         "if False:",
         settings={"actors": (*_ACTORS, "plain:p/1", "member:m/1", "member:n/1"), "operations": 20, "pace_ms": 200},
+    ),
+    Mutant(
+        "compactions join records of all ages",
+        ages.period,
+        "if not config.deletes or config.retention_ms < 0:",
+        "if True:",
+        test="protocol/test_retention_limits.py::test_compactions_join_no_records_of_very_different_ages",
+    ),
+    Mutant(
+        "a clean joins records of all ages",
+        ages.by_period,
+        "if not groups or own > latest:",
+        "if not groups:",
+        test="protocol/test_retention_limits.py::test_compactions_join_no_records_of_very_different_ages",
     ),
     Mutant(
         "a batch that the log start cuts is removed (simulated)",

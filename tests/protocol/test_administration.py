@@ -148,7 +148,7 @@ def test_adm_05_prepared_transaction_is_aborted(store: Store, clock: ManualClock
     clock.advance(30 * DAY_MS)
     assert store.transaction(name_of(store)).prepared
     assert (store.find_hanging(late=0), store.recover().aborted) == ([], ())
-    other = process(connection_of(store).objects.inner, clock)
+    other = process(connection_of(store).counts.inner, clock)
     assert other.abort_transaction(name_of(store))
     assert not other.transaction(name_of(store)).prepared
     with pytest.raises(InvalidProducerEpochError):
@@ -184,7 +184,7 @@ def test_adm_07_two_operators_abort_it_once(clock: ManualClock) -> None:
     store.create_topic("t", partitions=PARTITIONS)
     name = name_of(store)
     producer = open_everywhere(store, name)
-    others = [process(connection_of(store).objects.inner, clock) for _ in range(4)]
+    others = [process(connection_of(store).counts.inner, clock) for _ in range(4)]
     assert all(result in (True, False) for result in in_threads(4, lambda n: others[n].abort_transaction(name)))
     assert store.transaction(name).epoch == producer.epoch + 1
     assert [step.step for step in store.transaction_history(name).steps].count("PREPARE_ABORT") == 1

@@ -46,11 +46,11 @@ class Bench:
     def costs(self) -> list[str]:
         """The requests since the last call, in order: ``segment``, or the number of the chain whose entry was put."""
         found = []
-        for operation, key in connection_of(self.store).objects.log:
+        for operation, key in connection_of(self.store).counts.log:
             parts = key.split("/")
             written = operation in {"put", "put_if_absent"}
             found.append(("segment" if parts[0] == "topics" else str(int(parts[2]))) if written else operation)
-        connection_of(self.store).objects.reset()
+        connection_of(self.store).counts.reset()
         return found
 
 
@@ -77,6 +77,7 @@ def test_a_transaction_across_chains(bench: Bench) -> None:
     assert len(costs) + len(after) == PARTITIONS + 2 * len(OTHERS) + 3
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_transaction_inside_the_coordinators_chain_is_one_entry(bench: Bench) -> None:
     """Two round trips: the segments, the entry. Nothing is left for later."""
     own = partitions_of(bench.store, HOME)
@@ -102,6 +103,7 @@ def test_a_partition_that_was_added_is_not_added_again(bench: Bench) -> None:
     assert bench.costs() == [str(HOME)]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_batches_without_transaction_go_to_all_chains_concurrently(bench: Bench) -> None:
     producer = bench.store.producer(linger=None)
     bench.costs()

@@ -87,9 +87,9 @@ def test_offset_of_the_new_topic_replaces_one_of_the_old() -> None:
     store.delete_topic("t")
     store.create_topic("t")
     assert store.consumer(group=GROUP).committed(T0) is None
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     store.consumer(group=GROUP).commit({T0: 1})
-    assert [kind for kind, _ in connection_of(store).objects.log] == ["put_if_absent"]
+    assert [kind for kind, _ in connection_of(store).counts.log] == ["put_if_absent"]
     assert store.consumer(group=GROUP).committed(T0) == 1
 
 

@@ -143,9 +143,9 @@ def test_a_superseded_tombstone_goes_immediately(store: Store) -> None:
 def test_a_clean_without_effect_uploads_nothing_and_moves_the_checkpoint(store: Store) -> None:
     put(store, (b"a", b"1"), (b"b", b"2"))
     before = batches(store)
-    counts = connection_of(store).objects.snapshot()
+    counts = connection_of(store).counts.snapshot()
     report = store.compact()
-    spent = connection_of(store).objects.snapshot() - counts
+    spent = connection_of(store).counts.snapshot() - counts
     assert (spent.put, spent.put_if_absent) == (0, 1)
     assert (batches(store), log(store).clean_until) == (before, 3)
     assert (report.cleans, report.superseded) == (1, 0)

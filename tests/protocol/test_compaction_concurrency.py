@@ -113,6 +113,7 @@ def test_open_transaction_does_not_stop_other_partitions(store: Store) -> None:
 # Readers --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_reader_with_an_older_snapshot_continues(store: Store, clock: ManualClock) -> None:
     """RET-09: the replaced objects stay until a vacuum after the grace period; then the loss is told, not hidden."""
     commit(store, [b"a"])
@@ -180,6 +181,7 @@ def test_a_transaction_that_opens_during_a_merge_does_not_stop_it(
     assert values(store) == [b"a", b"b", b"pending"]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_losing_concurrent_compaction_has_no_effect(store: Store, objects: HookStore, clock: ManualClock) -> None:
     """OBJ-09: the loser is counted, its upload is garbage, and nothing is there twice."""
     other = reopen(store, clock)
@@ -221,6 +223,7 @@ def test_a_change_of_a_partition_ends_what_was_planned_for_it(
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_source_deleted_after_another_compaction_is_a_conflict(
     store: Store, objects: HookStore, clock: ManualClock
 ) -> None:
@@ -240,6 +243,7 @@ def test_source_deleted_after_another_compaction_is_a_conflict(
     assert rows(store) == before
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_missing_referenced_source_is_corruption(store: Store) -> None:
     """OBJ-13."""
     commit(store, [b"a"])
@@ -250,6 +254,7 @@ def test_missing_referenced_source_is_corruption(store: Store) -> None:
         store.compact()
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_damage_stops_no_other_topic_and_no_expiration(store: Store, clock: ManualClock) -> None:
     """OBJ-13: the error names all that is damaged, after everything else is done."""
     names = ["a", "b", "c", "d"]
@@ -332,6 +337,7 @@ def test_producer_continues_after_its_data_is_removed(store: Store) -> None:
 # Failures -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("operation", ["get", "put"])
 def test_a_failed_request_leaves_everything_as_it_was(clock: ManualClock, operation: str) -> None:
     """OBJ-06: the entry comes last, so what fails before it has not happened; the same call again succeeds."""

@@ -95,6 +95,7 @@ def test_records_that_are_appended_meanwhile_stay(store: Store) -> None:
     assert rows(store)[-1]["value"] == b"7"
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_lost_source_is_damage_wherever_its_job_is_executed(store: Store) -> None:
     key = batches(store)[0].segment.key
     connection_of(store).objects.delete([key])

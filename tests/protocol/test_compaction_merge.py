@@ -95,9 +95,9 @@ def test_a_log_of_aborted_data_only_becomes_empty_and_keeps_its_offsets(store: S
     """CMP-06; offsets are never used again (CMP-01)."""
     abort(store, [b"x"])
     abort(store, [b"y"])
-    counts = connection_of(store).objects.snapshot()
+    counts = connection_of(store).counts.snapshot()
     store.compact()
-    spent = connection_of(store).objects.snapshot() - counts
+    spent = connection_of(store).counts.snapshot() - counts
     assert batches(store) == []
     assert (spent.put, spent.put_if_absent) == (0, 1)
     commit(store, [b"z"])
@@ -105,15 +105,16 @@ def test_a_log_of_aborted_data_only_becomes_empty_and_keeps_its_offsets(store: S
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 @ONE_CHAIN
 def test_merge_costs_one_get_per_source_one_upload_and_one_entry(store: Store) -> None:
     """OBJ-14: S GETs, 1 PUT, 1 conditional PUT; one GET more to find the head."""
     for number in range(7):
         commit(store, [b"%d" % number])
     abort(store, [b"never read"])
-    counts = connection_of(store).objects.snapshot()
+    counts = connection_of(store).counts.snapshot()
     store.compact()
-    spent = connection_of(store).objects.snapshot() - counts
+    spent = connection_of(store).counts.snapshot() - counts
     assert (spent.get, spent.put, spent.put_if_absent, spent.list, spent.stat, spent.delete) == (7 + 1, 1, 1, 0, 0, 0)
 
 
@@ -132,9 +133,9 @@ def test_dry_run_reports_without_changes(store: Store) -> None:
     commit(store, [b"a"])
     abort(store, [b"b"])
     commit(store, [b"c"])
-    before, counts = connection_of(store).view(), connection_of(store).objects.snapshot()
+    before, counts = connection_of(store).view(), connection_of(store).counts.snapshot()
     report = store.compact(dry_run=True)
-    assert (connection_of(store).objects.snapshot() - counts).puts == 0
+    assert (connection_of(store).counts.snapshot() - counts).puts == 0
     assert connection_of(store).view() == before
     assert report.dry_run
     assert (report.segments_before, report.segments_after, report.aborted, report.records) == (3, 1, 1, 2)
@@ -161,7 +162,7 @@ def test_bad_options_are_refused_by_name(store: Store, options: dict[str, Any]) 
 def test_read_only_store_is_not_compacted(store: Store) -> None:
     commit(store, [b"a"])
     commit(store, [b"b"])
-    reader = open_on(connection_of(store).objects.inner, read_only=True)
+    reader = open_on(connection_of(store).counts.inner, read_only=True)
     with pytest.raises(ReadOnlyError):
         reader.compact()
     assert reader.compact(dry_run=True).merges == 1
@@ -244,6 +245,7 @@ def test_timestamps_of_rows_without_an_event_time_survive(clock: ManualClock, ki
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_damaged_source_stops_the_merge_and_is_named(store: Store) -> None:
     """OBJ-13: nothing is uploaded, nothing is replaced."""
     commit(store, [b"a"])
@@ -251,10 +253,10 @@ def test_a_damaged_source_stops_the_merge_and_is_named(store: Store) -> None:
     victim = batches(store)[1].segment
     connection_of(store).objects.put(victim.key, connection_of(store).objects.get(victim.key)[:-1] + b"?")
     before = connection_of(store).view()
-    counts = connection_of(store).objects.snapshot()
+    counts = connection_of(store).counts.snapshot()
     with pytest.raises(CorruptionError, match=victim.key):
         store.compact()
-    assert (connection_of(store).objects.snapshot() - counts).puts == 0
+    assert (connection_of(store).counts.snapshot() - counts).puts == 0
     assert connection_of(store).view() == before
 
 

@@ -104,7 +104,7 @@ def test_the_partitions_of_a_compactor_that_died_are_free_in_a_chain_that_is_ahe
 ) -> None:
     """The time of the chain stands still for a year, so each compactor measures the age of the claim."""
     fill(store, partitions=(0,))
-    objects = connection_of(store).objects.inner
+    objects = connection_of(store).counts.inner
     with open_on(objects, runtime=runtime(ManualClock(clock() + 365 * 86_400_000))) as ahead:
         chain = next(chain for chain in connection_of(ahead).chains if T0 in chain.state.partitions)
         chain.submit(ClaimPartitions("died", (T0,), CLAIM_MS))
@@ -181,6 +181,7 @@ def test_an_error_of_the_storage_is_part_of_its_round(store: Store, faults: Faul
         assert len(compacted(next(rounds))) == 3 - len(compacted(found))
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_damage_holds_up_no_other_partition(store: Store, faults: FaultStore) -> None:
     """The partition with the most debt is damaged, and the budget of a round is one partition."""
     fill(store, 4, (0,))
@@ -193,6 +194,7 @@ def test_damage_holds_up_no_other_partition(store: Store, faults: FaultStore) ->
     assert [compacted(item) for item in found[1:3]] == [[T1], [T2]]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_round_with_damage_reports_what_it_compacted(store: Store, faults: FaultStore) -> None:
     fill(store)
     log = connection_of(store).view().find_partition(T1)

@@ -69,6 +69,7 @@ def _append(store: Store, table: pa.Table) -> None:
         producer.send_table("t", table)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_merge_records_the_sums_of_the_committed_records(store: Store) -> None:
     commit(store, [b"a", b"b"])
     abort(store, [b"aborted"])
@@ -80,6 +81,7 @@ def test_a_merge_records_the_sums_of_the_committed_records(store: Store) -> None
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_merge_of_merged_segments_has_the_sums_of_both(store: Store) -> None:
     for number in range(4):
         commit(store, [b"%d" % number])
@@ -91,6 +93,7 @@ def test_a_merge_of_merged_segments_has_the_sums_of_both(store: Store) -> None:
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_what_a_clean_removes_is_accounted_for(clock: ManualClock) -> None:
     """Records with a newer one, tombstones past their horizon, and records without a key; aborted ones are not read."""
     store = new_store(clock)
@@ -115,6 +118,7 @@ def test_what_a_clean_removes_is_accounted_for(clock: ManualClock) -> None:
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_clean_above_the_high_watermark_is_accounted_for(clock: ManualClock) -> None:
     store = new_store(clock)
     store.create_topic("t", config=COMPACT)
@@ -127,6 +131,7 @@ def test_a_clean_above_the_high_watermark_is_accounted_for(clock: ManualClock) -
         producer.commit_transaction()
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_clean_of_a_batch_that_the_log_start_cuts(clock: ManualClock) -> None:
     """Only the rest of the merged segment is read, so its sums are not those of the segment."""
     store = new_store(clock)
@@ -143,6 +148,7 @@ def test_a_clean_of_a_batch_that_the_log_start_cuts(clock: ManualClock) -> None:
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_sums_do_not_depend_on_the_schema_at_the_time_of_a_merge(clock: ManualClock) -> None:
     store = new_store(clock)
     store.create_topic("t", schema=pa.schema([("n", pa.int32()), ("r", pa.float32())]))
@@ -178,6 +184,7 @@ def _other(sums: Sums) -> Sums:
     return replace(sums, hash=f"{int(sums.hash, 16) ^ 1:016x}")
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_segment_without_the_records_that_were_read_is_found(compacted: Store) -> None:
     """Its bytes are those that were uploaded, and the number of records is right."""
     _alter(compacted, -1, lambda sums: replace(sums, removed=_other(sums.removed), added=(_other(sums.added[0]),)))
@@ -192,6 +199,7 @@ def _minus(sums: Sums, other: Sums) -> Sums:
     return Sums(sums.records - other.records, sums.bytes - other.bytes, f"{value:016x}")
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_compaction_that_did_not_read_what_another_one_wrote_is_found(compacted: Store) -> None:
     """Without reading any segment, and long after a vacuum has deleted the first one."""
     _alter(compacted, 0, lambda sums: ConservedSums(_other(sums.read), Sums(), (_other(sums.read),)))
@@ -209,6 +217,7 @@ def test_a_compaction_that_did_not_read_what_another_one_wrote_is_found(compacte
         (1, lambda sums: ConservedSums(sums.added[0], Sums(), sums.added)),
     ],
 )
+@pytest.mark.usefixtures("own_objects")
 def test_sums_that_do_not_agree_are_found(
     compacted: Store, number: int, change: Callable[[ConservedSums], ConservedSums]
 ) -> None:
@@ -216,6 +225,7 @@ def test_sums_that_do_not_agree_are_found(
     assert _names(compacted, deep=False) == {"compaction_conserves_sums"}
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_compactions_of_earlier_releases_have_no_sums(compacted: Store) -> None:
     for number in (0, 1):
         _alter(compacted, number, lambda _: None)

@@ -80,6 +80,7 @@ class Interrupted(MemoryStore):
         return super().get(key, start, end)
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("then", [Consumer.poll, Consumer.commit, Consumer.close])
 def test_second_interrupt_while_positions_are_restored_skips_no_record(
     clock: ManualClock, then: Callable[[Consumer], object]

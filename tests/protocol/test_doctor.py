@@ -81,7 +81,7 @@ def test_looking_writes_nothing_and_reads_no_segment(store: Store, objects: Memo
 
 
 def test_probe_of_a_store_that_was_opened_read_only_is_refused(store: Store, clock: ManualClock) -> None:
-    with open_on(connection_of(store).objects.inner, read_only=True, runtime=runtime(clock)) as reader:
+    with open_on(connection_of(store).counts.inner, read_only=True, runtime=runtime(clock)) as reader:
         assert reader.doctor().ok
         with pytest.raises(ReadOnlyError, match="probed"):
             reader.doctor(probe=True)

@@ -35,14 +35,14 @@ def store(clock: ManualClock) -> Store:
 
 def test_the_first_poll_joins_and_the_next_ones_cost_nothing_more(store: Store) -> None:
     """One PUT to join; an idle poll is one GET as ever; subscribing costs what it did."""
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     consumer = _member(store)
     assert kinds(store) == ["get"]
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert consumer.poll() == []
     assert kinds(store) == ["put_if_absent", "get"]
     for _ in range(3):
-        connection_of(store).objects.reset()
+        connection_of(store).counts.reset()
         consumer.poll()
         assert kinds(store) == ["get"]
 
@@ -52,7 +52,7 @@ def test_consumer_without_membership_sends_no_extra_requests(store: Store) -> No
     consumers = [store.consumer(["t"]), store.consumer(group="g")]
     consumers[1].assign(PARTS)
     for consumer in consumers:
-        connection_of(store).objects.reset()
+        connection_of(store).counts.reset()
         consumer.poll()
         assert kinds(store) == ["get"]
         assert _numbers(consumer) == [0, 1, 2, 3]
@@ -68,7 +68,7 @@ def test_heartbeats_come_with_polls_three_in_a_session(store: Store, clock: Manu
     puts = []
     for _ in range(10):
         clock.advance(SESSION // 9)
-        connection_of(store).objects.reset()
+        connection_of(store).counts.reset()
         consumer.poll()
         puts.append(kinds(store).count("put_if_absent"))
     assert puts == [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]
@@ -79,7 +79,7 @@ def test_frequent_commits_replace_heartbeats(store: Store, clock: ManualClock) -
     consumer, producer = _member(store), store.producer("p")
     for number in range(12):
         clock.advance(SESSION // 4)
-        connection_of(store).objects.reset()
+        connection_of(store).counts.reset()
         consumer.poll()
         assert kinds(store).count("put_if_absent") == (1 if number == 0 else 0), number
         if number % 2:

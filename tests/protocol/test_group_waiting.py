@@ -204,7 +204,7 @@ def test_forked_child_does_not_leave_for_its_parent(tmp_path: Path) -> None:
 def test_exit_is_not_delayed_by_members_of_other_processes(clock: ManualClock) -> None:
     store = create_on(MemoryStore(clock=clock), runtime=FixedRuntime(clock, clock.sleep))
     store.create_topic("t")
-    other = open_on(connection_of(store).objects.inner, runtime=FixedRuntime(clock, clock.sleep))
+    other = open_on(connection_of(store).counts.inner, runtime=FixedRuntime(clock, clock.sleep))
     consumer = other.consumer(["t"], group="g")
     consumer.poll()
     consumer.close()

@@ -11,6 +11,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.interrupts import Interrupter, everywhere, places
 from tests.helpers.keys import FixedRuntime
 from txnstore.chain.log import Chain
+from txnstore.chain.payload import Payload
 from txnstore.chain.waiting import Waiter
 from txnstore.core.groups.model import OffsetAndMetadata
 from txnstore.core.model import TopicPartition
@@ -24,6 +25,7 @@ from txnstore.producer.transaction_manager import TransactionManager as Session
 from txnstore.producer.upload import Outcomes, Uploader
 from txnstore.storage.base import Claim
 from txnstore.storage.memory import MemoryStore
+from txnstore.storage.recent import RecentObjects
 from txnstore.store import Store, create_on
 from txnstore.threads import ForkLock
 
@@ -38,6 +40,9 @@ ENDING = places(
 COMMITTING = SUBMITTING - places(Session.advance, Session.append) | ENDING | places(
     Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, Batch.table,
     RecordAccumulator.seal_all, RecordAccumulator._seal, RecordAccumulator.released,
+)  # fmt: skip
+COMMITTING_INLINED = COMMITTING - places(Uploader._upload) | places(
+    Uploader._inline, Uploader._encode_all, Uploader._encode, Payload.place, Payload.accepted, RecentObjects.keep,
 )  # fmt: skip
 ABORTING = ENDING - places(Producer.commit_transaction) | places(
     Producer.abort_transaction, Sender._drop, Outcomes.fail_and_forget, Outcomes.fail, Session.drop_unsent,
@@ -91,21 +96,25 @@ def repeat(call: Callable[[], None], producer: Producer) -> bool:
 
 
 @pytest.mark.slow
-def test_commit_interrupted_anywhere_can_be_repeated() -> None:
+@pytest.mark.parametrize("inlined", [False, True])
+def test_commit_interrupted_anywhere_can_be_repeated(inlined: bool) -> None:
     """Also between the answer of the chain and the last line of the call: what is committed is not called aborted."""
 
     def attempt(interrupter: Interrupter) -> bool:
         with new_store() as store:
+            if not inlined:
+                store.alter_topic("t", config={"inline.bytes": 0})
             producer = open_transaction(store)
             interrupted = interrupter.run(producer.commit_transaction)
             committed = repeat(producer.commit_transaction, producer) if interrupted else True
+            assert producer._sender.accumulator.buffered == 0
             goes_on(store, producer)
             assert values(store) == ([b"a", b"b", b"c", b"z"] if committed else [b"z"])
             group = connection_of(store).view().groups.get("g")
             assert (group is not None and TopicPartition("t", 0) in group.offsets) == committed
             return interrupted
 
-    assert len(list(everywhere(COMMITTING, attempt))) > 100
+    assert len(list(everywhere(COMMITTING_INLINED if inlined else COMMITTING, attempt))) > 100
 
 
 def test_an_abort_that_was_interrupted_anywhere_can_be_repeated() -> None:

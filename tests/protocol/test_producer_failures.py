@@ -31,6 +31,9 @@ from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import Fault, on
 
+#: These tests are about uploads, which small commits do without.
+pytestmark = pytest.mark.usefixtures("own_objects")
+
 # In the background ----------------------------------------------------------------------------------------------------
 
 

@@ -176,7 +176,7 @@ def test_empty_offsets_are_ignored(bench: Bench) -> None:
     """API-20."""
     producer = begun(bench)
     producer.send_offsets({}, "g")
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     producer.commit_transaction()
     assert bench.log() == []
 

@@ -26,6 +26,9 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store
 from txnstore.threads import ForkLock
 
+#: These tests are about uploads, which small commits do without.
+pytestmark = pytest.mark.usefixtures("own_objects")
+
 # While a transaction ends ---------------------------------------------------------------------------------------------
 
 

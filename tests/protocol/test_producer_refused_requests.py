@@ -37,7 +37,7 @@ def store(clock: ManualClock) -> Store:
 
 
 def _requests(store: Store) -> int:
-    return connection_of(store).objects.snapshot().requests
+    return connection_of(store).counts.snapshot().requests
 
 
 @pytest.mark.parametrize("what", BAD)

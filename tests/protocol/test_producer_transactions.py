@@ -96,6 +96,7 @@ def test_two_transactions_interleave_and_end_differently(bench: Bench) -> None:
     assert values(bench.store) == [b"a0", b"a1"]
 
 
+@pytest.mark.usefixtures("own_objects")
 @ONE_CHAIN
 def test_a_commit_of_many_partitions_is_one_entry(bench: Bench) -> None:
     producer = bench.store.producer("id")
@@ -104,7 +105,7 @@ def test_a_commit_of_many_partitions_is_one_entry(bench: Bench) -> None:
         producer.send("t", b"x", partition=number)
     producer.send_offsets({T0: 1}, "group")
     before = len(entries(bench.inner))
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     producer.commit_transaction()
     assert sorted(bench.kinds()) == ["put"] * 3 + ["put_if_absent"]
     assert len(entries(bench.inner)) == before + 1
@@ -228,6 +229,7 @@ def test_a_scope_aborts_if_its_block_raises(bench: Bench) -> None:
     assert bounds(bench) == (2, 2)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_scope_aborts_if_its_commit_is_refused_and_raises_why(bench: Bench) -> None:
     """API-05: one upload of several fails, so nothing of the transaction is committed."""
     producer = bench.store.producer("id")

@@ -14,6 +14,9 @@ from txnstore.errors import (
 )
 from txnstore.testing import Fault, on
 
+#: These tests are about uploads, which small commits do without.
+pytestmark = pytest.mark.usefixtures("own_objects")
+
 
 @pytest.fixture
 def bench(chains: int) -> Bench:

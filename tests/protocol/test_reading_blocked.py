@@ -103,9 +103,10 @@ def test_owner_of_ended_transaction_may_go_on(one: Store, clock: ManualClock) ->
     owner.abort_transaction()
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_one_request_for_an_expired_transaction_and_none_without(one: Store, clock: ManualClock) -> None:
     hold_back(one)
-    objects = connection_of(one).objects
+    objects = connection_of(one).counts
     objects.reset()
     one.snapshot()
     assert kinds(one) == ["get"], "the transaction may still be committed: the head of the chain alone is read"
@@ -126,7 +127,7 @@ def test_transaction_that_holds_nothing_back_is_left_alone(one: Store, clock: Ma
     begin(one, "elsewhere", "undecided", tp=T1)
     append(one, "waits", tp=T1)
     clock.advance(LATER_MS)
-    objects = connection_of(one).objects
+    objects = connection_of(one).counts
     objects.reset()
     assert one.scan("t", partitions=[0]).to_table().num_rows == 1
     assert one.scan("t", end={1: 1}).to_table().num_rows == 1
@@ -312,7 +313,7 @@ def test_waiting_reader_seldom_repeats_a_write_that_is_refused(store: Store, clo
         writes.append(key)
         return Fault.ERROR_BEFORE
 
-    objects = FaultStore(connection_of(store).objects.inner, refuse)
+    objects = FaultStore(connection_of(store).counts.inner, refuse)
     reader = open_on(
         objects, runtime=FixedRuntime(clock, clock.sleep, executor=InlineExecutor, background=InlineExecutor)
     )

@@ -76,11 +76,12 @@ def test_ends_are_those_without_expired_transactions(one: Store, clock: ManualCl
     assert consumer.end_offsets()[T0] == 42, "41 records and the marker"
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_poll_makes_one_request_more_for_an_expired_transaction(one: Store, clock: ManualClock) -> None:
     hold_back(one)
     reader = another_process(one, clock)
     consumer = reader.consumer(["t"])
-    objects = connection_of(reader).objects
+    objects = connection_of(reader).counts
     objects.reset()
     consumer.poll()
     assert kinds(reader) == ["get"]

@@ -200,9 +200,9 @@ def test_100_000_aborted_records_are_skipped_in_one_poll(store: Store) -> None:
         producer.abort_transaction()
     commit(store, "at last")
     consumer = store.consumer(["t"])
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert texts(consumer.poll()) == ["at last"]
-    assert len([key for _, key in connection_of(store).objects.log if key.startswith("topics/")]) == 1
+    assert len([key for _, key in connection_of(store).counts.log if key.startswith("topics/")]) == 1
     assert consumer.poll() == []
     assert consumer.position(T0) == consumer.end_offsets()[T0] == 100_003
 
@@ -212,9 +212,9 @@ def test_open_transaction_causes_no_download(store: Store) -> None:
     commit(store, "decided")
     big = begin(store, "big", *("y" * 100_000 for _ in range(10)))
     consumer = store.consumer(["t"])
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert texts(read_all(consumer)) == ["decided"]
-    assert connection_of(store).objects.snapshot().bytes_in < 10_000
+    assert connection_of(store).counts.snapshot().bytes_in < 10_000
     big.commit_transaction()
     assert len(read_all(consumer)) == 10
 
@@ -351,9 +351,9 @@ def test_readers_touch_only_the_next_entry(store: Store) -> None:
     append(store, "a")
     consumer = store.consumer(["t"])
     consumer.poll()
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     consumer.poll()
-    assert list(connection_of(store).objects.log) == [
+    assert list(connection_of(store).counts.log) == [
         ("get", keys.entry(0, connection_of(store).chain.state.sequence + 1))
     ]
     assert TopicPartition("t", 0) in consumer.assignment()

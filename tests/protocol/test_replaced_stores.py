@@ -137,7 +137,7 @@ def test_producer_of_a_replaced_store_has_failed(
 
 def test_it_costs_one_request_per_interval(old: Store, clock: ManualClock) -> None:
     """For all chains together, and for a process that only reads, too."""
-    counted = connection_of(old).objects
+    counted = connection_of(old).counts
     for work in (old.topics, lambda: old.create_topic(f"t{clock()}")):
         clock.advance(CONFIRM_MS + 1)
         counted.reset()

@@ -165,6 +165,7 @@ def test_repeated_batches_and_open_transactions_survive(store: Store, clock: Man
 # Objects --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_vacuum_deletes_the_objects_after_its_grace_period(store: Store, clock: ManualClock) -> None:
     """RET-09: a snapshot from before is read until then; afterwards the loss is an error, not an empty result."""
     send(store, clock, b"a")
@@ -201,6 +202,7 @@ def test_a_compaction_that_began_before_brings_nothing_back(
     assert store.verify(deep=True).ok
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_an_upload_from_before_is_appended_behind_the_log_start(
     store: Store, clock: ManualClock, objects: HookStore
 ) -> None:

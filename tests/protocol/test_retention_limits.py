@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.helpers.compaction import (
     DAY_MS,
+    HOUR_MS,
     T0,
     abort,
     batches,
     commit,
     new_store,
     reopen,
+    rows,
     values,
 )
 from tests.helpers.retention import HookStore, send
+from txnstore.core.model import TopicPartition
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -120,6 +125,38 @@ def test_the_clock_of_the_storage_tells_how_old_records_are(store: Store, clock:
     with other.producer() as producer:
         producer.send("t", b"b", partition=0, timestamp=clock())
     assert other.retain().partitions == store.retain().partitions == ()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_compactions_join_no_records_of_very_different_ages(store: Store, clock: ManualClock, policy: str) -> None:
+    """RET-03, CMP-25: records outlive their retention by an eighth of it, however often they are merged or cleaned."""
+    config = {"cleanup.policy": policy, "retention.ms": 8 * HOUR_MS, "min.cleanable.dirty.ratio": 0}
+    store.create_topic("u", config=config)
+    began = clock()
+    for hour in range(24):
+        for key in (b"%d" % hour, b"superseded"):
+            with store.producer() as producer:
+                producer.send("u", b"%d" % hour, key=key, partition=0, timestamp=clock())
+            clock.advance(HOUR_MS // 2)
+        store.compact("u")
+        oldest = min(int(row["value"]) for row in rows(store, "u"))
+        assert began + oldest * HOUR_MS >= clock() - 10 * HOUR_MS
+        assert oldest <= max(0, hour - 7), "nothing is deleted early"
+    assert len(batches(store, TopicPartition("u", 0))) <= 11, "those of the same age are joined"
+    assert store.verify(deep=True).ok
+
+
+def test_times_of_records_that_do_not_ascend_do_not_prevent_merges(store: Store, clock: ManualClock) -> None:
+    """Events of a year, loaded in any order into a topic that keeps them for two."""
+    store.alter_topic("t", config={"retention.ms": 730 * DAY_MS})
+    order = random.Random(5)
+    with store.producer() as producer:
+        for number in range(30):
+            for at in (1, order.randrange(365)):
+                producer.send("t", b"%d" % number, partition=0, timestamp=clock() - at * DAY_MS)
+            producer.flush()
+    store.compact()
+    assert len(batches(store)) <= 2
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_left_out(store: Store, clock: ManualClock, objects: HookStore) -> None:

@@ -66,7 +66,7 @@ def test_tmo_01_time_of_the_chain_is_ahead_of_the_process(store: Store, clock: M
     """TMO-01: by the age of its entry; a process whose clock is slow aborts it, too."""
     opened(store)
     clock.advance(TIMEOUT_MS + 1)
-    slow = process(connection_of(store).objects.inner, lambda: clock() - 3_600_000)
+    slow = process(connection_of(store).counts.inner, lambda: clock() - 3_600_000)
     assert slow.recover().aborted == (name_of(store),)
 
 
@@ -154,9 +154,9 @@ def race(store: Store, clock: ManualClock, *, commit_first: bool) -> tuple[TxnSt
 
     Returns the error of the commit, and the transactions that the recovery aborted.
     """
-    gated = GatedStore(connection_of(store).objects.inner)
-    producer = opened(process(gated if commit_first else connection_of(store).objects.inner, clock))
-    sweeper = process(connection_of(store).objects.inner if commit_first else gated, clock)
+    gated = GatedStore(connection_of(store).counts.inner)
+    producer = opened(process(gated if commit_first else connection_of(store).counts.inner, clock))
+    sweeper = process(connection_of(store).counts.inner if commit_first else gated, clock)
     clock.advance(TIMEOUT_MS + 1)
 
     def commit() -> TxnStoreError | None:
@@ -206,7 +206,7 @@ def test_tmo_05_decided_transaction_is_completed_at_any_time(
     store: Store, clock: ManualClock, outcome: Outcome, wait_ms: int
 ) -> None:
     """TMO-05: before its timeout and after it, as it was decided."""
-    dying = process(connection_of(store).objects.inner, clock, background=DeferredExecutor)
+    dying = process(connection_of(store).counts.inner, clock, background=DeferredExecutor)
     producer = opened(dying)
     connection_of(dying).submit(EndTxn(ProducerIdentity(producer.producer_id, producer.epoch, name_of(store)), outcome))
     clock.advance(wait_ms)
@@ -221,7 +221,7 @@ def test_tmo_06_concurrent_recoveries_abort_once(store: Store, clock: ManualCloc
     """TMO-03, TMO-06: one bump, one marker in each partition."""
     producer = opened(store)
     clock.advance(TIMEOUT_MS + 1)
-    sweepers = [process(connection_of(store).objects.inner, clock) for _ in range(8)]
+    sweepers = [process(connection_of(store).counts.inner, clock) for _ in range(8)]
     reports = in_threads(8, lambda number: sweepers[number].recover().failed)
     assert reports == [()] * 8
     assert store.transaction(name_of(store)).epoch == producer.epoch + 1

@@ -65,6 +65,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, size: int = PAGE) -> None:
     monkeypatch.setattr(_MODULE, "_PAGE", size)
 
 
+@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("size", [1, PAGE, 7])
 def test_pages_delete_what_one_list_deletes(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, size: int
@@ -105,6 +106,7 @@ def test_page_is_deleted_before_the_next_one_is_listed(
     assert "delete" in log[: len(log) // 2]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_segment_that_is_registered_between_two_pages_is_kept(
     store: Store, objects: HookStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +140,7 @@ def test_keys_deleted_long_ago_are_looked_for_in_all_pages(
     assert not connection_of(store).view().dropped
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_report_has_the_first_keys_and_counts_all(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,9 +49,9 @@ def test_a_sound_store_has_no_violations(store: Store, *, deep: bool) -> None:
 
 
 def test_verification_writes_nothing_and_reads_segments_only_if_deep(store: Store) -> None:
-    counts = connection_of(store).objects.snapshot()
+    counts = connection_of(store).counts.snapshot()
     store.verify()
-    spent = connection_of(store).objects.snapshot() - counts
+    spent = connection_of(store).counts.snapshot() - counts
     assert (spent.puts, spent.delete) == (0, 0)
     assert spent.get == 1 + connection_of(store).view().sequence + 3  # Identity, entries, checkpoint and hint.
     assert spent.list == 5
@@ -80,7 +80,7 @@ def test_missing_store_is_an_error_not_a_violation() -> None:
 
 def test_a_storage_that_does_not_answer_is_an_error_not_a_violation(store: Store) -> None:
     faults = FaultStore(
-        connection_of(store).objects.inner, on(Fault.ERROR_BEFORE, "get", key_contains="entries/", times=None)
+        connection_of(store).counts.inner, on(Fault.ERROR_BEFORE, "get", key_contains="entries/", times=None)
     )
     with pytest.raises(StorageError):
         Store(Connection(faults)).verify()
@@ -151,7 +151,7 @@ def test_damage_after_the_last_checkpoint_hides_the_newest_state(store: Store) -
     assert _found(report) == [("entry_intact", key), ("state_at_head", keys.entries(0))]
     assert (report.sequence, report.segments) == (0, 0)
     with pytest.raises(CorruptionError, match=key):
-        open_on(connection_of(store).objects.inner)
+        open_on(connection_of(store).counts.inner)
 
 
 def test_replaced_entry_breaks_the_hash_chain(store: Store) -> None:
@@ -245,7 +245,7 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     data[len(data) // 2] ^= 1
     connection_of(store).objects.put(key, bytes(data))
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
-    assert connection_of(open_on(connection_of(store).objects.inner)).view() == connection_of(store).view()
+    assert connection_of(open_on(connection_of(store).counts.inner)).view() == connection_of(store).view()
 
 
 def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Store) -> None:
@@ -284,8 +284,8 @@ def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monk
     with monkeypatch.context() as patch:
         patch.setattr(tail, "evolve", failing)
         with pytest.raises(CorruptionError, match=r"entries/\d+\.json contains an event that is invalid"):
-            open_on(connection_of(store).objects.inner)
-    assert connection_of(open_on(connection_of(store).objects.inner)).chain.state.sequence == last
+            open_on(connection_of(store).counts.inner)
+    assert connection_of(open_on(connection_of(store).counts.inner)).chain.state.sequence == last
 
 
 def test_a_checkpoint_without_its_batches_is_named(store: Store) -> None:
@@ -314,7 +314,7 @@ def test_checkpoint_of_a_release_without_revisions_is_sound(store: Store, revisi
         partitions = partitions.insert(tp, replace(partition, revision=revision))
     checkpoint.write(connection_of(store).objects, keys.KEYS, 0, replace(state, partitions=partitions))
     assert [name for name, _ in _found(store.verify())] == named
-    other = open_on(connection_of(store).objects.inner)
+    other = open_on(connection_of(store).counts.inner)
     commit(other, [b"more"], partition=1)
     assert other.compact().merges == 1
 
@@ -357,6 +357,6 @@ def test_incomplete_listings_are_named_as_the_cause(clock: ManualClock) -> None:
 
 
 def test_the_store_of_another_runtime_agrees(store: Store, clock: ManualClock) -> None:
-    assert open_on(connection_of(store).objects.inner, runtime=runtime(clock)).verify(deep=True) == store.verify(
+    assert open_on(connection_of(store).counts.inner, runtime=runtime(clock)).verify(deep=True) == store.verify(
         deep=True
     )

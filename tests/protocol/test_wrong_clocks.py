@@ -34,7 +34,7 @@ def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Store]
 
 def wrong(store: Store, clock: ManualClock, off: int) -> Store:
     """Another process, whose clock is off by so much; the storage's clock is right."""
-    return process(connection_of(store).objects.inner, Skewed(clock, off))
+    return process(connection_of(store).counts.inner, Skewed(clock, off))
 
 
 class Skewed:
@@ -49,7 +49,7 @@ class Skewed:
 
 def right(store: Store, clock: ManualClock) -> Store:
     """A process of its own with the right clock."""
-    return process(connection_of(store).objects.inner, clock)
+    return process(connection_of(store).counts.inner, clock)
 
 
 def touch_all(store: Store) -> None:
@@ -126,7 +126,7 @@ def test_transaction_timeouts_outlive_one_entry_of_a_wrong_clock(store: Store, c
 @pytest.mark.parametrize("off", [YEAR, -26 * HOUR], ids=["year-ahead", "26-hours-behind"])
 def test_a_reader_ends_what_it_has_watched_for_the_whole_timeout(store: Store, clock: ManualClock, off: int) -> None:
     """TMO-01: also without the storage's clock, which stands still here."""
-    inner = connection_of(store).objects.inner
+    inner = connection_of(store).counts.inner
     touch_all(wrong(store, clock, off))
     producer = right(store, clock).producer("p")
     producer.begin_transaction()
@@ -144,7 +144,7 @@ def test_a_reader_ends_what_it_has_watched_for_the_whole_timeout(store: Store, c
 
 def test_a_clock_that_jumps_ends_nothing_that_was_seen_to_begin(store: Store, clock: ManualClock) -> None:
     """On a local folder the storage's clock is that of the machine: it jumps, too."""
-    inner = connection_of(store).objects.inner
+    inner = connection_of(store).counts.inner
     offs = [0]
     inner._clock = lambda: clock() + offs[0]  # type: ignore[attr-defined]
     runtime = Runtime(inner._clock, lambda _: None, executor=InlineExecutor, monotonic=clock)  # type: ignore[attr-defined]

@@ -20,8 +20,8 @@ from txnstore.core.groups.events import GroupOffset
 from txnstore.core.invariants.check import check
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.model import ProducerIdentity
-from txnstore.core.transactions.commands import InitProducer
+from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.transactions.commands import InitProducer, Unfinished
 from txnstore.errors import (
     InvalidConfigError,
     StorageError,
@@ -51,6 +51,7 @@ class Crowd:
         followers = []
         for command in others:
             followers.append(self._pool.submit(self._chain.submit, command))
+            followers[-1].add_done_callback(lambda _: arrived.release())  # It may be refused before it is queued.
             assert arrived.acquire(timeout=240)
         self._gate.open()
         everybody = [leader, *followers]
@@ -128,19 +129,26 @@ def test_a_refused_command_fails_alone(crowd: Crowd, objects: MemoryStore) -> No
     assert names_in_bucket(objects) == ["a", "b+c"]
 
 
-@pytest.mark.parametrize("offset", [None, 1.5, "7"], ids=["none", "float", "text"])
-def test_unencodable_command_fails_alone(crowd: Crowd, objects: MemoryStore, offset: Any) -> None:
+def offset_of(epoch: Any) -> CommitOffsets:
+    return CommitOffsets(TxnOffsets("g", (GroupOffset(topic="a", partition=0, offset=0, leader_epoch=epoch),)))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [offset_of(None), offset_of(1.5), offset_of("7"), InitProducer("\ud800")],
+    ids=["none", "float", "text", "surrogate"],
+)
+def test_unencodable_command_fails_alone(crowd: Crowd, objects: MemoryStore, bad: Command) -> None:
     """What no reader could read must not get into the entry, and must not take the others with it."""
-    bad = CommitOffsets(TxnOffsets("g", (GroupOffset(topic="a", partition=0, offset=0, leader_epoch=offset),)))
     answers = crowd.submit(CreateTopic(topic("a")), CreateTopic(topic("b")), bad, CreateTopic(topic("c")))
     assert [type(answer.exception()) for answer in answers] == [type(None), type(None), InvalidConfigError, type(None)]
     assert names_in_bucket(objects) == ["a", "b+c"]
 
 
 def test_command_that_raises_a_python_error_fails_alone(crowd: Crowd, objects: MemoryStore) -> None:
-    nonsense: Any = CommitOffsets(TxnOffsets("g", (GroupOffset(topic="a", partition=0, offset=None),)))  # type: ignore[arg-type]
+    nonsense: Any = Unfinished("p", 0, 0, Outcome.COMMIT, (), ())  # Not a command.
     answers = crowd.submit(CreateTopic(topic("a")), nonsense, CreateTopic(topic("b")))
-    assert [type(answer.exception()) for answer in answers] == [type(None), TypeError, type(None)]
+    assert [type(answer.exception()) for answer in answers] == [type(None), KeyError, type(None)]
     assert names_in_bucket(objects) == ["a", "b"]
 
 

@@ -187,7 +187,7 @@ def test_hint_to_a_missing_checkpoint_is_ignored(bucket: MemoryStore, sequence: 
 def test_damaged_version_of_what_can_be_rebuilt_is_damage(bucket: MemoryStore, part: str) -> None:
     """PST-04: a flipped bit is not taken for a newer format, which would refuse the store."""
     key = keys.latest(0) if part == "hint" else keys.checkpoint_head(0, 8)
-    bucket.put(key, bucket.get(key).replace(b'"version":1', b'"version":3'))
+    bucket.put(key, bucket.get(key).replace(b'"version":2', b'"version":3'))
     assert state_of(bucket) == folded(bucket)
 
 
@@ -251,8 +251,8 @@ def test_chain_without_valid_checkpoint_is_folded_from_entry_1(bucket: MemorySto
 
 
 def test_checkpoint_of_a_newer_format_is_refused(bucket: MemoryStore) -> None:
-    bucket.put(keys.checkpoint_head(0, 8), sealed(b'{"version":2}'))
-    with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 2"):
+    bucket.put(keys.checkpoint_head(0, 8), sealed(b'{"version":3}'))
+    with pytest.raises(UnsupportedFormatError, match=r"head\.json has format version 3"):
         state_of(bucket)
 
 

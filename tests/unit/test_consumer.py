@@ -69,9 +69,9 @@ def test_polls_are_cut_and_nothing_is_downloaded_twice(store: Store) -> None:
     """CON-10, CON-18: a transaction of three comes in three polls of one."""
     commit(store, "a", "b", "c")
     consumer = store.consumer(["t"])
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert [texts(consumer.poll(max_records=1)) for _ in range(4)] == [["a"], ["b"], ["c"], []]
-    assert len([key for _, key in connection_of(store).objects.log if key.startswith("topics/")]) == 1
+    assert len([key for _, key in connection_of(store).counts.log if key.startswith("topics/")]) == 1
 
 
 def test_max_poll_records_is_the_default(store: Store) -> None:
@@ -132,22 +132,23 @@ def test_an_idle_poll_is_one_get(store: Store) -> None:
     consumer.poll()
     consumer.poll()
     for _ in range(3):
-        connection_of(store).objects.reset()
+        connection_of(store).counts.reset()
         assert consumer.poll() == []
         assert kinds(store) == ["get"]
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_poll_of_known_data_does_not_look_at_the_chain(store: Store) -> None:
     append(store, "a", "b")
     append(store, "c")
     consumer = store.consumer(["t"])
     consumer.poll(max_records=1)
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert texts(consumer.poll()) == ["b", "c"]
     append(store, "d")  # this process commits it, so its chain knows
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert texts(consumer.poll()) == ["d"]
-    assert [key.partition("/")[0] for _, key in connection_of(store).objects.log] == ["topics"]
+    assert [key.partition("/")[0] for _, key in connection_of(store).counts.log] == ["topics"]
 
 
 def test_waiting_ends_when_something_comes(store: Store, clock: ManualClock) -> None:
@@ -174,7 +175,7 @@ def test_waiting_backs_off_and_keeps_to_the_timeout(store: Store, clock: ManualC
     consumer = store.consumer(["t"], poll_interval=0.1)
     consumer.poll()
     began = clock()
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert consumer.poll(timeout=1.0) == []
     assert clock() - began == 1_000
     assert kinds(store) == ["get"] * len(kinds(store))
@@ -217,6 +218,7 @@ def test_closed_consumer_raises(store: Store) -> None:
     consumer.close()
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_damaged_segment_stops_the_poll_before_it_and_skips_nothing(store: Store) -> None:
     append(store, "a")
     append(store, "b")

@@ -43,7 +43,7 @@ def test_group_continues_at_committed_offset(store: Store, clock: ManualClock) -
     append(store, *"abcd")
     consumer = store.consumer(["t"], group="g")
     consumer.poll(max_records=3)
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     consumer.commit()
     assert kinds(store) == ["put_if_absent"]
     assert consumer.committed(T0) == 3

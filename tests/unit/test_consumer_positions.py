@@ -64,14 +64,15 @@ def test_seek_drops_fetched_records(store: Store) -> None:
     assert (consumer.position(T0), consumer.position(T1)) == (4, 0)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_seek_within_the_known_log_makes_no_request(store: Store) -> None:
     append(store, *"abcd")
     consumer = store.consumer(["t"])
     consumer.poll()
     consumer.seek(T0, 2)
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert texts(consumer.poll()) == ["c", "d"]
-    assert [key.partition("/")[0] for _, key in connection_of(store).objects.log] == ["topics"]
+    assert [key.partition("/")[0] for _, key in connection_of(store).counts.log] == ["topics"]
 
 
 def test_an_offset_that_is_new_to_this_process_can_be_sought(store: Store, clock: ManualClock) -> None:
@@ -182,7 +183,7 @@ def test_paused_partitions_keep_fetched_records(store: Store) -> None:
     assert consumer.paused() == {T0}
     assert texts(read_all(consumer)) == ["c"]
     consumer.resume()
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert texts(consumer.poll()) == ["b"]
     assert kinds(store) == [], "it was here all the time"
 

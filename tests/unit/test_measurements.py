@@ -124,6 +124,7 @@ def test_requests_are_measured_by_kind_also_failed_ones() -> None:
     assert totals == {"get": (1, 30), "put": (2, 30), "put_if_absent": (1, 30)}
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_commits_and_polls_are_measured() -> None:
     clock = ManualClock()
     with create_on(SlowStore(clock), runtime=runtime(clock)) as store:
@@ -141,6 +142,7 @@ def test_commits_and_polls_are_measured() -> None:
         assert (polls.count, polls.total_ms) == (2, 90)  # Head and segment; head.
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_retries_inside_the_storage_of_uploads_and_of_creates_are_counted() -> None:
     clock = ManualClock()
     faults = FaultStore(MemoryStore())
@@ -158,6 +160,7 @@ def test_retries_inside_the_storage_of_uploads_and_of_creates_are_counted() -> N
             assert (after.retries - before.retries, after.failures - before.failures) == (1, failures)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_repeated_uploads_are_counted() -> None:
     clock = ManualClock()
     faults = FaultStore(MemoryStore())

@@ -23,6 +23,9 @@ from txnstore.producer.batches import RECORD_OVERHEAD
 from txnstore.producer.futures import RecordFuture
 from txnstore.storage.memory import MemoryStore
 
+#: These tests are about uploads, which small commits do without.
+pytestmark = pytest.mark.usefixtures("own_objects")
+
 RECORD = b"x" * 100
 BATCH, BUFFER = 500, 2_000
 

@@ -27,6 +27,9 @@ from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import ManualClock
 
+#: These tests are about uploads, which small commits do without.
+pytestmark = pytest.mark.usefixtures("own_objects")
+
 
 @pytest.fixture
 def bench() -> Bench:

@@ -19,6 +19,9 @@ from txnstore.errors import (
 )
 from txnstore.producer import Producer
 
+#: These tests are about uploads, which small commits do without.
+pytestmark = pytest.mark.usefixtures("own_objects")
+
 # How to get there -----------------------------------------------------------------------------------------------------
 
 
@@ -183,7 +186,7 @@ def test_begin_writes_nothing() -> None:
     """API-02: for the coordinator a transaction starts with its first partition or offset."""
     bench = Bench()
     producer = ready(bench)
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     producer.begin_transaction()
     assert bench.log() == []
 
@@ -194,7 +197,7 @@ def test_an_empty_transaction_ends_without_a_request(end: str) -> None:
     bench = Bench()
     producer = empty(bench)
     epoch = producer.epoch
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     CALLS[end](producer)
     assert bench.log() == []
     assert producer.epoch == epoch
@@ -204,7 +207,7 @@ def test_a_transaction_of_offsets_alone_is_not_empty() -> None:
     bench = Bench()
     producer = empty(bench)
     producer.send_offsets({T0: 3}, "group")
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     producer.commit_transaction()
     assert bench.kinds() == ["put_if_absent"]
     assert sound(bench.store).groups["group"].offsets[T0].value.offset == 3
@@ -224,7 +227,7 @@ def test_a_send_outside_a_transaction_uploads_nothing() -> None:
     """API-04."""
     bench = Bench()
     producer = ready(bench)
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     with pytest.raises(InvalidTxnStateError, match=r"call begin_transaction\(\) first"):
         producer.send("t", b"x")
     assert bench.log() == []

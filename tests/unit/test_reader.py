@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +21,7 @@ from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection, open_slice, read_slice
 from txnstore.segment.codec import encode
 from txnstore.segment.pieces import open_segment
+from txnstore.storage.counting import CountingStore
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -68,6 +70,74 @@ def test_readahead_window_bounds_pending_fetches(store: Store, monkeypatch: pyte
         assert pool.submitted == 60
 
 
+def test_a_caller_may_fetch_less_ahead(store: Store) -> None:
+    slices = _slices(store, 40)
+    pool = _Inline()
+    tables = read_ahead(
+        connection_of(store).objects,
+        pool,
+        slices,
+        Projection(stored_topic(store, "t")),
+        window=slices[0].batch.segment.size,
+    )
+    next(tables)
+    assert pool.submitted <= readahead._MAX_DECODES + 2
+    assert len(list(tables)) == 39
+
+
+def _values(table: pa.Table) -> list[bytes]:
+    return [bytes(value) for value in table["value"].to_pylist()]
+
+
+def test_small_segments_that_are_read_together_share_tasks(store: Store) -> None:
+    """Still in order, and one request each; with few segments each has a task, so that no request waits for another."""
+    slices = _slices(store, 100)
+    projection = Projection(stored_topic(store, "t"))
+    pool, objects = _Inline(), CountingStore(connection_of(store).objects)
+    tables = list(read_ahead(objects, pool, slices, projection, together=True))
+    assert [value for table in tables for value in _values(table)] == [b"%d" % number for number in range(100)]
+    assert {table.num_rows for table in tables} == {6, 4}
+    assert pool.submitted == 2 * len(tables), "one task fetches, one decodes"
+    assert objects.snapshot().get == 100
+    pool = _Inline()
+    assert len(list(read_ahead(objects, pool, slices[:16], projection, together=True))) == pool.submitted == 16
+
+
+def test_a_segment_that_is_not_small_is_read_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = random.Random(7).randbytes(3_000).hex()
+    for number in range(100):
+        append(store, long if number == 50 else str(number))
+    slices = store.scan("t").plan()
+    monkeypatch.setattr(readahead, "_SMALL_BYTES", 3_000)
+    tables = list(
+        read_ahead(connection_of(store).objects, _Inline(), slices, Projection(stored_topic(store, "t")), together=True)
+    )
+    (large,) = (table for table in tables if long.encode() in _values(table))
+    assert large.num_rows == 1
+    assert sum(table.num_rows for table in tables) == 100
+    assert len(tables) < 25
+
+
+def test_segments_are_read_together_up_to_a_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    slices = _slices(store, 100)
+    monkeypatch.setattr(readahead, "_TOGETHER_BYTES", slices[0].batch.segment.size)
+    projection = Projection(stored_topic(store, "t"))
+    tables = read_ahead(connection_of(store).objects, _Inline(), slices, projection, together=True)
+    assert max(table.num_rows for table in tables) == 2
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_damage_among_segments_that_are_read_together_is_named(store: Store) -> None:
+    slices = _slices(store, 64)
+    objects = connection_of(store).objects
+    key = slices[33].batch.segment.key
+    objects.delete([key])
+    tables = read_ahead(objects, _Inline(), slices, Projection(stored_topic(store, "t")), together=True)
+    assert _values(next(tables))[:1] == [b"0"]
+    with pytest.raises(CorruptionError, match=key):
+        list(tables)
+
+
 def test_pieces_may_be_read_by_many_threads_at_once() -> None:
     """Wide enough to catch a file object that threads share: pyarrow crashes or mixes up its read cache then."""
     pieces, rows = 16, 2_000
@@ -101,6 +171,7 @@ def _with(store: Store, data: bytes, part: Slice, **changes: Any) -> Slice:
     return replace(part, batch=replace(part.batch, segment=segment))
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_segment_that_differs_from_chain_is_named(store: Store) -> None:
     (part,) = _slices(store, 1)
     projection = Projection(stored_topic(store, "t"))
@@ -115,6 +186,7 @@ def test_segment_that_differs_from_chain_is_named(store: Store) -> None:
         open_slice(connection_of(store).objects, _with(store, b"not parquet", part), projection)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_two_batches_may_share_a_segment(store: Store) -> None:
     """``first_row`` tells where the batch begins in it."""
     (part,) = _slices(store, 1)
@@ -132,6 +204,7 @@ def test_two_batches_may_share_a_segment(store: Store) -> None:
     }
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_merged_segment_is_cut_by_its_offsets(store: Store) -> None:
     """Gaps at both ends and over whole pieces; only the pieces that may hold an offset are decoded."""
     (part,) = _slices(store, 1)

@@ -126,6 +126,34 @@ def test_the_hash_of_a_record_is_as_defined() -> None:
     assert _hash(TABLE) == expected
 
 
+def _strings(lengths: list[int]) -> pa.Array:
+    """Strings of these lengths, with bytes that are no text; every tenth is null."""
+    rng = np.random.default_rng(7)
+    return pa.array(
+        [None if number % 10 == 9 else rng.bytes(length) for number, length in enumerate(lengths)], pa.binary()
+    )
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [0] * 5,
+        [400] * 3_000,
+        [8 * (number % 3) for number in range(100)],
+        [number % 500 for number in range(3_000)],
+        [number % 30 for number in range(100)] + [70_000, 5_000, 5_001],
+        [300_000, 0, 2_000_000],
+    ],
+    ids=["empty", "equal", "short", "even", "skewed", "long"],
+)
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_the_hash_of_strings_of_any_length_is_as_defined(lengths: list[int], kind: pa.DataType) -> None:
+    strings = _strings(lengths).cast(kind)
+    expected = [_mix(_value(value, kind, _seed("s")) & _MASK) for value in strings.to_pylist()]
+    assert _hash(pa.table({"s": strings})) == expected
+    assert _hash(pa.table({"s": strings}).slice(1)) == expected[1:]
+
+
 def test_the_sums_of_a_release_are_those_of_all_later_ones() -> None:
     assert str(sums_of(TABLE)) == "60 records of 6589 bytes (658eb2d0145557cb)"
 

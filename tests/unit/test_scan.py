@@ -266,14 +266,15 @@ def test_an_aborted_segment_is_never_downloaded(store: Store) -> None:
     planned = [part.batch.segment.key for part in store.scan("t").plan()]
     assert len(everything) == 3
     assert len(planned) == 1
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     assert scanned(store) == ["kept"]
-    assert [key for kind, key in connection_of(store).objects.log if key.startswith("topics/")] == planned
+    assert [key for kind, key in connection_of(store).counts.log if key.startswith("topics/")] == planned
 
 
 # Many segments --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_hundreds_of_segments_come_in_order_with_one_get_each(clock: ManualClock) -> None:
     store = new_store(clock)
     store.create_topic("t")
@@ -281,11 +282,11 @@ def test_hundreds_of_segments_come_in_order_with_one_get_each(clock: ManualClock
         for number in range(100):
             producer.send("t", b"%d" % number, partition=0)
             producer.flush()
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     table = store.scan("t", columns=["_offset", "value"]).to_table()
     assert table["_offset"].to_pylist() == list(range(100))
     assert table["value"].to_pylist() == [b"%d" % number for number in range(100)]
-    counts = connection_of(store).objects.snapshot()
+    counts = connection_of(store).counts.snapshot()
     assert (counts.get, counts.list) == (101, 0), "one for the head of the chain, one for each segment"
 
 
@@ -302,6 +303,7 @@ def test_a_segment_of_many_row_groups_is_cut_at_any_offset(clock: ManualClock) -
         assert table["_offset"].combine_chunks().equals(pa.arange(start, end)), (start, end)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_stream_that_is_given_up_stops_fetching(clock: ManualClock) -> None:
     store = new_store(clock)
     store.create_topic("t")
@@ -310,12 +312,12 @@ def test_a_stream_that_is_given_up_stops_fetching(clock: ManualClock) -> None:
             producer.send("t", b"%d" % number, partition=0)
             producer.flush()
     scan = store.scan("t")
-    connection_of(store).objects.reset()
+    connection_of(store).counts.reset()
     tables = scan.to_tables()
     next(tables)
     tables.close()
     connection_of(store).pool.shutdown(wait=True)
-    assert 1 <= connection_of(store).objects.snapshot().get <= 40
+    assert 1 <= connection_of(store).counts.snapshot().get <= 40
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------
@@ -330,6 +332,7 @@ def test_a_stream_that_is_given_up_stops_fetching(clock: ManualClock) -> None:
         (lambda data: b"", "truncated"),
     ],
 )
+@pytest.mark.usefixtures("own_objects")
 def test_a_damaged_segment_is_named(store: Store, damage: object, words: str) -> None:
     """CTL-06: reported, never skipped silently."""
     append(store, "a")
@@ -347,6 +350,7 @@ def test_a_damaged_segment_is_named(store: Store, damage: object, words: str) ->
         next(tables)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_a_missing_segment_is_named(store: Store) -> None:
     append(store, "a")
     key = store.scan("t").plan()[0].batch.segment.key

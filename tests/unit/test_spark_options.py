@@ -6,6 +6,7 @@ import pytest
 
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.errors import InvalidConfigError
+from txnstore.snapshot import Moment
 from txnstore.spark.options import NewTopic, column_options, read_options, sink_options, stream_options, write_options
 
 BASE = {"path": "s3://bucket/store", "topic": "t"}
@@ -49,6 +50,15 @@ def test_storage_options_keep_their_types_and_their_secrets() -> None:
         "client_kwargs": {"region_name": "eu-central-1"},
     }
     assert "hush" not in repr(options)
+
+
+def test_a_snapshot_is_an_entry_or_a_time_of_a_batch_read() -> None:
+    assert read_options({**BASE, "snapshot": "21,40"}).snapshot == Moment(entry=(21, 40))
+    assert read_options({**BASE, "snapshot": "1970-01-01T00:00:01Z"}).snapshot == Moment(timestamp=1_000)
+    with pytest.raises(InvalidConfigError, match="the option snapshot must be an entry such as 42"):
+        read_options({**BASE, "snapshot": "yesterday"})
+    with pytest.raises(InvalidConfigError, match="snapshot is for batch reads"):
+        stream_options({**BASE, "snapshot": "42"})
 
 
 def test_options_of_a_read_are_checked_when_spark_asks_for_its_columns() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from txnstore.read.shares import Share
 from txnstore.spark.options import read_options
-from txnstore.spark.planning import check_starts, group, in_groups, plan, projection_schema, view_to_read
+from txnstore.spark.planning import check_starts, group, in_groups, known_view, plan, projection_schema, view_to_read
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
@@ -196,3 +197,30 @@ def test_the_driver_ends_an_expired_transaction_that_holds_records_back(clock: M
         for isolation in ("read_uncommitted", "read_committed")
     )
     assert (uncommitted.partitions[tp].last_stable_offset, committed.partitions[tp].last_stable_offset) == (0, 3)
+
+
+def test_an_earlier_snapshot_is_read_as_it_was(clock: ManualClock) -> None:
+    """With its columns and its records; no transaction is ended for it."""
+    created = create_on(MemoryStore(clock=clock), runtime=FixedRuntime(clock, clock.sleep))
+    created.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
+    with created.producer() as producer:
+        producer.send("typed", {"a": 1})
+    heads = created.snapshot().heads
+    created.alter_topic("typed", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    created.create_topic("t")
+    _hold_back(created, 60.0)
+    held = created.snapshot().sequence
+    clock.advance(60_001)
+    connection, before = connection_of(created), created.snapshot
+    options = read_options({"path": "p", "topic": "typed", "columns": "a", "snapshot": str(heads[0])})
+    entries = connection.chain.refresh().sequence
+    view = view_to_read(connection, options)
+    assert (view.sequence, connection.chain.refresh().sequence) == (heads[0], entries)
+    assert known_view(connection, options).sequence == heads[0]
+    assert [field.name for field in projection_schema(view, options)] == ["a"]
+    assert "b" not in projection_schema(view, replace(options, columns=None)).names
+    assert [part.limit for each in plan(connection, view, options) for part in each.slices] == [1]
+    assert before().sequence > entries, "a snapshot of now ends it"
+    options = read_options({"path": "p", "topic": "t", "snapshot": str(held)})
+    with pytest.warns(BlockedReadWarning, match="1 committed record of t-0 cannot be read in this snapshot.* 'dead'"):
+        assert plan(connection, view_to_read(connection, options), options) == []

@@ -22,6 +22,7 @@ class Interrupted(MemoryStore):
         return super().get(key, start, end)
 
 
+@pytest.mark.usefixtures("own_objects")
 def test_interrupt_in_a_read_of_duckdb_is_raised_and_the_query_can_be_repeated() -> None:
     """Else the query would run a second time, or fail with an error that blames the query."""
     objects = Interrupted()

@@ -175,8 +175,9 @@ UNLOADED = {
     "txnstore/sql/interrupts.py": {"duckdb"},
     "txnstore/sql/kept.py": {"duckdb"},
     "txnstore/sql/session.py": {"duckdb"},
-    "txnstore/storage/s3.py": {"s3fs"},
-    "txnstore/storage/s3_session.py": {"aiobotocore.httpsession"},
+    "txnstore/storage/s3_client.py": {"s3fs"},
+    "txnstore/storage/s3_obstore.py": {"botocore.exceptions", "obstore.store"},
+    "txnstore/storage/s3_session.py": {"aiobotocore.httpsession", "aiohttp", "botocore.exceptions"},
     "txnstore/validation.py": {"difflib"},
 }
 

@@ -56,7 +56,7 @@ def test_created_topic_has_the_given_properties(bench: Bench) -> None:
 
 
 def test_a_topic_is_one_entry(bench: Bench) -> None:
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     bench.store.create_topic("u")
     assert bench.kinds() == ["put_if_absent"]
 
@@ -177,7 +177,7 @@ def test_a_topic_that_another_process_has_just_created_is_refused(bench: Bench) 
 
 def test_exist_ok_returns_the_topic_if_it_is_the_same(bench: Bench) -> None:
     first = bench.store.create_topic("u", 2, SCHEMA, "id", config={"retention.ms": 5})
-    connection_of(bench.store).objects.reset()
+    connection_of(bench.store).counts.reset()
     again = bench.store.create_topic("u", 2, SCHEMA, "id", config={"retention.ms": "5"}, exist_ok=True)
     assert again == first
     assert "put_if_absent" not in bench.kinds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,3 +93,10 @@ def test_a_choice_that_does_not_exist_is_refused_with_those_that_do(value: Any) 
 def test_invalid_regular_expression_is_refused(pattern: Any) -> None:
     with pytest.raises(InvalidConfigError, match="is not a regular expression"):
         check_expression(pattern)
+
+
+@pytest.mark.parametrize("check", [check_integer, check_number])
+def test_storage_options_in_the_wrong_place_are_not_shown(check: Callable[..., object]) -> None:
+    with pytest.raises(InvalidConfigError, match=r"chains must be a.*, not a dict") as caught:
+        check("chains", {"secret": "hunter2"})
+    assert "hunter2" not in str(caught.value)

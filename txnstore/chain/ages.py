@@ -13,8 +13,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from txnstore.chain.codec import Entry, decode
 from txnstore.chain.keys import Keys
+from txnstore.chain.payload import decode_entry
 from txnstore.core.groups.commands import Watched
 from txnstore.core.routing import chain_of_group
 from txnstore.core.state import State
@@ -157,7 +157,7 @@ class Ages:
         if low == state.sequence:
             return state.timestamp
         key = self._keys.entry(state.chain, high)
-        return decode(Entry, key, self._objects.get(key)).timestamp - 1
+        return decode_entry(key, self._objects.get(key)).timestamp - 1
 
     def _modified_ms(self, chain: int, sequence: int) -> int:
         found = self._modified.get((chain, sequence))

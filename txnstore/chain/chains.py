@@ -12,11 +12,12 @@ from txnstore.chain.ages import Ages
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys, latest
 from txnstore.chain.log import Chain
+from txnstore.chain.past import Past, check_entries, check_timestamp
 from txnstore.core.groups.commands import Watched
 from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, ObjectNotFoundError
-from txnstore.runtime import Runtime
+from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError
+from txnstore.runtime import Runtime, instant
 from txnstore.storage.base import ObjectStore
 
 T = TypeVar("T")
@@ -131,6 +132,37 @@ class Chains:
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
+
+    def past_view(self, entry: object = None, timestamp: object = None) -> View:
+        """The view after earlier entries; :meth:`txnstore.Store.snapshot` describes both arguments.
+
+        No entry depends on a later one of another chain (:meth:`Chain.now`), so all entries until a time are
+        consistent.
+
+        Raises:
+            InvalidConfigError: Both are given, there are no such entries (yet), or they are not consistent.
+            CorruptionError: An entry is missing or damaged.
+        """
+        if entry is not None and timestamp is not None:
+            msg = "give entry or timestamp, not both"
+            raise InvalidConfigError(msg)
+        heads = self.view().states
+        past = [Past(self._objects, self.keys, head, self._requests) for head in heads]
+        if entry is None:
+            moment = check_timestamp(timestamp, self._runtime.clock(), heads)
+            found = self.at_once({number: partial(each.last_until, moment) for number, each in enumerate(past)})
+            entries = tuple(found[number] for number in sorted(found))
+            if not any(entries):
+                msg = f"the store had no entry yet at {instant(moment)} ({moment} milliseconds since the epoch)"
+                raise InvalidConfigError(msg)
+        else:
+            entries = check_entries(entry, heads)
+        states = self.at_once({number: partial(past[number].at, last) for number, last in enumerate(entries)})
+        view = View(tuple(states[number] for number in sorted(states)))
+        for chain, needed in sorted(_behind([*view.states]).items()):
+            msg = f"entries {entries} are no consistent view: they depend on entry {needed} of chain {chain}"
+            raise InvalidConfigError(msg)
+        return view
 
     def expired_members(self, group: str) -> Watched:
         """The members of a group whose leases are over, as this process measures; each with its watched renewal."""

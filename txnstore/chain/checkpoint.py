@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from txnstore.chain.codec import LatestDocument, content_hash, decode, encode
-from txnstore.chain.keys import Keys, checkpoint_sequence, latest
+from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
 from txnstore.core.invariants.logs import topics_own_their_partitions
 from txnstore.core.log.model import Batch, BatchList, Segment
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
@@ -136,20 +136,34 @@ def _state_of(document: HeadDocument, batches: bytes, key: str) -> State:
     return state
 
 
-def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int) -> State | None:
-    """The newest readable checkpoint, found by listing; for a chain whose hint is missing or damaged."""
+def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> State | None:
+    """The newest readable checkpoint, found by listing; for an earlier state, or if the hint is missing or damaged.
+
+    ``until``: the last entry that it may contain.
+    """
     found = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain)))
-    for sequence in sorted((number for number in found if number is not None), reverse=True):
+    known = (number for number in found if number is not None and (until is None or number <= until))
+    for sequence in sorted(known, reverse=True):
         state = receive(keys, chain, sequence, request(objects, pool, keys, chain, sequence))
         if state is not None:
             return state
     return None
 
 
+def check_chain(keys: Keys, found: State, number: int, chains: int) -> None:
+    """Raise :class:`CorruptionError` for a checkpoint that does not belong to chain ``number`` of ``chains``."""
+    if (found.chain, found.chains) != (number, chains):
+        msg = (
+            f"{keys.checkpoint_head(number, found.sequence)} belongs to chain {found.chain} of {found.chains}; "
+            f"expected chain {number} of {chains}: {STORE} belongs to another store"
+        )
+        raise CorruptionError(msg)
+
+
 def _encode_batches(state: State) -> bytes:
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    for tp in sorted(state.partitions):
-        for batch in state.partitions[tp].batches:
+    for tp, partition in sorted_items(state.partitions):
+        for batch in partition.batches:
             columns["topic"].append(tp.topic)
             columns["partition"].append(tp.partition)
             for name in _BATCH_FIELDS:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, TypeVar
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from txnstore.core.commands import Command
 from txnstore.core.events import Event
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.errors import CorruptionError, InvalidConfigError, UnsupportedFormatError
 
 #: The format version that this release writes. It reads this version and older ones, and refuses newer ones.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _MARK = b',"checksum":"'
 _SUFFIX = len(_MARK) + 64 + 2
@@ -53,32 +55,66 @@ class LatestDocument(Stored):
     sequence: int
 
 
+class PayloadInfo(BaseModel):
+    """The bytes before the line of an entry."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    size: Annotated[int, Field(ge=1)]
+    sha256: str
+
+
 class Entry(Stored):
-    """One entry of a chain."""
+    """One entry of a chain: its line. ``payload``: the inlined segments before it; None without one."""
 
     sequence: Int64
     entry_id: str
     writer_id: str
     timestamp: Int64
     previous: str
+    payload: PayloadInfo | None = None
     events: list[Annotated[Event, Field(discriminator="type")]]
 
 
 M = TypeVar("M", bound=Stored)
 
 
+def check(command: Command) -> None:
+    """Refuse a command with a value of a wrong type, by the strict rules of the readers of entries.
+
+    An entry that readers refuse would block its chain permanently. The rules of the core make events only from the
+    values of commands and states, which are checked, so that an entry is not validated again before it is written.
+
+    Raises:
+        InvalidConfigError: A value has a wrong type; names the member of the command.
+    """
+    of: Any = type(command)
+    try:
+        _rules_of(of).validate_python((command,))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in (of.__name__, *problem["loc"][1:]))
+        msg = f"cannot write a value of a wrong type: {where}: {problem['msg']}, not {problem['input']!r:.100}"
+        raise InvalidConfigError(msg) from error
+
+
+@cache
+def _rules_of(command: type) -> TypeAdapter[Any]:
+    """The rules of a class of commands; in a tuple, because pydantic has no configuration for a plain dataclass."""
+    return TypeAdapter(tuple[command], config=ConfigDict(strict=True, revalidate_instances="always"))  # type: ignore[valid-type]
+
+
 def encode(document: Stored) -> bytes:
     """The bytes of a document, with its checksum.
 
-    Validates the document by the reader's rules: an entry that readers refuse would block its chain permanently.
+    Compares the types while it writes. None passes everywhere: :func:`check` has refused it where it does not belong.
 
     Raises:
         InvalidConfigError: A value has a wrong type.
     """
     try:
-        body = document.model_dump_json(warnings=False).encode()
-        type(document).model_validate_json(body)
-    except (PydanticSerializationError, UnicodeEncodeError, ValidationError) as error:
+        body = document.model_dump_json(warnings="error").encode()
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
         if "KeyboardInterrupt" in str(error):  # Pydantic reports an interrupt of a serializer as an error of its own.
             raise KeyboardInterrupt from error
         msg = f"cannot write a value of a wrong type: {error}"

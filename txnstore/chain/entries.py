@@ -1,12 +1,13 @@
-"""Reads existing entries of chains, for a history rather than a state."""
+"""Reads single entries of chains, for a history rather than a state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txnstore.chain.codec import Entry, decode
+from txnstore.chain.codec import Entry
 from txnstore.chain.keys import Keys
-from txnstore.errors import ObjectNotFoundError
+from txnstore.chain.payload import decode_entry
+from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 
 
@@ -29,10 +30,28 @@ def newest(heads: Sequence[int], count: int) -> list[range]:
 
 
 def read_entry(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> tuple[Entry, int] | None:
-    """An entry and its size in bytes; None if it does not exist."""
-    key = keys.entry(chain, sequence)
+    """An entry and its size in bytes; None if it does not exist.
+
+    Raises:
+        CorruptionError: The object does not hold this entry.
+    """
     try:
-        data = objects.get(key)
+        data = objects.get(keys.entry(chain, sequence))
     except ObjectNotFoundError:
         return None
-    return decode(Entry, key, data), len(data)
+    return entry_in(data, keys, chain, sequence), len(data)
+
+
+def entry_in(data: bytes, keys: Keys, chain: int, sequence: int) -> Entry:
+    """The entry ``sequence`` in the bytes of its object.
+
+    Raises:
+        CorruptionError: They are damaged, or those of another entry.
+        UnsupportedFormatError: A newer txnstore wrote them.
+    """
+    key = keys.entry(chain, sequence)
+    entry = decode_entry(key, data)
+    if entry.sequence != sequence:
+        msg = f"{key} contains entry {entry.sequence}; expected {sequence}"
+        raise CorruptionError(msg)
+    return entry

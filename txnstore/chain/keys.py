@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txnstore.core.log.model import INLINED
+from txnstore.core.model import TopicPartition
+
 STORE = "store.json"
 TOPICS = "topics/"
 CHAINS = "chains/"
@@ -95,8 +98,25 @@ def segment(topic: str, partition: int, name: str, fmt: str) -> str:
     return f"{TOPICS}{topic}/{partition}/{name}.{fmt}"
 
 
+def inlined(entry: str, topic: str, partition: int, place: str, fmt: str) -> str:
+    """The key of a segment in an entry; ``place`` is the number of the entry, ``-``, and its first byte there."""
+    return f"{entry}{INLINED}{topic}/{partition}/{place}.{fmt}"
+
+
+def partition_of(key: str) -> TopicPartition:
+    """The partition that the key of a segment names."""
+    topic, partition, _ = key.replace(INLINED, "/").split("/")[-3:]
+    return TopicPartition(topic, int(partition))
+
+
+def is_inlined(key: str) -> bool:
+    """Whether ``key`` has the form of the key of an inlined segment."""
+    entry, separator, place = key.partition(INLINED)
+    return separator != "" and entry_sequence(entry) is not None and is_segment(f"{TOPICS}{place}")
+
+
 def is_segment(key: str) -> bool:
-    """Whether ``key`` has the form of a segment's key, so that txnstore may have written it."""
+    """Whether ``key`` has the form of the key of a segment's object, so that txnstore may have written it."""
     parts = key.split("/")
     return (
         len(parts) == 4

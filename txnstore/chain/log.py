@@ -19,19 +19,21 @@ from concurrent.futures import Executor
 from typing import Any
 
 from txnstore.chain import checkpoint
-from txnstore.chain.codec import Entry, content_hash, encode
+from txnstore.chain.codec import Entry, PayloadInfo, check
 from txnstore.chain.identity import Identity
-from txnstore.chain.keys import STORE, Keys
+from txnstore.chain.keys import Keys
 from txnstore.chain.metrics import ChainMetrics
+from txnstore.chain.pacing import Pacing
+from txnstore.chain.payload import Payload, encode_entry, entry_hash, line_of, payload_of
 from txnstore.chain.saver import Saver
-from txnstore.chain.tail import FIRST_WINDOW, Tail, fold, missing_entry
-from txnstore.chain.waiting import Attempt, Waiter
+from txnstore.chain.tail import FIRST_WINDOW, Tail, missing_entry
+from txnstore.chain.turns import Turns
+from txnstore.chain.waiting import Attempt, Waiter, take
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.state import State, begin_entry, first_state, replace
 from txnstore.errors import (
-    CorruptionError,
     InvalidConfigError,
     ReadOnlyError,
     StorageError,
@@ -40,6 +42,7 @@ from txnstore.errors import (
 )
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import Claim, ObjectStore
+from txnstore.storage.recent import keep
 from txnstore.threads import ForkLock
 
 _LOG = logging.getLogger(__name__)
@@ -91,7 +94,9 @@ class Chain:
         self._checkpoint_every = checkpoint_every
         self._saver = Saver(objects, keys, number, self.metrics, background)
         self.state = first_state(number, chains)
-        self._tail = Tail(objects, keys, number, pool)
+        self._turns = Turns(self._writer_id)
+        self._tail = Tail(objects, keys, number, pool, self._turns.saw)
+        self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
         self._looked_at: int | None = None
         self._undecided: Attempt | None = None
         self._waiting: deque[Waiter] = deque()
@@ -123,13 +128,8 @@ class Chain:
             if found is None and (lost is None or lost.result() is not None):
                 found = checkpoint.newest(self._objects, self._pool, self._keys, self.number)
                 window = None
-            if found is not None and (found.chain, found.chains) != (self.number, self._chains):
-                msg = (
-                    f"{self._keys.checkpoint_head(self.number, found.sequence)} belongs to chain {found.chain} of "
-                    f"{found.chains}; expected chain {self.number} of {self._chains}: "
-                    f"{STORE} belongs to another store"
-                )
-                raise CorruptionError(msg)
+            if found is not None:
+                checkpoint.check_chain(self._keys, found, self.number, self._chains)
             self._publish(found or first_state(self.number, self._chains))
             self._catch_up(FIRST_WINDOW, window, sure=True)
             if lost is not None and lost.result() is not None and self.state.sequence < self._checkpoint_every:
@@ -195,9 +195,11 @@ class Chain:
             UnknownOutcomeError: The command may have been committed; the next call resolves this first.
             ReadOnlyError: The store was opened read-only.
             ReentrantCallError: A signal handler called it while this thread commits to the chain.
+            InvalidConfigError: The command has a value of a wrong type.
             TxnStoreError: The command was refused and had no effect.
         """
         self._check_writable("committed")
+        check(command)
         turn = self._head.own  # Before the command is queued, which no nested call may commit.
         waiter = Waiter(command)
         self._waiting.append(waiter)
@@ -215,8 +217,7 @@ class Chain:
         """
         waiters: list[Waiter] = []
         try:
-            while self._waiting:
-                waiters.append(self._waiting.popleft())
+            take(self._waiting, waiters)
             return self._commit(waiters)
         except BaseException as error:
             for waiter in reversed(waiters):
@@ -266,24 +267,26 @@ class Chain:
             confirm()  # Nothing must be acknowledged into a store that was deleted.
         losses = 0
         while True:
+            self._pacing.wait(lambda: self.state, losses)
+            take(self._waiting, waiters)  # Those that came while it was the turn of other processes.
             attempt = self._decide(waiters)
             if not attempt.entry.events:
                 self._catch_up(1)
                 if self.state.sequence < attempt.entry.sequence:
                     break  # A refusal, or a result without an entry, is valid only at the head: the chain is at it now.
                 continue
+            offered = self._runtime.monotonic()
             if self._offer(attempt):
+                now = self._runtime.monotonic()
+                self._turns.won(attempt.entry.sequence, offered, now)
                 self.metrics.commits += 1
                 self.metrics.commands += len(waiters)
-                took = self._runtime.monotonic() - began
-                self._note("committed", attempt.entry.sequence, commands=len(waiters), ms=took)
+                self._note("committed", attempt.entry.sequence, commands=len(waiters), ms=now - began)
                 break
+            self._turns.lost(offered, self._runtime.monotonic())
             losses += 1
             self.metrics.conflicts += 1
             self._note("lost a race for an entry, deciding again", attempt.entry.sequence, attempt=losses)
-            if losses > 1:
-                self._runtime.backoff(losses)
-                self._catch_up(1)
         for waiter in waiters:
             waiter.done = True
         crossed = attempt.entry.events and attempt.entry.sequence % self._checkpoint_every == 0
@@ -302,37 +305,42 @@ class Chain:
         """
         before = self.state
         state = begin_entry(before, self.now())
+        key = self._keys.entry(self.number, state.sequence)
+        payload = Payload(key, state.sequence)
         events: list[Event] = []
         for waiter in waiters:
+            mark = payload.mark
             try:
-                decision = decide(state, waiter.command)
+                decision = decide(state, payload.place(waiter.command))
                 if one_by_one:
-                    encode(self._entry(before, decision.state, [*decision.events]))
+                    encode_entry(self._entry(before, decision.state, [*decision.events]))
             except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
+                payload.back_to(mark)
                 waiter.error, waiter.result = error, None
             else:
                 waiter.error, waiter.result = None, decision.result
                 state = decision.state
-                events += decision.events
-        entry = self._entry(before, state, events)
+                events += payload.accepted(mark, decision.events)
+        entry = self._entry(before, state, events, payload.describe())
         try:
-            data = encode(entry) if events else b""
+            data = encode_entry(entry, payload.data) if events else b""
         except InvalidConfigError:
             if one_by_one:
                 raise
             return self._decide(waiters, one_by_one=True)
         # All that follows from the entry is computed before it is written: then nothing can fail that is durable.
-        state = replace(state, entry_hash=content_hash(data))
+        state = replace(state, entry_hash=entry_hash(data))
         commands = tuple(waiter.command for waiter in waiters)
-        return Attempt(entry, Claim(self._keys.entry(self.number, entry.sequence), data), state, commands)
+        return Attempt(entry, Claim(key, data), state, commands)
 
-    def _entry(self, before: State, state: State, events: list[Event]) -> Entry:
-        return Entry.model_construct(  # It is validated when it is encoded.
+    def _entry(self, before: State, state: State, events: list[Event], payload: PayloadInfo | None = None) -> Entry:
+        return Entry.model_construct(
             sequence=state.sequence,
             entry_id=self._runtime.new_id(),
             writer_id=self._writer_id,
             timestamp=state.timestamp,
             previous=before.entry_hash,
+            payload=payload,
             events=events,
         )
 
@@ -359,11 +367,13 @@ class Chain:
         finally:
             self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
         self._undecided = None
-        if found != attempt.claim.data:
+        # The lines are compared: a vacuum may have deleted the payload of an entry that was written long ago.
+        if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):
             state = self.state
             if state.sequence < attempt.entry.sequence:
-                self._publish(fold(self._keys, self.number, state, found))
+                self._publish(self._tail.fold(state, found))
             return False
+        keep(self._objects, attempt.claim.key, payload_of(found))
         self._publish(attempt.state)
         self._looked_at = now
         return True

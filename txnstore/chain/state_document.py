@@ -11,7 +11,7 @@ from txnstore.chain.codec import Int64, Stored
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
 from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, ProducerState
-from txnstore.core.model import Claim, Fence, Map, TopicPartition
+from txnstore.core.model import Claim, Fence, Map, TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction, TxnState
 
@@ -125,15 +125,15 @@ def to_document(state: State, batches_sha256: str) -> HeadDocument:
         next_producer_id=state.next_producer_id,
         next_offset_position=state.next_offset_position,
         topics=state.sorted_topics(),
-        partitions=[_partition_document(tp, state.partitions[tp]) for tp in sorted(state.partitions)],
-        transactions=[_transaction_document(state.transactions[name]) for name in sorted(state.transactions)],
+        partitions=[_partition_document(*item) for item in sorted_items(state.partitions)],
+        transactions=[_transaction_document(txn) for _, txn in sorted_items(state.transactions)],
         transactional_ids=_sorted(state.transactional_ids),
-        groups=[_group_document(name, state.groups[name]) for name in sorted(state.groups)],
+        groups=[_group_document(*item) for item in sorted_items(state.groups)],
         dropped=_sorted(state.dropped),
         seen=_sorted(state.seen),
         deleted=_sorted(state.deleted),
         fences=_sorted(state.fences),
-        claims=[ClaimDocument(tp, *state.claims[tp]) for tp in sorted(state.claims)],
+        claims=[ClaimDocument(tp, *claim) for tp, claim in sorted_items(state.claims)],
         batches_sha256=batches_sha256,
     )
 
@@ -245,7 +245,7 @@ def _converted(kind: type[D], source: object, **converted: Any) -> D:
 
 
 def _offset_documents(offsets: Map[TopicPartition, CommittedOffset]) -> list[OffsetDocument]:
-    return [OffsetDocument(tp, offsets[tp]) for tp in sorted(offsets)]
+    return [OffsetDocument(tp, offset) for tp, offset in sorted_items(offsets)]
 
 
 def _offsets(items: list[OffsetDocument]) -> Map[TopicPartition, CommittedOffset]:
@@ -253,4 +253,4 @@ def _offsets(items: list[OffsetDocument]) -> Map[TopicPartition, CommittedOffset
 
 
 def _sorted(values: Map[K, V]) -> dict[K, V]:
-    return dict(sorted(values.items()))
+    return dict(sorted_items(values))

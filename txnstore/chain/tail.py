@@ -7,14 +7,16 @@ would otherwise look like the end, and a commit would fill the gap and change hi
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 
-from txnstore.chain.codec import Entry, content_hash, decode
+from txnstore.chain.entries import entry_in
 from txnstore.chain.keys import Keys
+from txnstore.chain.payload import entry_hash, payload_of
 from txnstore.core.evolve import evolve
 from txnstore.core.state import State, begin_entry, replace
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.recent import keep
 
 #: Entries read concurrently: few at first, because the tail is usually short; doubles up to a bound for a long tail.
 FIRST_WINDOW, _MAX_WINDOW = 4, 64
@@ -30,13 +32,22 @@ class Tail:
         keys: The keys of the store.
         number: The number of the chain.
         pool: Runs concurrent requests.
+        saw: Called with the number and the writer of each entry that is folded.
     """
 
-    def __init__(self, objects: ObjectStore, keys: Keys, number: int, pool: Executor) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        keys: Keys,
+        number: int,
+        pool: Executor,
+        saw: Callable[[int, str], None] | None = None,
+    ) -> None:
         self._objects = objects
         self._keys = keys
         self._number = number
         self._pool = pool
+        self._saw = saw
 
     def get(self, sequence: int) -> bytes | None:
         """The bytes of an entry; None if it does not exist."""
@@ -44,6 +55,16 @@ class Tail:
             return self._objects.get(self._keys.entry(self._number, sequence))
         except ObjectNotFoundError:
             return None
+
+    def request(self, sequence: int) -> Future[bytes | None]:
+        """Begin to read an entry; the answer is that of :meth:`get`."""
+        return self._pool.submit(self.get, sequence)
+
+    def fold(self, state: State, data: bytes) -> State:
+        """The state after the entry that follows ``state``, whose payload is kept; see :func:`fold`."""
+        folded = fold(self._keys, self._number, state, data, self._saw)
+        keep(self._objects, self._keys.entry(self._number, folded.sequence), payload_of(data))
+        return folded
 
     def window(self, first: int, count: int) -> list[bytes | None]:
         """Read ``count`` entries from ``first`` concurrently; None for an entry that does not exist."""
@@ -89,7 +110,7 @@ class Tail:
                     data = self._missing(state.sequence + 1, window[place:], sure=sure)
                     if data is None:
                         return state
-                state = fold(self._keys, self._number, state, data)
+                state = self.fold(state, data)
                 known(state)
             window, size = None, size * 2
 
@@ -112,29 +133,28 @@ def missing_entry(keys: Keys, number: int, sequence: int, evidence: str) -> Corr
     return CorruptionError(f"{keys.entry(number, sequence)} is missing, but {evidence}")
 
 
-def fold(keys: Keys, number: int, state: State, data: bytes) -> State:
+def fold(keys: Keys, number: int, state: State, data: bytes, saw: Callable[[int, str], None] | None = None) -> State:
     """The state after the entry that follows ``state`` in chain ``number``.
+
+    ``saw``: called with the number and the writer of the entry.
 
     Raises:
         CorruptionError: The entry is damaged, does not name the bytes of its predecessor, or cannot be folded.
         UnsupportedFormatError: A newer txnstore wrote it.
     """
     key = keys.entry(number, state.sequence + 1)
-    entry = decode(Entry, key, data)
-    if entry.sequence != state.sequence + 1:
-        msg = f"{key} contains entry {entry.sequence}; expected {state.sequence + 1}"
-        raise CorruptionError(msg)
+    entry = entry_in(data, keys, number, state.sequence + 1)
     if entry.previous != state.entry_hash:
         before = keys.entry(number, state.sequence)
         msg = f"{before} was altered: {key} follows one whose hash is {entry.previous}, not {state.entry_hash}"
         raise CorruptionError(msg)
     try:
-        state = begin_entry(state, entry.timestamp)
-        for event in entry.events:
-            state = evolve(state, event)
+        state = evolve(begin_entry(state, entry.timestamp), *entry.events)
     except MemoryError:
         raise
     except Exception as error:
         msg = f"{key} contains an event that is invalid in the state before it: {error!r}"
         raise CorruptionError(msg) from error
-    return replace(state, entry_hash=content_hash(data))
+    if saw is not None:
+        saw(entry.sequence, entry.writer_id)
+    return replace(state, entry_hash=entry_hash(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,3 +41,9 @@ class Attempt:
     claim: Claim
     state: State
     commands: tuple[Command, ...]
+
+
+def take(queue: deque[Waiter], waiters: list[Waiter]) -> None:
+    """Move the callers that wait by now to ``waiters``: their commands share the next entry."""
+    while queue:
+        waiters.append(queue.popleft())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Literal, Self, overload
 
 import pyarrow as pa
@@ -144,7 +145,7 @@ class Consumer(PartitionReader):
             ConsumerClosedError: The consumer is closed.
         """
         rows = self._max_poll_records if max_records is None else check_integer("max_records", max_records, 1)
-        self._open()
+        self._open(polls=True)
         self._put_back()
         return self._poller.all_or_nothing(
             lambda: [record for part in self._poll(timeout, rows) for record in part.records()]
@@ -158,7 +159,7 @@ class Consumer(PartitionReader):
             max_records: The largest number of rows; None: all, up to 64 MB.
         """
         rows = _ALL_ROWS if max_records is None else check_integer("max_records", max_records, 1)
-        self._open()
+        self._open(polls=True)
         self._put_back()
         return self._poller.all_or_nothing(lambda: self._poll_table(timeout, rows))
 
@@ -167,7 +168,7 @@ class Consumer(PartitionReader):
         if taken:
             return pa.concat_tables([part.table for part in taken])
         known = self._connection.view(refresh=False).topics
-        names = [*(tp.topic for tp in self._positions.assigned), *(self._positions.topics or ())]
+        names = chain((tp.topic for tp in self._positions.assigned), self._positions.topics or ())
         topic = next((known[name] for name in names if name in known), None)
         return self._positions.projection(topic).schema.empty_table() if topic is not None else pa.table({})
 
@@ -200,7 +201,7 @@ class Consumer(PartitionReader):
         """
         if self._closed:
             raise StopIteration
-        self._open()
+        self._open(polls=True)
         left = self._consumer_timeout
         while True:
             record = self._ahead.next() if self._ahead is not None else None
@@ -300,11 +301,13 @@ class Consumer(PartitionReader):
 
     # Life -------------------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, *, polls: bool = False) -> None:
         if self._closed:
             msg = "this consumer is closed"
             raise ConsumerClosedError(msg)
         self._poller.restore()
+        if not polls or self._pid != os.getpid():
+            self._poller.wake()
         if self._pid != os.getpid():
             # What was asked for before a fork arrives in the parent only.
             self._pid = os.getpid()

@@ -19,8 +19,9 @@ from txnstore.consumer.subscription import Positions
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import chain_of_partition
+from txnstore.core.state import State
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, TxnStoreError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, TxnStoreError, UnstableOffsetCommitError, UnsupportedFormatError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
 from txnstore.read.reader import Projection, is_missing
@@ -33,6 +34,26 @@ T = TypeVar("T")
 _FIRST_PAUSE = 0.01
 #: Bytes that one poll returns at most, in addition to the first piece.
 _MAX_POLL_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """States in which the partitions have no more to read, wait for no transaction, and need no look-up.
+
+    As long as neither the states nor the assignment nor the positions change, a poll has nothing to do in any
+    partition: it reads the heads of the chains, and costs the same for any number of partitions.
+
+    Attributes:
+        states: The states.
+        assignment: The number of the assignment (:attr:`Positions.changes`).
+        chains: The chains that the positions depend on.
+        positions: The position of each flow.
+    """
+
+    states: tuple[State, ...]
+    assignment: int
+    chains: set[int]
+    positions: dict[Flow, int]
 
 
 class Poller:
@@ -60,7 +81,12 @@ class Poller:
         self._turns: list[TopicPartition] = []
         #: The positions before a call that raised, until they are restored.
         self._undone: dict[Flow, int] | None = None
+        self._rest: _Rest | None = None
         self._waited = 0.0
+
+    def wake(self) -> None:
+        """Look at all partitions in the next poll: a call may have changed which they are, or a position."""
+        self._rest = None
 
     def poll(self, timeout: float, rows: int, *, one_schema: bool = False) -> list[Taken]:
         """Up to ``rows`` rows; none if there are none within ``timeout`` seconds.
@@ -79,22 +105,27 @@ class Poller:
         runtime = self._connection.runtime
         deadline: float | None = None
         view, fresh, planned_again = self._followed(self._connection.view(refresh=False)), False, False
-        if self._positions.needs_head(view):
+        if not self._rests(view) and self._positions.needs_head(view):
             view, fresh = self._look(view), True
         while True:
-            view = self.caught_up(view)
-            unstable = self._positions.update(view)
-            try:
-                taken = self._take(rows, one_schema=one_schema)
-            except CorruptionError as error:
-                # A compaction has replaced a segment of an old plan, and a vacuum deleted it: plan again.
-                if planned_again or not is_missing(error):
-                    raise
-                view, fresh, planned_again = self._look(view), True, True
-                continue
-            if taken:
-                self._pause = min(_FIRST_PAUSE, self._longest_pause)
-                return taken
+            unstable: UnstableOffsetCommitError | None = None
+            rested = self._rests(view)
+            if not rested:
+                self._rest = None
+                view = self.caught_up(view)
+                unstable = self._positions.update(view)
+                try:
+                    taken = self._take(rows, one_schema=one_schema)
+                except CorruptionError as error:
+                    # A compaction has replaced a segment of an old plan, and a vacuum deleted it: plan again.
+                    if planned_again or not is_missing(error):
+                        raise
+                    view, fresh, planned_again = self._look(view), True, True
+                    continue
+                if taken:
+                    self._pause = min(_FIRST_PAUSE, self._longest_pause)
+                    return taken
+                self._rest = self._resting(view)
             if fresh:
                 # The clock may be set back during the wait, so the sum of the pauses counts as well.
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
@@ -102,7 +133,8 @@ class Poller:
                 if left <= 0:
                     if unstable is not None:
                         raise unstable
-                    warn_blocked(self._connection, self.blocked(view))
+                    if not rested:
+                        warn_blocked(self._connection, self.blocked(view))
                     return []
                 pause = min(self._pause, left)
                 runtime.sleep(pause)
@@ -123,10 +155,31 @@ class Poller:
 
     def _look(self, view: View) -> View:
         """A view at the heads of the chains that these positions depend on: one GET each if nothing is new."""
-        return self.unblocked(self._followed(self._connection.view(refresh=self._positions.chains(view))))
+        rest = self._rest
+        chains = rest.chains if rest is not None and self._rests(view) else self._positions.chains(view)
+        return self.unblocked(self._followed(self._connection.view(refresh=chains)))
+
+    def _rests(self, view: View) -> bool:
+        """Whether nothing has changed since the partitions had no more to read."""
+        rest = self._rest
+        return (
+            rest is not None
+            and rest.assignment == self._positions.changes
+            and all(state is known for state, known in zip(view.states, rest.states, strict=True))
+        )
+
+    def _resting(self, view: View) -> _Rest | None:
+        """The rest in this view, in which nothing was left to take; None if a partition waits or needs a look-up."""
+        flows = [part.flow for part in self._positions.assigned.values()]
+        if any(flow is None for flow in flows) or self._positions.blocked_by(view):
+            return None
+        positions = {flow: flow.position for flow in flows if flow is not None}
+        return _Rest(view.states, self._positions.changes, self._positions.chains(view), positions)
 
     def unblocked(self, view: View) -> View:
         """The view, after abandoned transactions that hold back records or offsets to begin at are ended."""
+        if self._rests(view):
+            return view
         producer_ids = self._positions.blocked_by(view)
         return self._connection.view(refresh=False) if self._connection.unblock(producer_ids) else view
 
@@ -160,7 +213,8 @@ class Poller:
         an interrupt, may have struck between two steps: all fetched rows are dropped, and planned again.
         """
         self.restore()
-        before = {part.flow: part.flow.position for part in self._positions.assigned.values() if part.flow is not None}
+        rest, parts = self._rest, self._positions.assigned.values()
+        before = rest.positions if rest is not None else {p.flow: p.flow.position for p in parts if p.flow is not None}
         try:
             return call()
         except BaseException as error:
@@ -172,6 +226,7 @@ class Poller:
         """Restore the positions before a call that raised; every later call goes on with it after another interrupt."""
         before = self._undone
         if before is not None:
+            self._rest = None
             for part in self._positions.assigned.values():
                 flow = part.flow
                 if flow is not None:

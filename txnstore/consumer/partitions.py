@@ -35,8 +35,12 @@ class PartitionReader(ABC):
     _shared: ConsumerGroup | None
 
     @abstractmethod
-    def _open(self) -> None:
-        """Check that the consumer is open; after a fork, drop what belongs to the parent process."""
+    def _open(self, *, polls: bool = False) -> None:
+        """Check that the consumer is open; after a fork, drop what belongs to the parent process.
+
+        Args:
+            polls: The call only polls; any other may change partitions or positions.
+        """
 
     @abstractmethod
     def _put_back(self) -> None:

@@ -82,6 +82,7 @@ class Positions:
         self.group = group
         self.reset = reset
         self.assigned: dict[TopicPartition, Assignment] = {}
+        self.changes = 0  # of the assignment
         self.topics: tuple[str, ...] | None = None
         self.shared = False
         self._prepared: dict[TopicPartition, Assignment] = {}
@@ -121,6 +122,7 @@ class Positions:
             if not part.sought:
                 part.move(None)
         self._prepared, self.assigned, self.shared = {**self._prepared, **self.assigned}, {}, True
+        self.changes += 1
 
     def share(self, view: View, partitions: Collection[TopicPartition]) -> None:
         """Read exactly these partitions, as the group assigns. Those that were read before keep their positions."""
@@ -134,12 +136,14 @@ class Positions:
             if tp in self.assigned:
                 self._prepared[tp] = self.assigned[tp]
                 del self.assigned[tp]
+                self.changes += 1
 
     def share_nothing(self) -> None:
         """Read no partitions until the group assigns some."""
         for part in self.assigned.values():
             part.move(None)
         self.assigned, self._prepared = {}, {}
+        self.changes += 1
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -152,6 +156,7 @@ class Positions:
             for tp in tps
         }
         before, self.assigned = self.assigned, found
+        self.changes += 1
         for tp in found:
             self._prepared.pop(tp, None)
         for tp, part in before.items():

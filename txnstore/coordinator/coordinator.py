@@ -278,7 +278,7 @@ class Coordinator:
                 raise
             states = self._chains.at_once({number: self._chains[number].refresh for number in parts})
             return {
-                number: tuple(find_batch(states[number], batch, txn.updated_at) for batch in part.batches)
+                number: tuple(find_batch(states[number], producer, batch, txn.updated_at) for batch in part.batches)
                 for number, part in parts.items()
             }
 

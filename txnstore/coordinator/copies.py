@@ -10,6 +10,7 @@ from typing import Any
 from txnstore.chain.chains import Chains
 from txnstore.core.catalog.model import CloseTopic, CopyTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
+from txnstore.core.model import items_of
 from txnstore.core.routes import leaders_of, topics_of
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import State
@@ -137,7 +138,7 @@ def has_stale_copies(view: View) -> bool:
     return any(
         (topic := view.topics.get(name)) is None or copy.revision < topic.revision
         for state in view.states[1:]
-        for name, copy in state.topics.items()
+        for name, copy in items_of(state.topics)
     )
 
 

@@ -14,6 +14,7 @@ from txnstore.chain.ages import Ages
 from txnstore.chain.chains import Chains
 from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.copies import copy_all, finish_deletions, has_stale_copies
+from txnstore.core.model import sorted_items
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.transactions.commands import AbortTxn
 from txnstore.core.transactions.model import DECIDED, Transaction
@@ -56,8 +57,7 @@ def recover(chains: Chains, coordinator: Coordinator) -> RecoveryReport:
     failed: list[tuple[str, str]] = []
     view = chains.view()
     for state in view.states:
-        for name in sorted(state.transactions):
-            txn = state.transactions[name]
+        for name, txn in sorted_items(state.transactions):
             if not (txn.state in DECIDED or chains.ages.has_expired(state, txn)):
                 continue
             try:

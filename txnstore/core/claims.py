@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from txnstore.core.model import Claim, Map, TopicPartition, sorted_items
+from txnstore.core.model import Claim, Map, TopicPartition, items_of, sorted_items
 from txnstore.core.state import Draft, Fold, State
 from txnstore.errors import InvalidConfigError
 
@@ -91,7 +91,7 @@ def claim_partitions(draft: Draft, command: ClaimPartitions) -> tuple[TopicParti
 
 def release_partitions(draft: Draft, command: ReleasePartitions) -> None:
     """End the claims of a compactor."""
-    if any(claim.owner == command.owner for claim in draft.state.claims.values()):
+    if any(claim.owner == command.owner for _, claim in items_of(draft.state.claims)):
         draft.emit(PartitionsReleased(owner=command.owner))
 
 

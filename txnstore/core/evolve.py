@@ -1,4 +1,4 @@
-"""Dispatch of events: ``evolve(state, event) -> state``.
+"""Dispatch of events: ``evolve(state, *events) -> state``.
 
 Folding checks and decides nothing: the event holds every value. No event of a valid chain raises. ``state.timestamp``
 is the time of the entry that holds the event, in ms.
@@ -11,27 +11,30 @@ from txnstore.core.claims import CLAIM_FOLDS
 from txnstore.core.events import Event
 from txnstore.core.expiration import EXPIRATION_FOLDS
 from txnstore.core.groups.fold import GROUP_FOLDS
-from txnstore.core.log.appending import LOG_FOLDS
+from txnstore.core.log.appending import LOG_FOLDS, LOG_RUN_FOLDS
 from txnstore.core.log.retention import RETENTION_FOLDS
 from txnstore.core.maintenance import MAINTENANCE_FOLDS
-from txnstore.core.state import ORDERING_FOLDS, Fold, State
+from txnstore.core.state import ORDERING_FOLDS, Folds, State
 from txnstore.core.transactions.table import TRANSACTION_FOLDS
 
 
-def evolve(state: State, event: Event) -> State:
-    """Return the state after ``event``."""
-    return FOLDS[type(event)](state, event)
+def evolve(state: State, *events: Event) -> State:
+    """Return the state after the events, one after the other."""
+    return FOLDS.after(state, events)
 
 
 #: The fold of each class of event.
-FOLDS: dict[type, Fold] = {
-    **ORDERING_FOLDS,
-    **CATALOG_FOLDS,
-    **TRANSACTION_FOLDS,
-    **LOG_FOLDS,
-    **RETENTION_FOLDS,
-    **GROUP_FOLDS,
-    **MAINTENANCE_FOLDS,
-    **CLAIM_FOLDS,
-    **EXPIRATION_FOLDS,
-}
+FOLDS = Folds(
+    single={
+        **ORDERING_FOLDS,
+        **CATALOG_FOLDS,
+        **TRANSACTION_FOLDS,
+        **LOG_FOLDS,
+        **RETENTION_FOLDS,
+        **GROUP_FOLDS,
+        **MAINTENANCE_FOLDS,
+        **CLAIM_FOLDS,
+        **EXPIRATION_FOLDS,
+    },
+    together=LOG_RUN_FOLDS,
+)

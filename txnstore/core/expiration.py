@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal, TypeVar
 
 from txnstore.core.groups.events import GroupDeleted
@@ -18,7 +19,7 @@ from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import expired_offsets, is_dead
 from txnstore.core.log.appending import MAX_ADDED_AGE_MS
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Map, TopicPartition, sorted_items
+from txnstore.core.model import Map, TopicPartition, items_of, sorted_items
 from txnstore.core.state import Draft, Fold, State, begin_entry
 from txnstore.core.transactions.model import Transaction, TxnState
 from txnstore.errors import InvalidConfigError
@@ -120,22 +121,16 @@ _AT_REST = {TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT}
 def expire(draft: Draft, command: Expire) -> Expired:
     """Remove what has expired; without events if nothing has."""
     _check(command)
-    found = Expired()
-    for number, event in enumerate(_due(draft.state, command)):
-        if number >= MAX_EVENTS:
-            return replace(found, more=True)
-        draft.emit(event)
-        found = _counted(found, event)
-    return found
+    found = list(islice(_due(draft.state, command), MAX_EVENTS + 1))
+    events = found[:MAX_EVENTS]
+    draft.emit(*events)
+    return _counted(events, more=len(found) > MAX_EVENTS)
 
 
 def preview(state: State, command: Expire, now: int) -> Expired:
     """What the command would remove in entries at the time ``now`` (ms) after this state."""
     _check(command)
-    found = Expired()
-    for event in _due(begin_entry(state, now), command):
-        found = _counted(found, event)
-    return found
+    return _counted(_due(begin_entry(state, now), command))
 
 
 def is_due(state: State, command: Expire, now: int) -> bool:
@@ -163,23 +158,22 @@ def _check(command: Expire) -> None:
 def _due(state: State, command: Expire) -> Iterator[Expiration]:
     """The events of what has expired at the time of the state."""
     producers, ids, offsets = command.limits(state.timestamp)
-    for tp in sorted(state.partitions):
-        idle = _idle_producers(state.partitions[tp], producers)
-        if idle:
-            yield ProducersExpired(topic=tp.topic, partition=tp.partition, producer_ids=idle)
+    idle_producers = {tp: _idle_producers(partition, producers) for tp, partition in items_of(state.partitions)}
+    for tp in sorted(tp for tp, idle in idle_producers.items() if idle):
+        yield ProducersExpired(topic=tp.topic, partition=tp.partition, producer_ids=idle_producers[tp])
     fences = _idle_fences(state, producers)
     if fences:
         yield FencesExpired(producer_ids=fences)
     yield from _due_ids(state, ids)
-    for name in sorted(state.groups):
-        yield from _due_in_group(name, state.groups[name], offsets, command)
+    for name, group in sorted_items(state.groups):
+        yield from _due_in_group(name, group, offsets, command)
 
 
 def _idle_producers(partition: Partition, limit: int) -> list[int]:
     """Producers without open data (PST-07) whose last batch or marker is not after ``limit`` (PST-06, PST-08)."""
     return sorted(
         producer_id
-        for producer_id, producer in partition.producers.items()
+        for producer_id, producer in items_of(partition.producers)
         if producer.last_timestamp <= limit and producer_id not in partition.open_txns
     )
 
@@ -190,20 +184,20 @@ def _idle_fences(state: State, limit: int) -> list[int]:
     While a producer has open data or pending offsets, its fence distinguishes the marker of that transaction from late
     markers of earlier ones, so it is kept.
     """
-    idle = {producer_id for producer_id, fence in state.fences.items() if fence.at <= limit}
-    for partition in state.partitions.values() if idle else ():
+    idle = {producer_id for producer_id, fence in items_of(state.fences) if fence.at <= limit}
+    for _, partition in items_of(state.partitions) if idle else ():
         idle.difference_update(partition.open_txns)
-    for group in state.groups.values() if idle else ():
+    for _, group in items_of(state.groups) if idle else ():
         idle.difference_update(group.pending)
     return sorted(idle)
 
 
 def _due_ids(state: State, limit: int) -> Iterator[TransactionalIdExpired]:
-    names = [name for name, txn in sorted_items(state.transactions) if _is_idle(txn, limit)]
+    names = sorted(name for name, txn in items_of(state.transactions) if _is_idle(txn, limit))
     if not names:
         return
     owned: dict[str, list[int]] = {name: [] for name in names}
-    for producer_id, name in state.transactional_ids.items():
+    for producer_id, name in items_of(state.transactional_ids):
         if name in owned:
             owned[name].append(producer_id)
     for name in names:
@@ -232,16 +226,20 @@ def _due_in_group(name: str, group: Group, limit: int, command: Expire) -> Itera
         yield GroupDeleted(group=name)
 
 
-def _counted(found: Expired, event: Expiration) -> Expired:
-    match event:
-        case ProducersExpired() | FencesExpired():
-            return replace(found, producers=found.producers + len(event.producer_ids))
-        case TransactionalIdExpired():
-            return replace(found, transactional_ids=(*found.transactional_ids, event.transactional_id))
-        case OffsetsExpired():
-            return replace(found, offsets=found.offsets + len(event.partitions))
-        case GroupDeleted():
-            return replace(found, groups=(*found.groups, event.group))
+def _counted(events: Iterable[Expiration], *, more: bool = False) -> Expired:
+    """What these events remove."""
+    producers, offsets, ids, groups = 0, 0, list[str](), list[str]()
+    for event in events:
+        match event:
+            case ProducersExpired() | FencesExpired():
+                producers += len(event.producer_ids)
+            case TransactionalIdExpired():
+                ids.append(event.transactional_id)
+            case OffsetsExpired():
+                offsets += len(event.partitions)
+            case GroupDeleted():
+                groups.append(event.group)
+    return Expired(producers, tuple(ids), offsets, tuple(groups), more)
 
 
 K = TypeVar("K")

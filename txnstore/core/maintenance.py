@@ -11,7 +11,7 @@ from txnstore.core.log.appending import with_partition
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, BatchList, Partition
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
-from txnstore.core.model import NO_PRODUCER, TopicPartition
+from txnstore.core.model import NO_PRODUCER, TopicPartition, items_of
 from txnstore.core.state import Draft, Fold, State
 from txnstore.errors import CompactionConflictError, CorruptionError
 
@@ -231,7 +231,7 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     """Announce the deletion of the segments that no batch names; returns their keys."""
-    named = {batch.segment.key for partition in draft.state.partitions.values() for batch in partition.batches}
+    named = {batch.segment.key for _, partition in items_of(draft.state.partitions) for batch in partition.batches}
     keys = tuple(key for key in command.keys if key not in named)
     new = [key for key in keys if key not in draft.state.dropped]
     if new:

@@ -24,7 +24,7 @@ from txnstore.core.groups.commands import (
     TxnOffsets,
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
-from txnstore.core.log.model import NewBatch
+from txnstore.core.log.model import INLINED, NewBatch
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import (
@@ -203,7 +203,8 @@ def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]
 
 
 def _chain_of_key(key: str, chains: int) -> int:
-    parts = key.split("/")
-    if len(parts) == 4 and parts[2].isdigit():
-        return chain_of_partition(TopicPartition(parts[1], int(parts[2])), chains)
+    # topics/<topic>/<partition>/<name>, or of an inlined segment <entry>#<topic>/<partition>/<name>.
+    parts = key.partition(INLINED)[2].split("/") if INLINED in key else key.split("/")[1:]
+    if len(parts) == 3 and parts[1].isdigit():
+        return chain_of_partition(TopicPartition(parts[0], int(parts[1])), chains)
     return CATALOG

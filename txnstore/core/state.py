@@ -7,14 +7,15 @@ the size of the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import Partition
-from txnstore.core.model import NO_PRODUCER, Claim, Fence, Map, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Claim, Fence, Map, TopicPartition, sorted_items
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, first_producer_id
 from txnstore.core.transactions.model import Transaction
 
@@ -85,7 +86,7 @@ class State:
 
     def sorted_topics(self) -> list[Topic]:
         """The topics, sorted by name."""
-        return sorted(self.topics.values(), key=lambda topic: topic.name)
+        return [topic for _, topic in sorted_items(self.topics)]
 
     def partitions_of(self, topic: str) -> Iterator[tuple[TopicPartition, Partition]]:
         """The partitions of a topic in order."""
@@ -111,6 +112,32 @@ def begin_entry(state: State, now: int) -> State:
 
 #: The state after an event of one class.
 Fold = Callable[[State, Any], State]
+#: The state after consecutive events of one class: that after the first one, the second one, and so on.
+RunFold = Callable[[State, Sequence[Any]], State]
+
+
+class Folds(NamedTuple):
+    """The fold of each class of event.
+
+    Attributes:
+        single: Of a class that is folded event by event.
+        together: Of a class of which consecutive events are folded in one step: the entry of a transaction has one
+            batch and one marker per partition.
+    """
+
+    single: Mapping[type, Fold]
+    together: Mapping[type, RunFold]
+
+    def after(self, state: State, events: Sequence[Any]) -> State:
+        """The state after the events, one after the other."""
+        for kind, run in groupby(events, type):
+            together = self.together.get(kind)
+            if together is not None:
+                state = together(state, tuple(run))
+            else:
+                for event in run:
+                    state = self.single[kind](state, event)
+        return state
 
 
 class Draft:
@@ -122,15 +149,15 @@ class Draft:
 
     __slots__ = ("_folds", "events", "state")
 
-    def __init__(self, state: State, folds: Mapping[type, Fold]) -> None:
+    def __init__(self, state: State, folds: Folds) -> None:
         self.state = state
         self.events: list[Any] = []
         self._folds = folds
 
-    def emit(self, event: object) -> None:
-        """Add an event and fold it."""
-        self.events.append(event)
-        self.state = self._folds[type(event)](self.state, event)
+    def emit(self, *events: object) -> None:
+        """Add events and fold them."""
+        self.events += events
+        self.state = self._folds.after(self.state, events)
 
 
 # Among several chains -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.fold import decided_offsets, existing_offsets
 from txnstore.core.groups.model import Group
 from txnstore.core.log.model import AbortedTxn, Partition
-from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.model import Outcome, TopicPartition, items_of
 from txnstore.core.routing import (
     CATALOG,
     chain_of_group,
@@ -70,7 +70,7 @@ class View:
     @cached_property
     def open_partitions(self) -> Sequence[TopicPartition]:
         """The partitions with open transactions, behind which committed records may wait (LSO-01)."""
-        return [tp for tp, log in self.partitions.items() if log.open_txns]
+        return [tp for tp, log in items_of(self.partitions) if log.open_txns]
 
     @cached_property
     def transactions(self) -> Mapping[str, Transaction]:
@@ -94,7 +94,7 @@ class View:
         """The dropped objects of all chains, and the time at which each was dropped, in ms."""
         if self.chains == 1:
             return self.states[0].dropped
-        return {key: at for state in self.states for key, at in state.dropped.items()}
+        return {key: at for state in self.states for key, at in items_of(state.dropped)}
 
     def _routed(self, maps: list[Mapping[K, V]], chain_of: Callable[[K, int], int]) -> Mapping[K, V]:
         return maps[0] if self.chains == 1 else _Routed(maps, chain_of)

@@ -322,6 +322,9 @@ class RecordAccumulator:
 
     def forget(self, uploads: Sequence[Upload]) -> None:
         """Remove batches that are settled."""
+        for upload in uploads:
+            if upload.buffered:  # An interrupt came between the end of its upload and this.
+                self.released(upload)
         with self._lock.own:
             for upload in uploads:
                 self.sealed.pop(upload, None)

@@ -97,7 +97,8 @@ class Sender:
             accumulator.make_room()
         else:
             accumulator.seal_all()
-        self.uploader.start(keep_last=not crowd_only)
+        ends = None if crowd_only or manager.transactional else manager.identity
+        self.uploader.start(keep_last=not crowd_only, ends=ends)
         self._announce()
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).
@@ -235,7 +236,7 @@ class Sender:
             manager.drop_unsent()
             return manager.end(outcome, [])
         accumulator.seal_all()
-        self.uploader.start(keep_last=True)
+        self.uploader.start(keep_last=True, ends=manager.identity)
         self._announce()
         if manager.pending is not None:
             self._submit(manager.pending)  # Its sequences make a repetition idempotent (SEQ-14).

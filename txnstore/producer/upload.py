@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -14,10 +14,11 @@ from txnstore.catalog.writing import TopicWriter
 from txnstore.chain import keys
 from txnstore.connection import Connection
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import TopicPartition
+from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
-from txnstore.producer.batches import Batch, Upload
+from txnstore.producer.batches import Batch, Upload, rounds
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode
@@ -37,6 +38,10 @@ class EncodedBatch:
 
     data: bytes
     new_batch: NewBatch
+
+    def to_inline(self) -> NewBatch:
+        """The batch with its bytes, to be written into the entry that appends it."""
+        return replace(self.new_batch, data=self.data, uploaded_at=None)
 
 
 def encode_batch(
@@ -149,8 +154,13 @@ class Uploader:
         self._accumulator = accumulator
         self._delivery_timeout = delivery_timeout
 
-    def start(self, *, keep_last: bool = False) -> None:
-        """Begin the uploads of sealed batches; with ``keep_last`` all but one, which :meth:`wait_for` does itself."""
+    def start(self, *, keep_last: bool = False, ends: ProducerIdentity | None = None) -> None:
+        """Begin the uploads of sealed batches; with ``keep_last`` all but one, which :meth:`wait_for` does itself.
+
+        ``ends``: the producer whose next command commits all of them, so that small ones are inlined; None: not.
+        """
+        if ends is not None:
+            self._inline(chain_of_producer(ends.producer_id) if ends.transactional_id is not None else None)
         unstarted, pool = self._accumulator.unstarted, None
         while len(unstarted) > keep_last:
             try:
@@ -189,20 +199,63 @@ class Uploader:
             (good if upload.new_batch is not None and not upload.batch.settled else bad).append(upload)
         return good, bad
 
+    def _inline(self, home: int | None) -> None:
+        """Encode all sealed batches to be written into the entry that commits them, if they are small enough together.
+
+        Else they stay to be uploaded. The entry must decide their fate: no reader then fetches an aborted record.
+
+        Args:
+            home: The chain whose next entry commits the transaction; None without a transaction.
+        """
+        uploads = list(self._accumulator.sealed)
+        left = min((upload.batch.writer.config.inline_bytes for upload in uploads), default=0)
+        chains = len(self._connection.chains)
+        if sum(upload.size for upload in uploads) > left or len(rounds(uploads)) > 1:
+            return
+        if home is not None and any(chain_of_partition(upload.batch.tp, chains) != home for upload in uploads):
+            return
+        unstarted, taken = self._accumulator.unstarted, set[Upload]()
+        with suppress(IndexError):
+            while True:
+                taken.add(unstarted.popleft())  # From here on, no other thread begins this upload.
+        encoded = self._encode_all(uploads, left) if taken.issuperset(uploads) else None
+        if encoded is None:
+            unstarted.extendleft(upload for upload in reversed(uploads) if upload in taken)
+            return
+        for upload, found in zip(uploads, encoded, strict=True):
+            upload.new_batch = found.to_inline()
+            self._accumulator.released(upload)
+
+    def _encode_all(self, uploads: Sequence[Upload], most: int) -> list[EncodedBatch] | None:
+        """The segments of these uploads; None if they have more than ``most`` bytes, or one cannot be encoded."""
+        encoded = []
+        for upload in uploads:
+            try:
+                encoded.append(self._encode(upload))
+            except Exception:  # noqa: BLE001 - The upload meets it again, and fails this batch alone.
+                return None
+            most -= len(encoded[-1].data)
+            if most < 0:
+                return None
+        return encoded
+
+    def _encode(self, upload: Upload) -> EncodedBatch:
+        batch, runtime = upload.batch, self._connection.runtime
+        # Not the chain of the connection: one that was closed loads it, with workers that may all be waiting here.
+        chain_time = self._accumulator.catalog.now()
+        table = batch.table(runtime.clock(), self._accumulator.row_format(batch))
+        return encode_batch(runtime, batch.writer, batch.tp, table, chain_time)
+
     def _upload(self, upload: Upload) -> None:
         """Upload one batch, in whichever thread. An interrupt leaves it as it was, to be done again."""
         if upload.ended or upload.abandoned:
             return
         connection, batch = self._connection, upload.batch
-        runtime = connection.runtime
-        # Not the chain of the connection: one that was closed loads it, with workers that may all be waiting here.
-        chain_time = self._accumulator.catalog.now()
         try:
-            table = batch.table(runtime.clock(), self._accumulator.row_format(batch))
-            if table.num_rows != batch.rows:  # pragma: no cover - another thread has just uploaded it
+            encoded = self._encode(upload)
+            if encoded.new_batch.records != batch.rows:  # pragma: no cover - another thread has just uploaded it
                 return
-            encoded = encode_batch(runtime, batch.writer, batch.tp, table, chain_time)
-            retried = connection.measurements.count_retry
+            runtime, retried = connection.runtime, connection.measurements.count_retry
             deliver(connection.objects, runtime, encoded, self._delivery_timeout, lambda: upload.abandoned, retried)
             upload.new_batch = upload.new_batch or encoded.new_batch
         except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it

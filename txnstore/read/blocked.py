@@ -4,45 +4,53 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from txnstore.core.blocked import BlockedPartition
-from txnstore.runtime import level_of_caller
+from txnstore.runtime import instant, level_of_caller
 from txnstore.validation import BlockedReadWarning
 
 if TYPE_CHECKING:
     from txnstore.connection import Connection
+    from txnstore.core.view import View
 
 #: Why a read is blocked: (transactional id or producer id, kind of wait).
 Cause = tuple[str | int, str]
 
 
-def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition]) -> None:
-    """Issue a :class:`BlockedReadWarning` for each cause that this store has not warned of."""
+def warn_blocked(connection: Connection, blocked: Iterable[BlockedPartition], given: View | None = None) -> None:
+    """Issue a :class:`BlockedReadWarning` for each cause that this store has not warned of.
+
+    Args:
+        connection: The connection to the store.
+        blocked: The partitions.
+        given: The view of the snapshot that the caller chose, whose transactions may have ended; None for a new one.
+    """
     warned: set[Cause] = connection.kept("blocked reads", set)
-    for cause, text in describe(blocked, connection.runtime.clock(), read_only=connection.read_only).items():
+    past = given is not None and given.sequence < connection.view(refresh=False).sequence
+    for cause, text in describe(blocked, connection.runtime.clock(), read_only=connection.read_only, past=past).items():
         if cause not in warned:
             warned.add(cause)
             warnings.warn(text, BlockedReadWarning, stacklevel=level_of_caller())
 
 
-def describe(blocked: Iterable[BlockedPartition], now: int, *, read_only: bool) -> dict[Cause, str]:
+def describe(blocked: Iterable[BlockedPartition], now: int, *, read_only: bool, past: bool = False) -> dict[Cause, str]:
     """A text for each cause: what waits, since when, behind which transaction, and what ends it.
 
     Args:
         blocked: The partitions.
         now: The time in milliseconds since the epoch.
         read_only: Whether the reader may not write.
+        past: Whether the reader shows an earlier snapshot.
     """
     causes: dict[Cause, list[BlockedPartition]] = {}
     for part in blocked:
-        causes.setdefault(_cause(part, now), []).append(part)
+        causes.setdefault(_cause(part, "past" if past else _kind(part, now)), []).append(part)
     return {cause: _text(cause[1], parts, read_only=read_only) for cause, parts in causes.items()}
 
 
-def _cause(part: BlockedPartition, now: int) -> Cause:
-    return part.producer_id if part.transactional_id is None else part.transactional_id, _kind(part, now)
+def _cause(part: BlockedPartition, kind: str) -> Cause:
+    return part.producer_id if part.transactional_id is None else part.transactional_id, kind
 
 
 def _kind(part: BlockedPartition, now: int) -> str:
@@ -59,18 +67,21 @@ def _text(kind: str, parts: list[BlockedPartition], *, read_only: bool) -> str:
     more = f" and {len(parts) - 3} more partitions" if len(parts) > 3 else ""
     first = parts[0]
     since = instant(min(part.since for part in parts))
-    behind = f"the {'prepared' if kind == 'prepared' else 'open'} transaction of {first.transactional_id!r}"
-    if kind == "unknown":
+    behind = f"the {'open' if first.expires_at is not None else 'prepared'} transaction of {first.transactional_id!r}"
+    if first.transactional_id is None:
         behind = f"a transaction of producer id {first.producer_id}, which no coordinator knows"
     records = "1 committed record" if count == 1 else f"{count:,} committed records"
+    when = "in this snapshot" if kind == "past" else "yet"
     return (
-        f"{records} of {names}{more} cannot be read yet: waiting since {since} behind {behind}. "
+        f"{records} of {names}{more} cannot be read {when}: waiting since {since} behind {behind}. "
         f"{_advice(kind, first.expires_at, read_only=read_only)}"
     )
 
 
 def _advice(kind: str, expires_at: int | None, *, read_only: bool) -> str:
     match kind:
+        case "past":
+            return "A snapshot after the end of this transaction shows what waits."
         case "unknown":
             return "`txnstore txn find-hanging` shows it, and `txnstore txn abort` ends it."
         case "prepared":
@@ -89,11 +100,3 @@ def _advice(kind: str, expires_at: int | None, *, read_only: bool) -> str:
 
 def _at(moment: int | None) -> str:
     return instant(moment) if moment is not None else "its timeout"
-
-
-def instant(moment: int) -> str:
-    """A time in milliseconds since the epoch as ISO 8601 in UTC."""
-    try:
-        return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return f"{moment} ms"

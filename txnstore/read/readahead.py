@@ -2,14 +2,15 @@
 
 Two windows move over the slices: one of segments that are fetched (bound by latency), one of pieces of the fetched
 segments that are decoded (bound by CPU). The thread that fetched a segment of one piece also decodes it. Of a large
-segment the first window fetches the footer, the second one the pieces.
+segment the first window fetches the footer, the second one the pieces. Of small segments that are read together, one
+task fetches several, and another one decodes them: a task for each would cost more than its decoding.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ MAX_FETCHES = 16
 MAX_FETCH_BYTES = 32 << 20
 #: The maximum number of pieces that are being decoded, or are decoded and not yet returned.
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
+#: The maximum number of segments that are read together, of the bytes of one, and of those of all.
+_TOGETHER, _SMALL_BYTES, _TOGETHER_BYTES = 32, 256 << 10, 2 << 20
 
 
 @dataclass(slots=True)
@@ -54,6 +57,28 @@ def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fe
     return Fetched(opened, None, map(opened.read, range(len(opened))), len(opened))
 
 
+class _Together:
+    """Slices of small segments that were fetched by one task, to be decoded by one."""
+
+    def __init__(self, slices: Sequence[OpenSlice]) -> None:
+        self._slices = [opened for opened in slices if len(opened)]
+
+    def __len__(self) -> int:
+        """The number of slices with rows."""
+        return len(self._slices)
+
+    def read(self) -> pa.Table:
+        """The rows of all of them in order."""
+        return pa.concat_tables([opened.read(number) for opened in self._slices for number in range(len(opened))])
+
+
+def _fetch(objects: ObjectStore, parts: Sequence[Slice], projection: Projection) -> Fetched | _Together:
+    """Open one slice, or several of small segments."""
+    if len(parts) == 1:
+        return fetch_slice(objects, parts[0], projection)
+    return _Together([open_slice(objects, part, projection) for part in parts])
+
+
 def one_ahead(pool: Executor, opened: OpenSlice) -> Iterator[pa.Table]:
     """The pieces of a slice in order; while one is used, the next one is fetched and decoded.
 
@@ -76,6 +101,9 @@ def read_ahead(
     pool: Executor,
     slices: Iterable[Slice],
     projection: Projection,
+    *,
+    together: bool = False,
+    window: int = MAX_FETCH_BYTES,
 ) -> Iterator[pa.Table]:
     """Read slices in order.
 
@@ -86,6 +114,9 @@ def read_ahead(
         pool: Fetches and decodes concurrently.
         slices: The slices, all of the topic of ``projection``.
         projection: The columns to read.
+        together: One task may fetch several small segments, one after the other, and their rows be one table: less
+            work in all, but the first rows come later, and fewer of them before an error.
+        window: The maximum number of bytes that are fetched and not yet returned; one segment may be larger.
 
     Yields:
         The rows, as tables of ``projection.schema``.
@@ -93,7 +124,7 @@ def read_ahead(
     Raises:
         CorruptionError: A segment is missing or damaged; raised after the rows of the slices before it.
     """
-    fetches = _Fetches(objects, pool, slices, projection)
+    fetches = _Fetches(objects, pool, slices, projection, together=together, window=window)
     tables: deque[Future[pa.Table] | pa.Table] = deque()
     pieces: Iterator[Future[pa.Table] | pa.Table] = iter(())
     try:
@@ -121,26 +152,49 @@ def read_ahead(
 class _Fetches:
     """The window of segments that are being fetched."""
 
-    def __init__(self, objects: ObjectStore, pool: Executor, slices: Iterable[Slice], projection: Projection) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        pool: Executor,
+        slices: Iterable[Slice],
+        projection: Projection,
+        *,
+        together: bool,
+        window: int,
+    ) -> None:
         self._objects, self._pool, self._projection = objects, pool, projection
         self._waiting = deque(slices)
-        self._flying: deque[tuple[int, Future[Fetched]]] = deque()
-        self._bytes = 0
+        self._flying: deque[tuple[int, Future[Fetched | _Together]]] = deque()
+        self._bytes, self._window = 0, min(window, MAX_FETCH_BYTES)
+        # Few segments are fetched concurrently, not one after the other.
+        self._together = min(_TOGETHER, len(self._waiting) // MAX_FETCHES) if together else 1
 
     def fill(self) -> bool:
         """Start fetches until the window is full; returns whether any segment is in the window."""
-        while self._waiting and len(self._flying) < MAX_FETCHES and (not self._flying or self._bytes < MAX_FETCH_BYTES):
-            part = self._waiting.popleft()
-            size = self._projection.fetched_bytes(part)
-            self._flying.append((size, self._pool.submit(fetch_slice, self._objects, part, self._projection)))
+        while self._waiting and len(self._flying) < MAX_FETCHES and (not self._flying or self._bytes < self._window):
+            parts = self._following()
+            size = sum(map(self._projection.fetched_bytes, parts))
+            self._flying.append((size, self._pool.submit(_fetch, self._objects, parts, self._projection)))
             self._bytes += size
         return bool(self._flying)
+
+    def _following(self) -> list[Slice]:
+        """The next slice, with those of small segments that are fetched together with it."""
+        parts = [self._waiting.popleft()]
+        size = parts[0].batch.segment.size
+        while size <= _TOGETHER_BYTES and self._waiting and len(parts) < self._together:
+            following = self._waiting[0].batch.segment.size
+            if max(parts[-1].batch.segment.size, following) > _SMALL_BYTES:
+                break
+            parts.append(self._waiting.popleft())
+            size += following
+        return parts
 
     def arrived(self) -> bool:
         """Whether the next segment has been fetched."""
         return self._flying[0][1].done()
 
-    def pop(self) -> Future[Fetched]:
+    def pop(self) -> Future[Fetched | _Together]:
         """Remove the next segment from the window; waits until it has been fetched."""
         size, future = self._flying.popleft()
         self._bytes -= size
@@ -158,7 +212,11 @@ def _decode(pool: Executor, arrived: Future[Any]) -> Iterator[Future[pa.Table] |
     if arrived.exception() is not None:
         yield arrived
         return
-    fetched: Fetched = arrived.result()
+    fetched: Fetched | _Together = arrived.result()
+    if isinstance(fetched, _Together):
+        if len(fetched):
+            yield pool.submit(fetched.read)
+        return
     if fetched.only is not None:
         yield fetched.only
         return

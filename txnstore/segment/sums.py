@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from txnstore.core.log.sums import MODULUS, Sums
@@ -22,8 +23,10 @@ from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD, is_reserved
 #: Rows that are hashed at a time: their words stay in the cache of the processor.
 _ROWS = 8192
 _WORD = 8
-#: Strings with more words are hashed one by one.
-_LONG = 256
+#: Words of strings that are hashed at a time, for the same reason.
+_WORDS = 1 << 17
+#: Strings of up to as many words are hashed together, whatever their lengths.
+_SHORT = 4
 _HALF = np.uint64(32)
 
 Words = npt.NDArray[np.uint64]
@@ -102,7 +105,7 @@ def row_hashes(table: pa.Table) -> tuple[Words, Sizes]:
 
 def _hashes(array: Any, seeds: Words) -> tuple[Words, Sizes]:
     """The hash of each value with its seed, and its size; both are 0 for null."""
-    if pt.is_null(array.type) or not len(array):
+    if array.null_count == len(array):
         return np.zeros(len(array), np.uint64), np.zeros(len(array), np.int64)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else np.ones(len(array), bool)
     if pt.is_list(array.type) or pt.is_map(array.type):
@@ -110,7 +113,7 @@ def _hashes(array: Any, seeds: Words) -> tuple[Words, Sizes]:
     elif pt.is_struct(array.type):
         hashes, sizes = _of_structs(array, seeds, [field.name for field in array.type])
     else:
-        words, sizes = _words(array, valid)
+        words, sizes = _words(array)
         hashes = _folded(words + seeds) * (seeds | np.uint64(1))
     return np.where(valid, hashes, np.uint64(0)), np.where(valid, sizes, 0)
 
@@ -135,11 +138,11 @@ def _of_lists(array: Any, seeds: Words) -> tuple[Words, Sizes]:
     return _mixed(seeds + lengths.astype(np.uint64)) + _run_sums(found, lengths), _run_sums(size, lengths)
 
 
-def _words(array: Any, valid: npt.NDArray[np.bool_]) -> tuple[Words, Sizes]:
+def _words(array: Any) -> tuple[Words, Sizes]:
     """One word for each value, and its size in bytes."""
     kind = array.type
     if pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind):
-        return _of_bytes(array, valid)
+        return _of_bytes(array)
     if pt.is_decimal128(kind):
         data = np.frombuffer(array.buffers()[1], "<u8")[2 * array.offset : 2 * (array.offset + len(array))]
         words = _folded(data).reshape(-1, 2) * _factors(2)
@@ -157,50 +160,50 @@ def _words(array: Any, valid: npt.NDArray[np.bool_]) -> tuple[Words, Sizes]:
     return words, _constant(array, _WORD)
 
 
-def _of_bytes(array: Any, valid: npt.NDArray[np.bool_]) -> tuple[Words, Sizes]:
+def _of_bytes(array: Any) -> tuple[Words, Sizes]:
     """One word for each string: of its length, and of its words of 8 bytes, each with its place."""
     large = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
-    _, ends_buffer, data_buffer = array.buffers()
+    _, ends_buffer, data = array.buffers()
     ends = np.frombuffer(ends_buffer, np.int64 if large else np.int32)
     offsets = ends[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    lengths = np.where(valid, np.diff(offsets), 0)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(last - first + _WORD, np.uint8)
-    if last > first:
-        data[:-_WORD] = np.frombuffer(data_buffer, np.uint8)[first:last]
-    starts = offsets[:-1] - first
-    return _mixed(lengths.astype(np.uint64) + _word_sums(data, starts, lengths)), lengths
+    lengths = np.diff(offsets)
+    # Arrow pads text only; nothing checks that it is text. Nulls are strings as well, whose hashes the caller drops.
+    text = pa.large_string() if large else pa.string()
+    strings = pa.Array.from_buffers(text, len(array), [None, ends_buffer, data], offset=array.offset)
+    return _mixed(lengths.astype(np.uint64) + _word_sums(strings, (lengths + _WORD - 1) // _WORD)), lengths
 
 
-def _word_sums(data: npt.NDArray[np.uint8], starts: Sizes, lengths: Sizes) -> Words:
-    """The sums of the words of strings in ``data``, which has 8 bytes more; the last word is filled with zeros."""
-    at_any = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
-    full = lengths // _WORD
-    factors = _factors(int(full.max()) + 1)
-    rest = at_any[starts + _WORD * full] & ~(~np.uint64(0) << (8 * (lengths % _WORD)).astype(np.uint64))
-    sums = _folded(rest) * factors[full]
-    for row in np.flatnonzero(full > _LONG):
-        words = data[starts[row] : starts[row] + _WORD * full[row]].view("<u8")
-        # As an array, which wraps without a warning; a single number does not.
-        sums[row : row + 1] += (_folded(words) * factors[: full[row]]).sum(dtype=np.uint64)
-    # The others word by word, the longest first: those that have a word at a place are then a prefix.
-    short = np.flatnonzero((full > 0) & (full <= _LONG))
-    short = short[np.argsort(-full[short], kind="stable")]
-    places, counts, found = starts[short], -full[short], np.zeros(len(short), np.uint64)
-    for place in range(-int(counts[0]) if len(short) else 0):
-        several = int(np.searchsorted(counts, -place))
-        words = at_any[places[:several]]
-        words ^= words >> _HALF
-        words *= factors[place]
-        found[:several] += words
-        places += _WORD
-    sums[short] += found
+def _word_sums(strings: Any, counts: Sizes) -> Words:
+    """The sums of the words of strings, of which each has ``counts`` words; the last one is filled with zeros."""
+    most = int(counts.max())
+    if most <= _SHORT or most * len(counts) <= 2 * int(counts.sum()):
+        return _padded_sums(strings, most)
+    # Those that differ by less than a factor of two together, so that not much more is filled than there is.
+    sums = np.empty(len(counts), np.uint64)
+    classes = np.frexp(counts // _SHORT)[1]
+    for number in np.flatnonzero(np.bincount(classes)):
+        rows = np.flatnonzero(classes == number)
+        sums[rows] = _padded_sums(strings.take(pa.array(rows)), int(counts[rows].max()))
+    return sums
+
+
+def _padded_sums(strings: Any, count: int) -> Words:
+    """The sums of the words of strings of at most ``count`` words; a word that is filled in is 0 and adds nothing."""
+    sums = np.zeros(len(strings), np.uint64)
+    if count == 0:
+        return sums
+    factors, step = _factors(1 << count.bit_length())[:count], max(1, _WORDS // count)
+    for start in range(0, len(strings), step):
+        padded = pc.ascii_rpad(strings.slice(start, step), width=_WORD * count, padding="\0")
+        words = np.frombuffer(padded.buffers()[2], "<u8", len(padded) * count).reshape(-1, count)
+        np.einsum("ij,j->i", _folded(words), factors, out=sums[start : start + step])
     return sums
 
 
 def _folded(words: Words) -> Words:
     """A permutation of words, so that the upper bits count in all bits of a product."""
-    folded: Words = words ^ (words >> _HALF)
+    folded: Words = words >> _HALF
+    folded ^= words
     return folded
 
 

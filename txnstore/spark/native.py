@@ -19,6 +19,7 @@ from urllib.parse import quote
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.visibility import Slice
 from txnstore.read.plan import IsolationLevel
+from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.scan import Scan
 from txnstore.segment.schema import RESERVED_FIELDS
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
+#: The driver reads inlined segments up to this size in total; of more, tasks read all segments with format txnstore.
+_INLINED_BYTES = 64 << 20
 #: Where Spark gives the number of a row in its file. A column of this name would hide it.
 _HIDDEN = "_metadata"
 
@@ -88,17 +91,34 @@ def read_native(
         scan = Scan(connection, topic, isolation, partitions, start, end, columns, snapshot=snapshot)
         slices = scan.plan()
         location = replace(location, url=connection.url)
-    projection = Projection(scan.topic, columns)
-    schema = types.spark_schema(projection.schema)
+        projection = Projection(scan.topic, columns)
+        schema = types.spark_schema(projection.schema)
+        inlined = [part for part in slices if part.batch.segment.inlined]
+        few = sum(part.batch.segment.size for part in inlined) <= _INLINED_BYTES
+        tables = read_ahead(connection.objects, connection.pool, inlined if few else (), projection)
+        rows = [*types.to_batches(tables, schema)]
     if not slices:
         return spark.createDataFrame([], types.ddl(schema))
-    kinds = _kinds(slices, projection) if _is_readable(projection, slices) else None
-    root = root_for_spark(spark, location, slices[0].batch.segment) if kinds is not None else None
-    frame = _Frames(spark, root, projection, schema).read(kinds) if root is not None and kinds is not None else None
+    files = [part for part in slices if not part.batch.segment.inlined]
+    kinds = _kinds(files, projection) if few and _is_readable(projection, files) else None
+    frame = _local(spark, rows, schema) if kinds is not None and rows else None
+    if files and kinds is not None:
+        root = root_for_spark(spark, location, files[0].batch.segment)
+        listed = _Frames(spark, root, projection, schema).read(kinds) if root is not None else None
+        frame = listed if listed is None or frame is None else listed.union(frame)
     if frame is None:
         _LOG.info("Spark's Parquet reader cannot read these files; using format txnstore", extra={"topic": topic})
         return _format(spark, location, scan, slices, isolation)
     return frame
+
+
+def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
+    """A frame of rows that the driver has read: those of inlined segments."""
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    create: Callable[..., DataFrame] = spark.createDataFrame  # Its annotations do not mention tables of Arrow.
+    return create(pa.Table.from_batches(rows), StructType.fromDDL(types.ddl(schema)))
 
 
 # What Spark can read --------------------------------------------------------------------------------------------------
@@ -160,6 +180,7 @@ def _format(spark: SparkSession, location: Location, scan: Scan, slices: Sequenc
         "partitions": ",".join(bounds),
         "startingOffsets": json.dumps({partition: low for partition, (low, _) in bounds.items()}),
         "endingOffsets": json.dumps({partition: high for partition, (_, high) in bounds.items()}),
+        "snapshot": ",".join(map(str, scan.snapshot.heads)),
     }
     for name, value in location.storage_options.items():
         options[f"storage.{name}"] = value if isinstance(value, str) else json.dumps(value)

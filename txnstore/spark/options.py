@@ -12,13 +12,14 @@ from typing import Any
 
 from txnstore.core.model import Isolation
 from txnstore.errors import InvalidConfigError
+from txnstore.snapshot import Moment, parse_moment
 from txnstore.spark import values
 from txnstore.spark.values import EARLIEST, Offsets
 from txnstore.validation import check_choice, check_expression, check_id, check_integer
 
 _READ = (
     "path", "topic", "topicPattern", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "isolation", "minPartitions",
+    "endingTimestamp", "isolation", "minPartitions", "snapshot",
 )  # fmt: skip
 _CREATE = ("createTopic.partitions", "createTopic.key", "createTopic.timestamp")
 _WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope", "createTopic", *_CREATE)
@@ -56,6 +57,7 @@ class ReadOptions:
         end_ms: End before the first record at or after this time, in milliseconds; replaces ``end``.
         isolation: The isolation level.
         min_partitions: The number of tasks that is wanted at least; None for what is suitable.
+        snapshot: The earlier snapshot to read; None for the current state.
     """
 
     location: Location
@@ -69,6 +71,7 @@ class ReadOptions:
     end_ms: int | None = None
     isolation: Isolation = Isolation.READ_COMMITTED
     min_partitions: int | None = None
+    snapshot: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +180,16 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         end_ms=_optional_integer(given, "endingTimestamp"),
         isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
         min_partitions=_at_least(given, "minPartitions", 1, None),
+        snapshot=parse_moment("the option snapshot", given["snapshot"]) if "snapshot" in given else None,
     )
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a streaming read. Raises :class:`InvalidConfigError`; the message names the option."""
     given = _checked(options, streaming=True)
+    if "snapshot" in given:
+        msg = "snapshot is for batch reads: a stream reads on from its startingOffsets or startingTimestamp"
+        raise InvalidConfigError(msg)
     if "endingTimestamp" in given:
         msg = "endingTimestamp is for batch reads: a stream may get earlier records later. Give endingOffsets"
         raise InvalidConfigError(msg)

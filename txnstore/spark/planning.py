@@ -79,10 +79,17 @@ def projection_schema(view: View, options: ReadOptions) -> pa.Schema:
     return schema
 
 
+def known_view(connection: Connection, options: ReadOptions) -> View:
+    """The view of the snapshot to read, or the known one."""
+    if options.snapshot is None:
+        return connection.view(refresh=False)
+    return connection.snapshot(options.snapshot.entry, options.snapshot.timestamp).view
+
+
 def view_to_read(connection: Connection, options: ReadOptions) -> View:
-    """The known view, after expired transactions that hold back records of the topics are ended."""
-    view = connection.view(refresh=False)
-    if options.isolation is Isolation.READ_UNCOMMITTED:
+    """The view to read: that of the snapshot, or the known one after expired transactions that block it are ended."""
+    view = known_view(connection, options)
+    if options.snapshot is not None or options.isolation is Isolation.READ_UNCOMMITTED:
         return view
     options = with_topics(view, options)
     tps = [tp for topic in options.topics for tp in find_partitions(view, topic, options.partitions)]
@@ -142,7 +149,8 @@ def _slices(connection: Connection, view: View, topic: str, options: ReadOptions
     bounds = all_bounds(connection, view, tps, options)
     if options.isolation is Isolation.READ_COMMITTED:
         starts, ends = ({tp: pair[side] for tp, pair in bounds.items()} for side in (0, 1))
-        warn_blocked(connection, blocked_partitions(view, tps, starts, ends))
+        given = None if options.snapshot is None else view
+        warn_blocked(connection, blocked_partitions(view, tps, starts, ends), given)
     for tp, (start, end) in bounds.items():
         yield from visible(tp, view.find_partition(tp), options.isolation, start, end)
 

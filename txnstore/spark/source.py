@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from txnstore.errors import InvalidConfigError
 from txnstore.spark import types
 from txnstore.spark.options import column_options, read_options, sink_options, stream_options, write_options
-from txnstore.spark.planning import check_starts, projection_schema
+from txnstore.spark.planning import check_starts, known_view, projection_schema
 from txnstore.spark.reading import TxnStoreReader
 from txnstore.spark.stores import open_reader
 from txnstore.spark.stream_sink import TxnStoreStreamWriter
@@ -43,7 +43,7 @@ class TxnStoreSource(DataSource):
         """The columns of the read, as DDL."""
         options = column_options(self.options)
         with open_reader(options.location) as connection:
-            view = connection.view(refresh=False)
+            view = known_view(connection, options)
             schema = projection_schema(view, options)
             check_starts(view, options)
         return types.ddl(types.spark_schema(schema))

@@ -28,7 +28,7 @@ from txnstore.core.model import Isolation
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError
 from txnstore.read.blocked import warn_blocked
-from txnstore.snapshot import Snapshot
+from txnstore.snapshot import Snapshot, check_snapshot
 from txnstore.sql.access import Access
 from txnstore.sql.interrupts import raise_interrupt
 from txnstore.sql.statements import names_in, parse
@@ -263,17 +263,15 @@ def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, na
 
     Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
     """
-    if snapshot is not None and not isinstance(snapshot, Snapshot):
-        msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
-        raise InvalidConfigError(msg)
-    view = connection.view() if snapshot is None else snapshot.view
+    given = None if snapshot is None else check_snapshot(snapshot)
+    view = connection.view() if given is None else given.view
     if isolation is Isolation.READ_COMMITTED and view.open_partitions:
         blocked = _blocked(view, named_in)
-        if blocked and snapshot is None:
+        if blocked and given is None:
             view = connection.unblocked(view, [part.tp for part in blocked])
             blocked = _blocked(view, named_in)
-        warn_blocked(connection, blocked)
-    return Snapshot(view) if snapshot is None else snapshot
+        warn_blocked(connection, blocked, None if given is None else view)
+    return Snapshot(view) if given is None else given
 
 
 def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:

@@ -28,10 +28,7 @@ def emit(objects: ObjectStore, snapshot: Snapshot, isolation: Isolation) -> str:
         slices = visible_slices(topic, view, isolation)
         unreadable = _unreadable(slices)
         if unreadable is not None:
-            parts.append(
-                f"-- {quote(topic.name)} is left out: DuckDB cannot read the Arrow format of {unreadable.key}.\n"
-                "-- Set segment.format=parquet and compact the topic.",
-            )
+            parts.append(f"-- {quote(topic.name)} is left out: {_reason(unreadable)}")
             continue
         try:
             select = topic_select(topic, slices, lambda _, segment: f"{root}/{segment.key}")
@@ -56,4 +53,16 @@ def _root(objects: ObjectStore) -> str:
 
 
 def _unreadable(slices: Sequence[Slice]) -> Segment | None:
-    return next((part.batch.segment for part in slices if part.batch.segment.format != "parquet"), None)
+    segments = (part.batch.segment for part in slices)
+    return next((segment for segment in segments if segment.inlined or segment.format != "parquet"), None)
+
+
+def _reason(segment: Segment) -> str:
+    if segment.inlined:
+        return (
+            f"DuckDB cannot read a part of {segment.object}.\n"
+            "-- Set inline.bytes=0 and compact the topic: later snapshots then show it."
+        )
+    return (
+        f"DuckDB cannot read the Arrow format of {segment.key}.\n-- Set segment.format=parquet and compact the topic."
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
+from txnstore.storage.recent import RecentObjects
 from txnstore.storage.retry import RetryingStore
 
 #: The maximum number of files that are remembered as verified.
@@ -25,7 +26,7 @@ def local_root(objects: ObjectStore) -> str | None:
         objects: The object store. Wrappers that only count and retry requests are ignored; any other wrapper, such as
             one that injects faults, must see every read.
     """
-    while isinstance(objects, CountingStore | RetryingStore):
+    while isinstance(objects, CountingStore | RecentObjects | RetryingStore):
         objects = objects.inner
     return objects.root.rstrip("/") if isinstance(objects, LocalStore) else None
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.harness.differential.names import ProducerIds
 from tests.harness.differential.store_support import as_text
 from tests.helpers import keys
-from txnstore.chain.codec import Entry, decode
+from txnstore.chain.payload import decode_entry
 from txnstore.core.groups.offsets import committed
 from txnstore.core.log.events import MarkerWritten
 from txnstore.core.log.model import Partition
@@ -129,7 +129,7 @@ class StoreView:
             prefix = keys.entries(number)
             last = keys.entry(number, read) if read else ""
             for item in self._objects.list(prefix, last):
-                entry = decode(Entry, item.key, self._objects.get(item.key))
+                entry = decode_entry(item.key, self._objects.get(item.key))
                 self._read[number] = entry.sequence
                 for event in entry.events:
                     if isinstance(event, MarkerWritten):

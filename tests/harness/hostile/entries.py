@@ -11,7 +11,7 @@ from tests.harness.corruption.run import original
 from tests.harness.hostile.schemas import schema_text
 from tests.harness.hostile.texts import value
 from tests.helpers import keys
-from txnstore.chain.codec import content_hash
+from txnstore.chain.payload import entry_hash, line_of
 
 
 def sealed(document: dict[str, Any]) -> bytes:
@@ -53,7 +53,7 @@ def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[
     objects = dict(original(chains, parts).objects)
     chain = rng.randrange(chains)
     names = sorted(key for key in objects if key.startswith(keys.entries(chain)))
-    documents = [json.loads(objects[name]) for name in names]
+    documents = [json.loads(line_of(objects[name])) for name in names]
     events = [event for document in documents for event in document["events"]]
     last: dict[str, Any] = (
         documents[-1] if documents else {"sequence": 0, "timestamp": 1_700_000_000_000, "version": 1, "writer_id": "w"}
@@ -61,7 +61,7 @@ def forged_entry(rng: random.Random, chains: int, parts: bool = False) -> tuple[
     entry = {
         **last,
         "sequence": last["sequence"] + 1,
-        "previous": content_hash(objects[names[-1]]) if names else "",
+        "previous": entry_hash(objects[names[-1]]) if names else "",
         "events": mutate(rng, rng.sample(events, min(len(events), rng.choice([1, 1, 2, 4])))) if events else [],
     }
     if rng.random() < 0.1:

@@ -13,7 +13,7 @@ from tests.harness.history import Decision
 from tests.harness.simulation.storage import Bucket
 from tests.harness.simulation.world import PASSING
 from tests.helpers import keys
-from txnstore.chain.codec import Entry, decode
+from txnstore.chain.payload import decode_entry
 from txnstore.core.catalog.model import TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
 from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten
@@ -135,7 +135,7 @@ def _strange_markers(journal: Journal, foreign: set[tuple[str, TxnId]]) -> Itera
 
 def _events(bucket: Bucket, chain: int) -> Iterator[object]:
     for item in bucket.list(keys.entries(chain)):
-        yield from decode(Entry, item.key, bucket.get(item.key)).events
+        yield from decode_entry(item.key, bucket.get(item.key)).events
 
 
 def life(name: str, number: int, topic_id: str) -> str:
@@ -157,7 +157,9 @@ def _appended(
     txn = (batch.producer_id, batch.epoch) if batch.transactional else None
     if txn is not None and ((key, txn) in journal.markers or txn in decided):
         journal.anomalies.append(f"late-append: {key}@{batch.base_offset} of {txn} after its end")
-    table = codec.decode(bucket.archive[batch.segment.key], batch.segment.format, ["key", "value"])
+    segment = batch.segment
+    data = bucket.archive[segment.object][segment.start : segment.start + segment.size]
+    table = codec.decode(data, segment.format, ["key", "value"])
     for place, row in enumerate(table.to_pylist()):
         value = int(row["value"]) if row["value"] is not None else None
         journal.logs.setdefault(key, []).append(Written(key, batch.base_offset + place, value, txn, row["key"]))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.world import TARGET, Process
 from txnstore.core.model import TopicPartition
 from txnstore.errors import OffsetOutOfRangeError, TxnStoreError, UndecidedRecordsError
+from txnstore.store import Store
 
 #: Seconds. Longer than any request of a reader that is only slow, shorter than a pause.
 GRACE = 600.0
@@ -17,12 +21,20 @@ class Tidy(Actor):
     def live(self, process: Process) -> None:
         store = process.store
         while self.next_operation():
-            what = self.rng.choice((store.compact, lambda: store.vacuum(GRACE), store.checkpoint))
+            what: Callable[[], object] = self.rng.choice((store.compact, lambda: store.vacuum(GRACE), store.checkpoint))
+            if self.rng.random() < 0.3:
+                what = partial(self._clear, store)
             try:
                 what()
             except TxnStoreError as error:
                 self.check_expected(process, "maintenance", error, ())
             self.breathe()
+
+    def _clear(self, store: Store) -> None:
+        """Compact, and delete what that replaced, and the payloads of entries, when the grace period has passed."""
+        store.compact()
+        self.world.scheduler.sleep(int(GRACE * 1000) + 1)
+        store.vacuum(GRACE)
 
 
 class Recoverer(Actor):

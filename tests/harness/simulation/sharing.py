@@ -9,7 +9,7 @@ from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.storage import Bucket
 from tests.harness.simulation.world import Process, World
 from tests.helpers import keys
-from txnstore.chain.codec import Entry, decode
+from txnstore.chain.payload import decode_entry
 from txnstore.compactor.rounds import CLAIM_MS
 from txnstore.core.claims import PartitionsClaimed, PartitionsReleased
 from txnstore.core.model import TopicPartition
@@ -63,7 +63,7 @@ def _claims(bucket: Bucket, chain: int) -> Iterator[str]:
     """
     held: dict[TopicPartition, tuple[str, int, int]] = {}
     for item in bucket.list(keys.entries(chain)):
-        entry = decode(Entry, item.key, bucket.get(item.key))
+        entry = decode_entry(item.key, bucket.get(item.key))
         for event in entry.events:
             if isinstance(event, PartitionsReleased):
                 held = {tp: claim for tp, claim in held.items() if claim[0] != event.owner}

@@ -18,6 +18,7 @@ from tests.harness.simulation.locks import simulated_locks
 from tests.harness.simulation.maintenance import Recoverer, Shortener, Tidy
 from tests.harness.simulation.parts import reading_parts
 from tests.harness.simulation.passing import Absence, PassingProducer, Stray, Topics
+from tests.harness.simulation.past import returned
 from tests.harness.simulation.producers import PlainProducer, Threads, TransactionalProducer
 from tests.harness.simulation.readers import Copy, Member, Reader, Scanner, UncommittedReader, look
 from tests.harness.simulation.recorder import Operation
@@ -121,6 +122,7 @@ def _look(world: World) -> Iterator[str]:
         yield from occupied(world)
         yield from cleaned(world, store, journal)
         yield from shared(world, store)
+        yield from returned(world, store)
         yield from found_by_checker(history, world.copied, journal, final)
         yield from checks.verified(store)
     except TxnStoreError as error:

@@ -17,6 +17,7 @@ from tests.harness.simulation.checkpoints import Written
 from tests.harness.simulation.creates import Creates, Interrupted
 from tests.harness.simulation.scheduler import Scheduler
 from tests.helpers import keys
+from txnstore.chain.payload import line_of
 from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
@@ -97,11 +98,15 @@ class Bucket(MemoryStore):
         sequence = keys.entry_sequence(key) if created else None
         if sequence is not None:
             self.heads[keys.chain_number(key) or 0] = sequence
+            self.archive[key] = data
         return created
 
     def put(self, key: str, data: bytes) -> None:
         if keys.is_segment(key):
             self.archive.setdefault(key, data)
+        elif keys.entry_sequence(key) is not None:
+            if data != line_of(self.archive[key]):
+                self.anomalies.append(f"rewritten-entry: {key} is no longer what its writer created")
         else:
             self.anomalies += self._checkpoints.add(key, data)
         super().put(key, data)

@@ -18,6 +18,8 @@ STOP = "stop"
 #: Seconds; short, so that a pause is soon longer.
 TRANSACTION_TIMEOUT = 2.0
 VACUUM_GRACE = 30.0
+#: Milliseconds for which the output keeps its records: compactors delete older ones.
+RETENTION_MS = 10_000
 #: Seconds after which an idle transactional id expires: a producer that is paused for longer meets that.
 ID_EXPIRATION = 5.0
 

@@ -24,8 +24,8 @@ from tests.harness.history import (
 )
 from tests.harness.places import check_server_kills, place
 from tests.harness.torture.nemesis import Nemesis
-from tests.harness.torture.plan import INPUT, OUTPUT, TRANSACTION_TIMEOUT, Task, observe, polled
-from txnstore.chain.codec import Entry, decode
+from tests.harness.torture.plan import INPUT, OUTPUT, RETENTION_MS, TRANSACTION_TIMEOUT, Task, observe, polled
+from txnstore.chain.payload import decode_entry
 from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
 from txnstore.core.transactions.model import TxnState
 
@@ -95,8 +95,8 @@ def torture(settings: Settings) -> Report:
     with ExitStack() as stack:
         found = place(settings.store, settings.folder / "store", stack)
         store = stack.enter_context(txnstore.create(found.url, settings.chains, found.options or None))
-        for topic in (INPUT, OUTPUT):
-            store.create_topic(topic, partitions=settings.partitions)
+        store.create_topic(INPUT, partitions=settings.partitions)
+        store.create_topic(OUTPUT, partitions=settings.partitions, config={"retention.ms": RETENTION_MS})
         tasks = _tasks(settings, found.url, found.options)
         nemesis = Nemesis(tasks, settings.seed, found.server if settings.server_kills else None)
         try:
@@ -150,7 +150,7 @@ def decisions(store: txnstore.Store) -> Iterator[Decision]:
     for chain in store._connection.chains:
         for sequence in range(1, chain.state.sequence + 1):
             key = store._connection.keys.entry(chain.number, sequence)
-            for number, event in enumerate(decode(Entry, key, store._connection.objects.get(key)).events):
+            for number, event in enumerate(decode_entry(key, store._connection.objects.get(key)).events):
                 position = sequence * 100_000 + number
                 if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
                     yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)

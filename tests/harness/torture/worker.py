@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 
 import txnstore
 from tests.harness.history import (
@@ -43,6 +43,7 @@ from txnstore.core.model import TopicPartition
 from txnstore.errors import CompactionConflictError, StorageError, TxnStoreError, UnknownOutcomeError
 from txnstore.producer.futures import RecordFuture
 from txnstore.read.plan import IsolationLevel
+from txnstore.snapshot import Snapshot
 
 #: The exit code of a client after a fatal error.
 ENDED = 3
@@ -215,7 +216,7 @@ def consume(worker: Worker) -> None:
     isolation: IsolationLevel = "read_committed" if worker.task.number % 2 == 0 else "read_uncommitted"
     recorder, rng = worker.recorder, worker.rng
     partitions = [*worker.partitions(INPUT), *worker.partitions(OUTPUT)]
-    seen = time.monotonic()
+    seen, pinned = time.monotonic(), worker.store.snapshot()
     with closing(worker.store.consumer(isolation=isolation)) as consumer:
         recorder.invoke("assign", [Assign(tuple(map(str, partitions)))])
         consumer.assign(partitions)
@@ -229,6 +230,8 @@ def consume(worker: Worker) -> None:
                     recorder.complete(Type.OK, [observe(worker.store, records=whole)])
                 except TxnStoreError as error:
                     recorder.complete(Type.FAIL, error=repr(error))
+                with suppress(StorageError):
+                    pinned = _returned(worker.store, pinned) if whole else pinned
                 continue
             recorder.invoke("poll", isolation=isolation)
             try:
@@ -237,12 +240,28 @@ def consume(worker: Worker) -> None:
                 recorder.complete(Type.FAIL, error=repr(error))
 
 
+def _returned(store: txnstore.Store, pinned: Snapshot) -> Snapshot:
+    """A snapshot of now, after the entries of an earlier one have led back to it; else the process fails."""
+    if store.snapshot(entry=pinned.heads) != pinned:
+        msg = f"entries {pinned.heads} do not lead to the state that was seen after them"
+        raise RuntimeError(msg)
+    return store.snapshot()
+
+
 def tidy(worker: Worker) -> None:
-    """Recover, vacuum, expire and save checkpoints repeatedly."""
+    """Recover, vacuum, expire, delete records of the output and save checkpoints repeatedly."""
     store = worker.store
+
+    def delete() -> object:
+        tp = worker.rng.choice(worker.partitions(OUTPUT))
+        ends = store.offsets(*tp)
+        middle = (ends.log_start + ends.last_stable + 1) // 2
+        return store.delete_records({tp: middle})
+
     _repeat(
         worker,
         {
+            "delete": delete,
             "recover": store.recover,
             "vacuum": lambda: store.vacuum(older_than=VACUUM_GRACE, expire=False),
             "expire": lambda: store.expire(transactional_ids=ID_EXPIRATION),

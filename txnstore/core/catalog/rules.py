@@ -18,7 +18,7 @@ from txnstore.core.catalog.model import (
 )
 from txnstore.core.groups.model import CommittedOffset, Group
 from txnstore.core.log.model import Partition
-from txnstore.core.model import Map, TopicPartition
+from txnstore.core.model import Map, TopicPartition, items_of
 from txnstore.core.routing import CATALOG, chain_of_partition
 from txnstore.core.state import Draft, Fold, State, observe
 from txnstore.errors import (
@@ -165,7 +165,7 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
     """
     topic = state.topics[event.name]
     gone = {TopicPartition(event.name, number) for number in range(topic.partitions)}
-    led = gone & set(state.partitions)
+    led = {tp for tp in gone if tp in state.partitions}
     deleted = state.deleted if state.chain == CATALOG else state.deleted.insert(event.name, event.revision)
     partitions, dropped = state.partitions, state.dropped
     for tp in led:
@@ -173,11 +173,11 @@ def _topic_deleted(state: State, event: TopicDeleted) -> State:
             dropped = dropped.insert(batch.segment.key, state.timestamp)
         partitions = partitions.remove(tp)
     transactions = state.transactions
-    for txn_id, txn in state.transactions.items():
+    for txn_id, txn in items_of(state.transactions):
         if txn.partitions & led:
             transactions = transactions.insert(txn_id, replace(txn, partitions=txn.partitions - led))
     groups = state.groups
-    for name, group in state.groups.items():
+    for name, group in items_of(state.groups):
         groups = groups.insert(name, _without_offsets(group, gone, event.topic_id))
     return replace(
         state,

@@ -11,7 +11,7 @@ from txnstore.core.groups.commands import CommitOffsets, DeleteGroup, ResetOffse
 from txnstore.core.groups.events import GroupDeleted, GroupOffset, OffsetsCommitted
 from txnstore.core.groups.membership import check_commit, empty, live_members
 from txnstore.core.groups.model import Group, OffsetAndMetadata
-from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.model import ProducerIdentity, TopicPartition, items_of
 from txnstore.core.routing import CATALOG
 from txnstore.core.state import Draft, State, leads_partition, observe
 from txnstore.errors import (
@@ -252,7 +252,7 @@ def expired_offsets(group: Group, now: int, retention_ms: int = OFFSETS_RETENTIO
     pending = {tp for offsets in group.pending.values() for tp in offsets}
     return sorted(
         tp
-        for tp, value in group.offsets.items()
+        for tp, value in items_of(group.offsets)
         if max(value.committed_at, empty_since) + retention_ms <= now and tp not in pending
     )
 

@@ -6,6 +6,9 @@ and the window of five batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
 from txnstore.core.fences import with_fence
 from txnstore.core.log.commands import Added, Append, Appended
 from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
@@ -23,7 +26,7 @@ from txnstore.core.log.model import (
 )
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.routing import chain_of_producer
-from txnstore.core.state import Draft, Fold, State, is_foreign, replace
+from txnstore.core.state import Draft, Fold, RunFold, State, is_foreign, replace
 from txnstore.errors import (
     InvalidPidMappingError,
     InvalidTxnStateError,
@@ -34,27 +37,45 @@ from txnstore.errors import (
     UploadExpiredError,
 )
 
+E = TypeVar("E", BatchAppended, MarkerWritten)
 
-def _batch_appended(state: State, event: BatchAppended) -> State:
-    tp = TopicPartition(event.topic, event.partition)
-    partition, batch = state.partitions[tp], event.batch
+
+def _in_partitions(state: State, events: Iterable[E], after: Callable[[Partition, E, State], Partition]) -> State:
+    """The state after consecutive events of partitions: one change of the map, however many partitions have changed."""
+    known, changed = state.partitions, dict[TopicPartition, Partition]()
+    for event in events:
+        tp = TopicPartition(event.topic, event.partition)
+        changed[tp] = after(changed.get(tp) or known[tp], event, state)
+    return replace(state, partitions=known.update(changed))
+
+
+def _with_fences(state: State, producers: Iterable[tuple[int, int]]) -> State:
+    """The state with the fences of those of these producers (id, epoch) that other chains coordinate."""
+    for producer_id, epoch in dict.fromkeys(producers) if state.chains > 1 else ():
+        if is_foreign(state, producer_id):
+            state = with_fence(state, producer_id, epoch)
+    return state
+
+
+def _batches_appended(state: State, events: Sequence[BatchAppended]) -> State:
+    batches = (event.batch for event in events)
+    state = _with_fences(state, ((batch.producer_id, batch.epoch) for batch in batches if batch.transactional))
+    return _in_partitions(state, events, _batch_appended)
+
+
+def _batch_appended(partition: Partition, event: BatchAppended, state: State) -> Partition:
+    batch = event.batch
     producers, open_txns = partition.producers, partition.open_txns
     if batch.producer_id != NO_PRODUCER:
         producers = producers.insert(batch.producer_id, _remember(producers.get(batch.producer_id), batch, state))
         if batch.transactional and batch.producer_id not in open_txns:
             open_txns = open_txns.insert(batch.producer_id, batch.base_offset)
-    if batch.transactional and is_foreign(state, batch.producer_id):
-        state = with_fence(state, batch.producer_id, batch.epoch)
-    return with_partition(
-        state,
-        tp,
-        replace(
-            partition,
-            high_watermark=batch.limit,
-            batches=partition.batches.append(batch),
-            producers=producers,
-            open_txns=open_txns,
-        ),
+    return replace(
+        partition,
+        high_watermark=batch.limit,
+        batches=partition.batches.append(batch),
+        producers=producers,
+        open_txns=open_txns,
     )
 
 
@@ -74,13 +95,16 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
     return ProducerState(batch.epoch, (*known, metadata)[-WINDOW:], state.timestamp, first_offset)
 
 
-def _marker_written(state: State, event: MarkerWritten) -> State:
+def _markers_written(state: State, events: Sequence[MarkerWritten]) -> State:
+    state = _with_fences(state, ((event.producer_id, event.epoch) for event in events))
+    return _in_partitions(state, events, _marker_written)
+
+
+def _marker_written(partition: Partition, event: MarkerWritten, state: State) -> Partition:
     """A marker takes one offset, ends the open transaction, and sets the producer's epoch to its own (SEQ-09, PST-13).
 
     The partition keeps the epoch as in Kafka. A producer of another chain is also fenced in the whole chain.
     """
-    tp = TopicPartition(event.topic, event.partition)
-    partition = state.partitions[tp]
     aborted = partition.aborted
     first_offset = partition.open_txns.get(event.producer_id)
     open_txns = partition.open_txns.discard(event.producer_id)
@@ -88,16 +112,13 @@ def _marker_written(state: State, event: MarkerWritten) -> State:
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
-    if is_foreign(state, event.producer_id):
-        state = with_fence(state, event.producer_id, event.epoch)
-    after = replace(
+    return replace(
         partition,
         high_watermark=event.offset + 1,
         open_txns=open_txns,
         producers=partition.producers.insert(event.producer_id, ended),
         aborted=aborted,
     )
-    return with_partition(state, tp, after)
 
 
 def _producer_fenced(state: State, event: ProducerFenced) -> State:
@@ -115,11 +136,9 @@ def with_partition(state: State, tp: TopicPartition, partition: Partition) -> St
     return replace(state, partitions=state.partitions.insert(tp, partition))
 
 
-LOG_FOLDS: dict[type, Fold] = {
-    BatchAppended: _batch_appended,
-    MarkerWritten: _marker_written,
-    ProducerFenced: _producer_fenced,
-}
+LOG_FOLDS: dict[type, Fold] = {ProducerFenced: _producer_fenced}
+
+LOG_RUN_FOLDS: dict[type, RunFold] = {BatchAppended: _batches_appended, MarkerWritten: _markers_written}
 
 #: A batch of another chain's transaction is refused if the coordinator's answer to AddPartitions is older than this.
 #: It must be well below the expiration of fences: a late batch is refused by the fence or by its age (ADD-07).
@@ -146,38 +165,61 @@ def check_added(state: State, command: Append) -> Added:
     return command.added
 
 
-def append_batch(draft: Draft, producer: ProducerIdentity, batch: NewBatch) -> Appended:
-    """Append a batch to its partition, or return where it was appended before (SEQ-03)."""
-    partition = partition_of(draft.state, batch.tp)
+def append_batches(draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch]) -> tuple[Appended, ...]:
+    """Append batches in order, each to its partition; returns where each is, also if it was appended before (SEQ-03).
+
+    The check of a batch depends only on the earlier ones of its partition, so others are folded together.
+    """
+    appended: list[Appended] = []
+    run: dict[TopicPartition, BatchAppended] = {}
+    topics: set[tuple[str, str | None]] = set()
+    for batch in batches:
+        tp = batch.tp
+        if tp in run:
+            draft.emit(*run.values())
+            run = {}
+        partition = draft.state.partitions.get(tp)
+        if partition is None or (batch.topic, batch.topic_id) not in topics:
+            partition = partition_of(draft.state, tp)
+            _check_topic(draft.state, batch)
+            topics.add((batch.topic, batch.topic_id))
+        event = _decide_batch(draft.state, producer, batch, partition)
+        if isinstance(event, BatchAppended):
+            run[tp] = event
+            event = Appended(tp, event.batch.base_offset, event.batch.limit, event.batch.appended_at)
+        appended.append(event)
+    draft.emit(*run.values())
+    return tuple(appended)
+
+
+def _decide_batch(
+    state: State, producer: ProducerIdentity, batch: NewBatch, partition: Partition
+) -> BatchAppended | Appended:
+    """The event of a batch; or where it was appended before."""
     _check_record_batch(producer, batch)
-    _check_topic(draft.state, batch)
     if producer.producer_id != NO_PRODUCER:
         duplicate = _check_sequence(partition, producer, batch)
         if duplicate is not None:
             return duplicate
-    _check_upload(draft.state, batch)
-    base_offset = partition.high_watermark
-    limit = base_offset + batch.records
-    draft.emit(
-        BatchAppended(
-            topic=batch.topic,
-            partition=batch.partition,
-            batch=Batch(
-                base_offset=base_offset,
-                limit=limit,
-                records=batch.records,
-                segment=batch.segment,
-                min_timestamp=batch.min_timestamp,
-                max_timestamp=batch.max_timestamp,
-                producer_id=producer.producer_id,
-                epoch=producer.epoch,
-                base_sequence=batch.base_sequence,
-                transactional=producer.transactional_id is not None,
-                appended_at=draft.state.timestamp,
-            ),
+    _check_upload(state, batch)
+    base_offset, records = partition.high_watermark, batch.segment.rows
+    return BatchAppended(
+        topic=batch.topic,
+        partition=batch.partition,
+        batch=Batch(
+            base_offset=base_offset,
+            limit=base_offset + records,
+            records=records,
+            segment=batch.segment,
+            min_timestamp=batch.min_timestamp,
+            max_timestamp=batch.max_timestamp,
+            producer_id=producer.producer_id,
+            epoch=producer.epoch,
+            base_sequence=batch.base_sequence,
+            transactional=producer.transactional_id is not None,
+            appended_at=state.timestamp,
         ),
     )
-    return Appended(batch.tp, base_offset, limit, draft.state.timestamp)
 
 
 def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
@@ -200,6 +242,8 @@ def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
 def _check_upload(state: State, batch: NewBatch) -> None:
     """Refuse a batch whose segment a vacuum has dropped, or may have dropped and forgotten (OBJ-06)."""
     key = batch.segment.key
+    if batch.segment.inlined:
+        return  # It is stored with the entry that appends it.
     if key in state.dropped:
         msg = f"the upload {key} was vacuumed before it was registered"
         raise UploadExpiredError(msg)
@@ -252,7 +296,7 @@ def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: New
 
 
 def _find_open(partition: Partition, producer: ProducerIdentity, batch: NewBatch) -> Appended | None:
-    """Where a batch of the open transaction is in the log, also outside the window; found by its segment.
+    """Where a batch of the open transaction is in the log, also outside the window.
 
     A job registers all its batches of a chain in one step, possibly more than a window holds. If another chain fails,
     all of them are sent again (SEQ-03, REC-01).
@@ -260,22 +304,31 @@ def _find_open(partition: Partition, producer: ProducerIdentity, batch: NewBatch
     first = partition.open_txns.get(producer.producer_id)
     if first is None or producer.transactional_id is None:
         return None
-    identity = (producer.producer_id, producer.epoch, batch.base_sequence)
     for known in partition.batches.overlapping(first, partition.high_watermark):
-        if known.segment.key == batch.segment.key and (known.producer_id, known.epoch, known.base_sequence) == identity:
+        if _is_batch(known, producer, batch):
             return Appended(batch.tp, known.base_offset, known.limit, known.appended_at, duplicate=True)
     return None
 
 
-def find_batch(state: State, batch: NewBatch, ended_at: int) -> Appended:
-    """Where a batch of a decided transaction was appended, found by its segment, searching from the end of the log.
+def _is_batch(known: Batch, producer: ProducerIdentity, batch: NewBatch) -> bool:
+    """Whether ``known`` is the batch, from an earlier attempt."""
+    identity = (producer.producer_id, producer.epoch, batch.base_sequence)
+    if (known.producer_id, known.epoch, known.base_sequence) != identity:
+        return False
+    if known.segment.inlined:  # Its key is that of the entry which took it.
+        return known.segment.sha256 == batch.segment.sha256
+    return known.segment.key == batch.segment.key
+
+
+def find_batch(state: State, producer: ProducerIdentity, batch: NewBatch, ended_at: int) -> Appended:
+    """Where a batch of a decided transaction was appended, searching from the end of the log.
 
     The end of the transaction has cleared the window. If a compaction has merged the segment, or its topic is deleted,
     the offsets are not known: -1, as in Kafka.
     """
     partition = state.partition(batch.tp)
     for known in reversed(partition.batches) if partition is not None else ():
-        if known.segment.key == batch.segment.key:
+        if _is_batch(known, producer, batch):
             return Appended(batch.tp, known.base_offset, known.limit, known.appended_at, duplicate=True)
     return Appended(batch.tp, -1, -1, ended_at, duplicate=True)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from txnstore.core.groups.commands import TxnOffsets
 from txnstore.core.log.model import NewBatch
-from txnstore.core.model import ProducerIdentity, TopicPartition
+from txnstore.core.model import ProducerIdentity, TopicPartition, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Added:
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Appended:
     """Where a batch was appended.
 

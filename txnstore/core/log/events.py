@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from txnstore.core.log.model import Batch
-from txnstore.core.model import Outcome, TopicPartition
+from txnstore.core.model import Outcome, TopicPartition, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class BatchAppended:
     """A batch was appended to a partition; in a transaction, its records are not stable until the marker."""
 
@@ -43,7 +43,7 @@ class LogStartMoved:
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(kw_only=True)
 class MarkerWritten:
     """The marker of a transaction took ``offset`` in a partition; ``epoch`` is the transaction's plus 1 (KIP-890)."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from txnstore.core.model import NO_PRODUCER, Isolation, Map, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Isolation, Map, TopicPartition, value
 
 _CHUNK = 256
 
@@ -41,7 +41,7 @@ class BatchList(Generic[T]):
 
     def append(self, batch: T) -> BatchList[T]:
         """A list with ``batch`` added at the end; its offsets must be above all others."""
-        result: BatchList[T] = BatchList()
+        result: BatchList[T] = object.__new__(BatchList)
         tail = (*self._tail, batch)
         if len(tail) == _CHUNK:
             result._chunks, result._tail = (*self._chunks, tail), ()
@@ -114,6 +114,9 @@ def _missing(batches: dict[int, T], other: dict[int, T]) -> Iterator[T]:
     return (batch for offset, batch in batches.items() if other.get(offset) != batch)
 
 
+#: Separates the key of an entry from the place of a segment in it; no key of an object contains it.
+INLINED = "#"
+
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
 WINDOW = 5
 
@@ -121,12 +124,13 @@ WINDOW = 5
 MAX_SEQUENCE = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class Segment:
-    """The description of a segment in the chain.
+    """The description of a segment in the chain: an object, or a range of the bytes of an entry (*inlined*).
 
     Attributes:
-        key: The key of the object, relative to the root of the store.
+        key: The key of the object, relative to the root of the store. Of an inlined segment: the key of the entry,
+            ``#``, and ``<topic>/<partition>/<number of the entry>-<first byte>.<format>``.
         format: The file format.
         size: The size in bytes.
         sha256: The SHA-256 of its bytes, in hex.
@@ -147,8 +151,24 @@ class Segment:
     footer_size: int | None = None
     footer_sha256: str | None = None
 
+    @property
+    def inlined(self) -> bool:
+        """Whether its bytes are in the entry that committed it."""
+        return INLINED in self.key
 
-@dataclass(frozen=True, slots=True)
+    @property
+    def object(self) -> str:
+        """The key of the object that has its bytes."""
+        return self.key.partition(INLINED)[0]
+
+    @property
+    def start(self) -> int:
+        """Its first byte in that object."""
+        name = self.key.partition(INLINED)[2].rpartition("-")[2]
+        return int(name.partition(".")[0]) if name else 0
+
+
+@value()
 class Batch:
     """Records of one partition that were appended together, or merged by a compaction.
 
@@ -172,9 +192,9 @@ class Batch:
     delete_horizon: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class NewBatch:
-    """A batch whose segment is uploaded and that has no offsets yet.
+    """A batch whose segment is uploaded, or is to be inlined, and that has no offsets yet.
 
     Attributes:
         topic: The topic.
@@ -187,6 +207,8 @@ class NewBatch:
             older than :data:`MAX_UPLOAD_AGE_MS` is refused, because a vacuum may have deleted it. None: not checked.
         topic_id: The id of the topic that the rows were written for; refused if the topic was created again. None: not
             checked.
+        data: The bytes of a segment that is not uploaded: it is to be inlined in the entry that appends it, which also
+            gives it its key. None: it is uploaded.
     """
 
     topic: str
@@ -197,6 +219,7 @@ class NewBatch:
     base_sequence: int = NO_PRODUCER
     uploaded_at: int | None = None
     topic_id: str | None = None
+    data: bytes | None = field(default=None, repr=False)
 
     @property
     def tp(self) -> TopicPartition:
@@ -209,7 +232,7 @@ class NewBatch:
         return self.segment.rows
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class BatchMetadata:
     """A batch in the window of a producer, with which a retry is answered (SEQ-03; Kafka: ``BatchMetadata``).
 
@@ -223,7 +246,7 @@ class BatchMetadata:
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
+@value()
 class ProducerState:
     """The state of a producer in a partition (Kafka: ``ProducerStateEntry``).
 

@@ -18,12 +18,11 @@ from txnstore.core.fences import check_fence, fenced_epoch, is_left_open, lacks_
 from txnstore.core.groups.events import GroupMarkerWritten
 from txnstore.core.groups.offsets import commit_offsets
 from txnstore.core.log.appending import (
-    append_batch,
+    append_batches,
     check_added,
     check_granting_chain,
     check_plain_producer,
     find_batch,
-    partition_of,
 )
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.events import MarkerWritten, ProducerFenced
@@ -119,7 +118,7 @@ def append(draft: Draft, command: Append) -> tuple[Appended, ...]:
         observe(draft, ((added.chain, added.sequence),))
         for offsets in command.offsets:
             commit_offsets(draft, offsets, producer)
-    return tuple(append_batch(draft, producer, batch) for batch in command.batches)
+    return append_batches(draft, producer, command.batches)
 
 
 def join(draft: Draft, command: Append | EndTxn) -> None:
@@ -141,8 +140,6 @@ def join(draft: Draft, command: Append | EndTxn) -> None:
     if txn.held != NO_PRODUCER and (command.batches or command.offsets or isinstance(command, Append)):
         msg = f"transaction {transactional_id!r} is prepared for an external coordinator and takes no more data"
         raise InvalidTxnStateError(msg)
-    for batch in command.batches:
-        partition_of(draft.state, batch.tp)
     joining = {batch.tp for batch in command.batches}
     groups = {offsets.group for offsets in command.offsets if offsets.offsets}
     topic_ids: dict[str, str] = {}
@@ -189,7 +186,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     if knows_version(txn, command.versions):
         return _repeated_version(draft, txn)
     join(draft, command)
-    appended = tuple(append_batch(draft, producer, batch) for batch in command.batches)
+    appended = append_batches(draft, producer, command.batches)
     txn = draft.state.transactions[txn.transactional_id]
     begun = txn.state is TxnState.ONGOING
     if not begun and command.outcome is Outcome.COMMIT and not command.versions:
@@ -226,7 +223,7 @@ def _repeated_end(state: State, txn: Transaction, command: EndTxn) -> Ended:
     if outcome is not command.outcome:
         msg = f"transaction {txn.transactional_id!r} of {producer} is committed, so it cannot be aborted"
         raise InvalidTxnStateError(msg)
-    appended = tuple(find_batch(state, batch, txn.updated_at) for batch in command.batches)
+    appended = tuple(find_batch(state, producer, batch, txn.updated_at) for batch in command.batches)
     return Ended(next_identity(state, producer), appended, unfinished=unfinished_of(txn))
 
 
@@ -341,11 +338,14 @@ def write_own_markers(draft: Draft, decided: Unfinished) -> None:
     """
     own = not is_foreign(draft.state, decided.producer_id)
     lacking = own or lacks_markers(draft.state, decided.producer_id, decided.epoch)
-    epoch = decided.epoch + 1
+    epoch, markers = decided.epoch + 1, dict[TopicPartition, MarkerWritten]()
     for tp in decided.partitions:
         partition = _log_of(draft.state, decided, tp) if leads_partition(draft.state, tp) else None
         if partition is not None and (lacking or is_left_open(partition, decided.producer_id, decided.epoch)):
-            _emit_marker(draft, decided, tp, partition)
+            marker = _marker_of(decided, tp, partition)
+            if marker is not None:
+                markers[tp] = marker
+    draft.emit(*markers.values())
     for group in decided.groups:
         if lacking and leads_group(draft.state, group):
             draft.emit(
@@ -355,20 +355,19 @@ def write_own_markers(draft: Draft, decided: Unfinished) -> None:
         _emit_fence(draft, decided.producer_id, epoch, (), ())
 
 
-def _emit_marker(draft: Draft, decided: Unfinished, tp: TopicPartition, partition: Partition) -> None:
-    """Write the marker of a transaction in a partition that has not seen its epoch."""
+def _marker_of(decided: Unfinished, tp: TopicPartition, partition: Partition) -> MarkerWritten | None:
+    """The marker of a transaction in a partition; None if that has seen its epoch."""
     known = partition.producers.get(decided.producer_id)
     if known is None or known.epoch <= decided.epoch:
-        draft.emit(
-            MarkerWritten(
-                topic=tp.topic,
-                partition=tp.partition,
-                producer_id=decided.producer_id,
-                epoch=decided.epoch + 1,
-                outcome=decided.outcome,
-                offset=partition.high_watermark,
-            ),
+        return MarkerWritten(
+            topic=tp.topic,
+            partition=tp.partition,
+            producer_id=decided.producer_id,
+            epoch=decided.epoch + 1,
+            outcome=decided.outcome,
+            offset=partition.high_watermark,
         )
+    return None
 
 
 def _emit_fence(

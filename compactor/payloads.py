@@ -1,0 +1,91 @@
+"""Deletes the payloads of entries, after the segments in them were dropped. See docs/design/0019-inlined-segments.md.
+
+An entry stays, as its line: only the bytes before it go. All vacuums write the same bytes, however late a
+request arrives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+from txnstore.chain.keys import is_inlined
+from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
+from txnstore.connection import Connection
+from txnstore.core.log.model import INLINED
+from txnstore.core.maintenance import ForgetObjects
+from txnstore.core.view import View
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
+from txnstore.storage.base import ObjectInfo
+
+_LOG = logging.getLogger(__name__)
+
+#: The number of payloads that are deleted before their segments are forgotten.
+_CHUNK = 1_000
+#: The maximum number of keys per entry.
+_KEYS = 5_000
+
+
+def delete_payloads(
+    connection: Connection, view: View, old: Callable[[Collection[str]], set[str]], *, dry_run: bool
+) -> Iterator[list[ObjectInfo]]:
+    """Delete the payloads of which no batch names a segment, and whose segments were all dropped long ago.
+
+    Args:
+        connection: The connection to the store.
+        view: The newest view.
+        old: Chooses the keys that were dropped before the grace period.
+        dry_run: Delete nothing.
+
+    Yields:
+        For each payload the key of one of its segments, and its size.
+    """
+    dropped: dict[str, list[str]] = {}
+    for key in view.dropped:
+        if is_inlined(key):
+            dropped.setdefault(key.partition(INLINED)[0], []).append(key)
+    for entry in _entries_in_use(view):
+        dropped.pop(entry, None)
+    long_ago = old([key for found in dropped.values() for key in found])
+    free = sorted(entry for entry, found in dropped.items() if long_ago.issuperset(found))
+    for start in range(0, len(free), _CHUNK):
+        chunk = free[start : start + _CHUNK]
+        sizes = connection.pool.map(lambda entry: _delete(connection, entry, dry_run=dry_run), chunk)
+        done = [(entry, size) for entry, size in zip(chunk, sizes, strict=True) if size is not None]
+        if done and not dry_run:
+            names = [*itertools.chain.from_iterable(dropped[entry] for entry, _ in done)]
+            for first in range(0, len(names), _KEYS):
+                connection.submit(ForgetObjects(tuple(names[first : first + _KEYS])))
+        yield [ObjectInfo(dropped[entry][0], size, 0) for entry, size in done if size]
+
+
+def _entries_in_use(view: View) -> set[str]:
+    """The entries with a segment that a batch names."""
+    return {
+        batch.segment.object
+        for state in view.states
+        for partition in state.partitions.values()
+        for batch in partition.batches
+        if batch.segment.inlined
+    }
+
+
+def _delete(connection: Connection, key: str, *, dry_run: bool) -> int | None:
+    """Replace an entry by its line; returns the size of its payload, or None if the entry is damaged."""
+    try:
+        data = connection.objects.get(key)
+        damage = payload_damage(decode_entry(key, data), data)
+        if damage is not None:
+            raise CorruptionError(f"{key}: {damage}")
+    except (CorruptionError, ObjectNotFoundError) as error:
+        _LOG.warning("payload kept: %s", error, extra={"key": key, "error": str(error)})
+        return None
+    payload = payload_of(data)
+    if payload and not dry_run:
+        try:
+            connection.objects.put(key, line_of(data))
+        except StorageRefusedError as error:
+            msg = f"{error} The records in {key} could not be deleted: a vacuum must be allowed to overwrite entries."
+            raise StorageRefusedError(msg) from error.__cause__
+    return len(payload)

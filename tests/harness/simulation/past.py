@@ -1,0 +1,46 @@
+"""Earlier snapshots: at any time they are the fold of the entries until then, whatever checkpoints are left."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from tests.harness.simulation.world import World
+from tests.helpers.connections import connection_of
+from txnstore.chain.tail import fold
+from txnstore.core.state import State, first_state
+from txnstore.store import Store
+
+#: The number of moments that are looked at.
+_MOMENTS = 3
+
+
+def returned(world: World, store: Store) -> Iterator[str]:
+    """Snapshots of some times, and of their entries, that differ from the folds of their chains."""
+    rng = random.Random(f"past/{world.settings.seed}")
+    chains = [_states(store, head.sequence, head.chain) for head in connection_of(store).view().states]
+    times = [[state.timestamp for state in states[1:]] for states in chains]
+    for number, known in enumerate(times):
+        if known != sorted(known):
+            yield f"time-goes-back: in chain {number}"
+    moments = sorted({time for known in times for time in known})
+    for moment in rng.sample(moments, min(_MOMENTS, len(moments))):
+        found = store.snapshot(timestamp=moment)
+        heads = tuple(bisect_right(known, moment) for known in times)
+        if found.heads != heads:
+            yield f"wrong-moment: {found.heads} at {moment}, which is {heads}"
+        again = store.snapshot(entry=heads)
+        for state, same, states in zip(found.view.states, again.view.states, chains, strict=True):
+            if not state == same == states[same.sequence]:
+                yield f"wrong-past: chain {state.chain} at entry {same.sequence} of {len(states) - 1}"
+
+
+def _states(store: Store, head: int, chain: int) -> list[State]:
+    """The states of a chain after 0, 1, 2, … entries, folded without a checkpoint."""
+    connection = connection_of(store)
+    states = [first_state(chain, len(connection.chains))]
+    for sequence in range(1, head + 1):
+        data = connection.objects.get(connection.keys.entry(chain, sequence))
+        states.append(fold(connection.keys, chain, states[-1], data))
+    return states

@@ -1,0 +1,182 @@
+"""A simulation of many writers on one chain in virtual time, with the turns that real ones take.
+
+Each request takes a random latency around 1000 ms (log-normal), and acts in the middle of it. A writer uploads, waits
+for its turn, and PUTs an entry until it is the next one of the chain, as :class:`txnstore.chain.log.Chain` does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from txnstore.chain.turns import Turns
+
+LATENCY = 1000.0
+
+#: A request or a pause of a writer, and what comes back.
+Steps = Generator[tuple[str, float], Any, Any]
+
+
+@dataclass
+class Writer:
+    """One writer, and what it has done.
+
+    ``think``: returns how long it pauses before its next commit. ``dies``: when it makes no further commit.
+    """
+
+    name: str
+    think: Callable[[random.Random], float] = lambda _: 0.0
+    dies: float = float("inf")
+    known: int = 0
+    waits: list[float] = field(default_factory=list)
+
+
+class Contention:
+    """Runs the writers for a time.
+
+    Args:
+        writers: The writers.
+        seed: The seed of all latencies and pauses.
+        spread: The deviation of the logarithm of a latency.
+        upload: Whether each commit begins with another request.
+    """
+
+    def __init__(self, writers: list[Writer], seed: int, *, spread: float = 0.3, upload: bool = True) -> None:
+        self.writers, self._upload, self._spread = writers, upload, spread
+        self._rng = random.Random(seed)
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.entries: list[str] = []
+        self.puts = self.gets = 0
+
+    # The figures ------------------------------------------------------------------------------------------------------
+
+    def run(self, latencies: float) -> Contention:
+        """Run for so many latencies."""
+        for writer in self.writers:
+            self._resume(self._work(writer), None)
+        while self._events and self._events[0][0] < latencies * LATENCY:
+            self.now, _, event = heapq.heappop(self._events)
+            event()
+        return self
+
+    def share(self) -> float:
+        """The commits of the slowest writer over those of the fastest."""
+        counts = [len(writer.waits) for writer in self.writers]
+        return min(counts) / max(counts)
+
+    def wait(self, part: float) -> float:
+        """How many latencies a commit takes: a quantile."""
+        waits = sorted(took for writer in self.writers for took in writer.waits)
+        return waits[int(part * len(waits))] / LATENCY
+
+    def line(self) -> str:
+        """All figures."""
+        waits = [took / LATENCY for writer in self.writers for took in writer.waits]
+        count = max(1, len(self.entries))
+        return (
+            f"{len(self.entries)} entries, {self.puts / count:.2f} PUTs and {self.gets / count:.1f} GETs each; "
+            f"median {median(waits):.1f}, p99 {self.wait(0.99):.1f}, max {max(waits):.1f}; share {self.share():.2f}"
+        )
+
+    # A writer ---------------------------------------------------------------------------------------------------------
+
+    def _work(self, writer: Writer) -> Steps:
+        turns = Turns(writer.name)
+        yield ("sleep", self._rng.random() * 2 * LATENCY)
+        while self.now < writer.dies:
+            yield ("sleep", writer.think(self._rng))
+            began = self.now
+            if self._upload:
+                yield ("upload", 0)
+                yield ("answer", 0)
+            yield from self._commit(writer, turns)
+            writer.waits.append(self.now - began)
+
+    def _commit(self, writer: Writer, turns: Turns) -> Steps:
+        losses = 0
+        while True:
+            yield from self._wait(writer, turns, losses)
+            began, number = self.now, writer.known
+            if (yield ("put", number)):
+                self.entries.append(writer.name)
+                yield ("answer", 0)
+                writer.known += 1
+                turns.won(number + 1, began, self.now)
+                return
+            yield ("answer", 0)
+            losses += 1
+            yield ("get", number)
+            self._fold(writer, turns, number + 1)
+            yield ("answer", 0)
+            turns.lost(began, self.now)
+
+    def _wait(self, writer: Writer, turns: Turns, losses: int) -> Steps:
+        """As :meth:`txnstore.chain.pacing.Pacing.wait` does."""
+        while True:
+            wait = turns.next(self.now, losses)
+            if wait is None:
+                return
+            yield ("sleep", wait.pause)
+            if wait.ahead and (yield from self._look(writer, turns, wait.ahead, head=not wait.polls)):
+                continue
+            if not wait.polls or not (yield from self._poll(writer, turns, wait.polls, wait.overlap)):
+                return
+
+    def _look(self, writer: Writer, turns: Turns, ahead: int, *, head: bool) -> Steps:
+        before = writer.known
+        while True:
+            yield ("get", ahead)
+            self.gets += ahead - 1
+            found = len(self.entries[writer.known : writer.known + ahead])
+            self._fold(writer, turns, writer.known + found)
+            yield ("answer", 0)
+            if not head or found < ahead:
+                turns.looked(self.now, head=found < ahead)
+                return writer.known > before
+
+    def _poll(self, writer: Writer, turns: Turns, milliseconds: float, overlap: int) -> Steps:
+        apart = turns.latency / overlap
+        count = max(1, round(milliseconds / apart) - overlap + 1)
+        for number in range(count):  # Each acts a quarter of a latency after the one before it.
+            yield ("get", 0) if number == 0 else ("later", apart)
+            self.gets += number > 0
+            if len(self.entries) > writer.known:
+                self.gets += min(overlap - 1, count - number - 1)
+                self._fold(writer, turns, writer.known + 1)
+                yield ("answer", 0)
+                turns.looked(self.now, fresh=number > 0)
+                return True
+            turns.looked(self.now, head=True)
+        yield ("answer", 0)
+        return False
+
+    def _fold(self, writer: Writer, turns: Turns, known: int) -> None:
+        for number in range(writer.known, known):
+            turns.saw(number + 1, self.entries[number])
+        writer.known = max(writer.known, known)
+
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    def _half(self) -> float:
+        return LATENCY * self._rng.lognormvariate(0, self._spread) / 2
+
+    def _at(self, time: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), event))
+
+    def _resume(self, steps: Steps, value: object) -> None:
+        """Take the next step of a writer, and come back when the storage acts, or the answer has arrived."""
+        try:
+            kind, arg = steps.send(value)
+        except StopIteration:
+            return
+        delay = arg if kind in ("sleep", "later") else self._half()
+        self.puts += kind == "put"
+        self.gets += kind == "get"
+        self._at(self.now + delay, lambda: self._resume(steps, kind == "put" and int(arg) == len(self.entries)))

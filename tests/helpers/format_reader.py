@@ -1,0 +1,163 @@
+"""A reader of stores in a local folder, written from docs/format.md alone: it imports nothing of txnstore.
+
+It folds all chains from their first entries, without checkpoints, and returns what a read_committed reader shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+Tp = tuple[str, int]
+
+
+@dataclass
+class Log:
+    """A partition in its chain."""
+
+    batches: dict[int, dict[str, Any]] = field(default_factory=dict)
+    start: int = 0
+    high_watermark: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass
+class Chain:
+    """The state of a chain after its last entry (section 2)."""
+
+    logs: dict[Tp, Log] = field(default_factory=dict)
+    topics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Of each transactional id: the producer id and the state of its transaction (section 4).
+    transactions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    ids: dict[int, str] = field(default_factory=dict)
+
+
+def read_store(root: Path) -> dict[str, list[tuple[int, int, Any]]]:
+    """The rows of each topic: partition, offset, and the values of all columns of the file, in order."""
+    identity = _checked((root / "store.json").read_bytes())
+    chains = [_fold(root, identity["store_id"], number) for number in range(identity["chains"])]
+    found: dict[str, list[tuple[int, int, Any]]] = {name: [] for name in chains[0].topics}
+    for chain in chains:
+        for (topic, partition), log in sorted(chain.logs.items()):
+            known = chains[0].topics.get(topic)
+            if known is None or known["topic_id"] != chain.topics[topic]["topic_id"]:
+                continue  # A copy of a topic that is deleted (7.3).
+            found[topic] += [(partition, *row) for row in _visible(root, log, chains)]
+    return {topic: sorted(rows, key=lambda row: row[:2]) for topic, rows in found.items()}
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    """Section 2: the checksum is that of the text without its last member."""
+    body, _, rest = line.rpartition(b',"checksum":"')
+    assert rest == hashlib.sha256(body + b"}").hexdigest().encode() + b'"}'
+    document: dict[str, Any] = json.loads(line)
+    assert document["version"] <= 2
+    return document
+
+
+def _fold(root: Path, store_id: str, number: int) -> Chain:
+    chain, previous, sequence = Chain(), "", 0
+    while True:
+        path = root / f"chains/{store_id}/{number:04d}/entries/{sequence + 1:020d}.json"
+        if not path.exists():
+            return chain
+        payload, separator, line = path.read_bytes().rpartition(b"\n")
+        entry = _checked(line)
+        assert entry["previous"] == previous
+        if separator:
+            described = {"size": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+            assert entry["payload"] == described
+        sequence, previous = sequence + 1, hashlib.sha256(line).hexdigest()
+        assert entry["sequence"] == sequence
+        for event in entry["events"]:
+            _apply(chain, event)
+
+
+def _apply(chain: Chain, event: dict[str, Any]) -> None:
+    """Section 3: the events that decide what records there are, and which of them are visible."""
+    if isinstance(event.get("partition"), int):
+        _apply_to_log(chain.logs[event["topic"], event["partition"]], event)
+        return
+    match event["type"]:
+        case "TopicCreated" | "TopicAltered":
+            topic = event["topic"]
+            chain.topics[topic["name"]] = topic
+            for partition in range(topic["partitions"]):
+                chain.logs.setdefault((topic["name"], partition), Log())
+        case "TopicDeleted":
+            del chain.topics[event["name"]]
+            chain.logs = {tp: log for tp, log in chain.logs.items() if tp[0] != event["name"]}
+        case "ProducerInitialized" if event["transactional_id"] is not None:
+            chain.ids[event["producer_id"]] = event["transactional_id"]
+            if not event["keeps"]:
+                chain.transactions[event["transactional_id"]] = (event["producer_id"], "EMPTY")
+        case "PartitionsAdded" | "OffsetsAdded":
+            chain.transactions[event["transactional_id"]] = (event["producer_id"], "ONGOING")
+        case "TxnPrepared" | "TxnCompleted":
+            state = ("PREPARE_" if event["type"] == "TxnPrepared" else "COMPLETE_") + event["outcome"]
+            chain.transactions[event["transactional_id"]] = (event["producer_id"], state)
+
+
+def _apply_to_log(log: Log, event: dict[str, Any]) -> None:
+    match event["type"]:
+        case "BatchAppended":
+            batch = event["batch"]
+            log.batches[batch["base_offset"]] = batch
+            log.high_watermark = batch["limit"]
+            if batch["transactional"]:
+                log.open.setdefault(batch["producer_id"], batch["base_offset"])
+        case "MarkerWritten":
+            first = log.open.pop(event["producer_id"], None)
+            if event["outcome"] == "ABORT" and first is not None:
+                log.aborted.append((event["producer_id"], first, event["offset"]))
+            log.high_watermark = event["offset"] + 1
+        case "SegmentsReplaced":
+            for base in event["removed"]:
+                del log.batches[base]
+            log.batches.update((batch["base_offset"], batch) for batch in event["added"])
+        case "LogStartMoved":
+            log.start = event["offset"]
+            log.batches = {base: batch for base, batch in log.batches.items() if batch["limit"] > log.start}
+
+
+def _visible(root: Path, log: Log, chains: list[Chain]) -> list[tuple[int, Any]]:
+    """Sections 3.2 and 7.5: the rows below the last stable offset whose transaction is not aborted."""
+    undecided, aborted = [], list(log.aborted)
+    for producer_id, first in log.open.items():
+        home = chains[producer_id >> 32]
+        producer, state = home.transactions.get(home.ids.get(producer_id, ""), (-1, ""))
+        if producer == producer_id and state == "PREPARE_ABORT":
+            aborted.append((producer_id, first, log.high_watermark))
+        elif producer != producer_id or state != "PREPARE_COMMIT":
+            undecided.append(first)
+    stable = min(undecided, default=log.high_watermark)
+    rows = []
+    for base, batch in sorted(log.batches.items()):
+        hidden = any(batch["producer_id"] == pid and first <= base < last for pid, first, last in aborted)
+        if base < stable and not (batch["transactional"] and hidden):
+            rows += [row for row in _rows(root, batch) if log.start <= row[0] < stable]
+    return rows
+
+
+def _rows(root: Path, batch: dict[str, Any]) -> list[tuple[int, Any]]:
+    """Sections 3.2 and 5: the rows of a batch, with their offsets."""
+    segment = batch["segment"]
+    key, separator, place = segment["key"].partition("#")
+    first = int(place.rpartition("-")[2].partition(".")[0]) if separator else 0
+    data = (root / key).read_bytes()[first : first + segment["size"]]
+    assert hashlib.sha256(data).hexdigest() == segment["sha256"]
+    source = pa.BufferReader(data)
+    table = pq.read_table(source) if segment["format"] == "parquet" else pa.ipc.open_file(source).read_all()
+    assert table.num_rows == segment["rows"]
+    rows = table.to_pylist()[batch["first_row"] : batch["first_row"] + batch["records"]]
+    if segment["explicit_offsets"]:
+        return [(row["_offset"], row) for row in rows]
+    return [(batch["base_offset"] + number, row) for number, row in enumerate(rows)]

@@ -1,0 +1,35 @@
+"""What tests of inlined segments count: requests, and the bytes of payloads."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.helpers import keys
+from tests.helpers.compaction import runtime
+from tests.helpers.connections import connection_of
+from txnstore.chain.payload import payload_of
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on
+from txnstore.testing import ManualClock
+
+
+def counted_store(clock: ManualClock, objects: MemoryStore) -> Store:
+    """A new store whose requests are counted, with the topic ``t`` and two partitions."""
+    store = create_on(CountingStore(objects, log=True), 1, runtime=runtime(clock))
+    store.create_topic("t", partitions=2)
+    return store
+
+
+def requests(store: Store) -> Counter[str]:
+    """The requests since the last call, by kind."""
+    counts = connection_of(store).counts
+    found = Counter(kind for kind, _ in counts.log)
+    counts.reset()
+    return found
+
+
+def payloads(objects: MemoryStore) -> dict[str, int]:
+    """The sizes of the payloads in the entries of chain 0."""
+    found = {item.key: len(payload_of(objects.get(item.key))) for item in objects.list(keys.entries(0))}
+    return {key: size for key, size in found.items() if size}

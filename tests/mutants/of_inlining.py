@@ -1,0 +1,139 @@
+"""Mutants of the rules of inlined segments: what an entry takes, how it is read, and when a vacuum deletes it."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain import payload
+from txnstore.compactor import payloads, plan, verify_chain
+from txnstore.compactor.vacuum import vacuum
+from txnstore.core import routes
+from txnstore.core.log import appending
+from txnstore.producer.sender import Sender
+from txnstore.producer.upload import Uploader
+from txnstore.read import reader
+
+_INLINED, _VACUUM = "protocol/test_inlined_segments.py::", "protocol/test_inlined_vacuum.py::"
+_STAYS = _VACUUM + "test_a_payload_stays_while_a_batch_names_one_of_its_segments"
+_REPLACED = _VACUUM + "test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced"
+
+INLINING = (
+    Mutant(
+        "the hash of an entry covers its payload",
+        payload.entry_hash,
+        "line_of(data)",
+        "data",
+        test=_REPLACED,
+    ),
+    Mutant(
+        "the segments of a refused command stay in the payload",
+        payload.Payload.back_to,
+        "del self._parts[parts:]",
+        "pass",
+        test="unit/test_entry_payload.py::test_the_payload_has_the_segments_of_accepted_commands",
+    ),
+    Mutant(
+        "the segments of a repeated command stay in the payload",
+        payload.Payload.accepted,
+        "if mark != self.mark and not any(named):",
+        "if False:",
+        test="unit/test_entry_payload.py::test_the_payload_has_no_segments_of_repeated_commands",
+    ),
+    Mutant(
+        "a live segment keeps deleted ones beside it",
+        plan.plan_merges,
+        "or not inlined.isdisjoint(emptied)",
+        "",
+        test=_VACUUM + "test_a_live_segment_does_not_keep_deleted_ones_beside_it",
+    ),
+    Mutant(
+        "a flush inside a transaction is inlined",
+        Sender._flush,
+        "None if crowd_only or manager.transactional else manager.identity",
+        "manager.identity",
+        test=_INLINED + "test_undecided_records_are_not_inlined",
+    ),
+    Mutant(
+        "the largest inline.bytes of the topics of a commit counts",
+        Uploader._inline,
+        "left = min(",
+        "left = max(",
+        test=_INLINED + "test_a_topic_without_inlining_keeps_the_whole_commit_out_of_the_entry",
+    ),
+    Mutant(
+        "encoded segments are not counted",
+        Uploader._encode_all,
+        "if most < 0:",
+        "if False:",
+        test=_INLINED + "test_the_encoded_size_counts",
+    ),
+    Mutant(
+        "batches of other chains are inlined",
+        Uploader._inline,
+        "if home is not None and any(",
+        "if False and any(",
+        test=_INLINED + "test_only_what_the_same_entry_decides_is_inlined",
+    ),
+    Mutant(
+        "a repeated commit does not find its inlined batches",
+        appending._is_batch,
+        "return known.segment.sha256 == batch.segment.sha256",
+        "return False",
+        test=_INLINED + "test_a_repeated_commit_finds_its_records_in_the_first_entry",
+    ),
+    Mutant(
+        "bytes in memory that were damaged are not read again",
+        reader.fetch,
+        "data = payload[start:end]",
+        "pass",
+        test=_VACUUM + "test_bytes_that_were_damaged_on_their_way_are_read_again",
+    ),
+    Mutant(
+        "a deleted payload looks like damage",
+        reader.fetch,
+        "if not payload:",
+        "if False:",
+        test=_VACUUM + "test_a_consumer_behind_a_vacuum_plans_again",
+    ),
+    Mutant(
+        "a verification does not look at payloads",
+        verify_chain.ChainVerifier._check_entry,
+        "if (damage := payload_damage(entry, data)) is not None:",
+        "if (damage := None) is not None:",
+        test=_VACUUM + "test_a_damaged_payload_is_named_where_it_is_read",
+    ),
+    Mutant(
+        "a payload goes although a batch names a segment in it",
+        payloads.delete_payloads,
+        "dropped.pop(entry, None)",
+        "pass",
+        test=_STAYS,
+    ),
+    Mutant(
+        "a payload goes with the first of its segments",
+        payloads.delete_payloads,
+        "long_ago.issuperset(found)",
+        "not long_ago.isdisjoint(found)",
+        test=_STAYS,
+    ),
+    Mutant(
+        "a dry run deletes payloads",
+        payloads._delete,
+        "if payload and not dry_run:",
+        "if payload:",
+        test=_REPLACED,
+    ),
+    Mutant(
+        "dropped inlined segments are forgotten before their payload is deleted",
+        vacuum,
+        "and not keys.is_inlined(key)",
+        "",
+        test=_VACUUM + "test_deleted_records_leave_the_storage",
+    ),
+    Mutant(
+        "the keys of inlined segments belong to the chain of the catalog",
+        routes._chain_of_key,
+        "if INLINED in key",
+        "if False",
+        test=_VACUUM + "test_each_chain_forgets_its_own_segments",
+    ),
+)

@@ -1,0 +1,69 @@
+"""Mutants of the reading of earlier snapshots."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain import checkpoint, entries, past
+from txnstore.chain.chains import Chains
+from txnstore.compactor import leftovers
+from txnstore.read import blocked
+
+_PAST = "protocol/test_past_snapshots.py::"
+
+PAST = (
+    Mutant(
+        "an earlier state begins at a later checkpoint",
+        checkpoint.newest,
+        "and (until is None or number <= until)",
+        "",
+        test=_PAST + "test_requests_of_an_earlier_snapshot",
+    ),
+    Mutant(
+        "an entry of the time itself does not belong to it",
+        past.Past.last_until,
+        "bisect_right(range(1, self._head.sequence), timestamp,",
+        "bisect_right(range(1, self._head.sequence), timestamp - 1,",
+    ),
+    Mutant(
+        "a time is found one entry too late",
+        past.Past.last_until,
+        "return bisect_right(",
+        "return 1 + bisect_right(",
+        chains=3,
+    ),
+    Mutant(
+        "entries of several chains that do not fit together are read",
+        Chains.past_view,
+        "sorted(_behind([*view.states]).items())",
+        "()",
+        test=_PAST + "test_entries_of_several_chains",
+    ),
+    Mutant(
+        "a vacuum deletes the checkpoint before the grace period",
+        leftovers._old_checkpoints,
+        "max(past.intersection(complete), default=0)",
+        "0",
+        test=_PAST + "test_a_vacuum_keeps_the_checkpoint_before_the_grace_period",
+    ),
+    Mutant(
+        "a warning of an earlier snapshot advises what cannot change it",
+        blocked.warn_blocked,
+        "past = given is not None and",
+        "past = False and",
+        test=_PAST + "test_nothing_is_aborted_for_an_earlier_snapshot",
+    ),
+    Mutant(
+        "an entry is read under the name of another",
+        entries.entry_in,
+        "if entry.sequence != sequence:",
+        "if False:",
+        test=_PAST + "test_an_entry_under_the_name_of_another_is_named",
+    ),
+    Mutant(
+        "a moment of the future is a snapshot",
+        past.check_timestamp,
+        "if found > latest:",
+        "if False:",
+        test=_PAST + "test_snapshots_that_do_not_exist",
+    ),
+)

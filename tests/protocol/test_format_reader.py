@@ -1,0 +1,134 @@
+"""docs/format.md is enough to read a store: a reader that is written from it alone gets the rows of a scan."""
+
+from __future__ import annotations
+
+import ast
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import format_reader
+from tests.helpers.compaction import runtime
+from tests.helpers.format_reader import read_store
+from txnstore.core.model import TopicPartition
+from txnstore.producer import Producer
+from txnstore.storage.local import LocalStore
+from txnstore.store import Store, create_on
+from txnstore.testing import ManualClock
+
+TOPICS: dict[str, dict[str, Any]] = {
+    "plain": {"partitions": 3},
+    "arrow": {"config": {"segment.format": "arrow"}},
+    "typed": {"partitions": 2, "schema": pa.schema([("id", pa.int64()), ("name", pa.string())]), "key": "id"},
+    "keyed": {"config": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}},
+    "apart": {"config": {"inline.bytes": 0}},
+}
+
+
+def test_the_reader_knows_nothing_of_txnstore() -> None:
+    tree = ast.parse(Path(format_reader.__file__).read_text())
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert not {name for name in imported if name.startswith(("txnstore", "tests"))}
+
+
+@pytest.mark.parametrize("chains", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_documented_format_is_complete(tmp_path: Path, clock: ManualClock, chains: int, seed: int) -> None:
+    """Inlined, uploaded and merged segments, in both formats; open, aborted and committed transactions; deletions."""
+    history = History(create_on(LocalStore(tmp_path), chains, runtime=runtime(clock)), random.Random(seed))
+    for _ in range(60):
+        clock.advance(1_000)
+        history.step()
+    expected = {name: shown(history.store, name) for name in TOPICS}
+    assert {name: [columns(row) for row in rows] for name, rows in read_store(tmp_path).items()} == expected
+    history.store.close()
+
+
+def shown(store: Store, topic: str) -> list[tuple[Any, ...]]:
+    """The rows of a scan: partition, offset, and the columns of the topic but its times."""
+    rows = store.scan(topic).to_table().to_pylist()
+    found = [columns((row["_partition"], row["_offset"], row)) for row in rows]
+    return sorted(found, key=lambda row: row[:2])
+
+
+def columns(row: tuple[int, int, dict[str, Any]]) -> tuple[Any, ...]:
+    partition, offset, values = row
+    return partition, offset, [(name, values.get(name)) for name in ("key", "value", "id", "name")]
+
+
+class History:
+    """Random operations on a store with each kind of topic."""
+
+    def __init__(self, store: Store, rng: random.Random) -> None:
+        self.store = store
+        self.rng = rng
+        self.open: list[Producer] = []
+        self.sent = 0
+        for name, given in TOPICS.items():
+            store.create_topic(name, **given)
+
+    def step(self) -> None:
+        kinds = (
+            self.commit,
+            self.commit,
+            self.commit,
+            self.append,
+            self.abort,
+            self.begin,
+            self.end,
+            self.tidy,
+            self.cut,
+        )
+        self.rng.choice(kinds)()
+
+    def send(self, producer: Producer) -> None:
+        size = self.rng.choice((10, 10, 40_000))
+        for _ in range(self.rng.randint(1, 4)):
+            name = self.rng.choice(list(TOPICS))
+            for _ in range(self.rng.randint(1, 5)):
+                self.sent += 1
+                text = f"{self.sent} ".ljust(size, "x")
+                if name == "typed":
+                    producer.send(name, {"id": self.sent % 7, "name": text})
+                else:
+                    producer.send(name, text.encode(), key=b"k%d" % (self.sent % 5))
+
+    def commit(self) -> None:
+        with self.store.producer(f"id{self.rng.randrange(3)}") as producer, producer.transaction():
+            self.send(producer)
+
+    def append(self) -> None:
+        with self.store.producer() as producer:
+            self.send(producer)
+
+    def abort(self) -> None:
+        with self.store.producer("aborter") as producer:
+            producer.begin_transaction()
+            self.send(producer)
+            producer.flush()
+            producer.abort_transaction()
+
+    def begin(self) -> None:
+        producer = self.store.producer(f"open{len(self.open)}", transaction_timeout=800)
+        producer.begin_transaction()
+        self.send(producer)
+        producer.flush()
+        self.open.append(producer)
+
+    def end(self) -> None:
+        if self.open:
+            producer = self.open.pop(self.rng.randrange(len(self.open)))
+            self.rng.choice((producer.commit_transaction, producer.abort_transaction))()
+
+    def tidy(self) -> None:
+        self.store.compact(force=self.rng.random() < 0.5)
+        self.store.vacuum(0)
+
+    def cut(self) -> None:
+        tp = TopicPartition("plain", self.rng.randrange(3))
+        ends = self.store.offsets(*tp)
+        self.store.delete_records({tp: self.rng.randint(ends.log_start, ends.last_stable)})

@@ -1,0 +1,348 @@
+"""Small commits: their records travel in the entry. One PUT writes them, and no request reads them in the tail."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+
+import pytest
+
+from tests.harness.executors import InlineExecutor, never
+from tests.helpers import keys
+from tests.helpers.compaction import (
+    DAY_MS,
+    abort,
+    batches,
+    begin,
+    commit,
+    reopen,
+    rows,
+    runtime,
+    segment_keys,
+    values,
+)
+from tests.helpers.connections import connection_of
+from tests.helpers.inlining import counted_store, payloads, requests
+from tests.helpers.keys import FixedRuntime
+from txnstore.chain.payload import decode_entry, payload_of
+from txnstore.core.model import TopicPartition
+from txnstore.core.routing import chain_of_partition, chain_of_transactional_id
+from txnstore.errors import ProducerFencedError, UnknownOutcomeError
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import Store, create_on, open_on
+from txnstore.testing import Fault, FaultStore, ManualClock, on
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def objects(clock: ManualClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+@pytest.fixture
+def store(clock: ManualClock, objects: MemoryStore) -> Store:
+    return counted_store(clock, objects)
+
+
+def inlined(store: Store, tp: TopicPartition = T0) -> list[bool]:
+    return [batch.segment.inlined for batch in batches(store, tp)]
+
+
+class Unreadable:
+    active = False
+
+    def __call__(self, n: int, operation: str, key: str) -> Fault | None:
+        failing = self.active and operation in {"get", "put_if_absent"} and "/entries/" in key
+        return (Fault.LOST_RESPONSE if operation == "put_if_absent" else Fault.ERROR_BEFORE) if failing else None
+
+
+UNREADABLE = Unreadable()
+
+
+# What it costs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_small_transaction_is_one_request(store: Store) -> None:
+    """100 records over 8 partitions of 3 topics, and offsets of a group: 1 PUT, 0 GET."""
+    for name, partitions in (("a", 4), ("b", 3), ("c", 1)):
+        store.create_topic(name, partitions=partitions)
+    with store.producer("id") as producer:
+        requests(store)
+        with producer.transaction() as txn:
+            for number in range(100):
+                name, partition = [*(("a", n) for n in range(4)), *(("b", n) for n in range(3)), ("c", 0)][number % 8]
+                txn.send(name, b"value %d" % number, key=b"k", partition=partition)
+            txn.send_offsets({T0: 5}, "group")
+        assert requests(store) == {"put_if_absent": 1}
+    assert sum(len(rows(store, name)) for name in "abc") == 100
+    assert requests(store) == {"get": 3}, "each read looks at the head; the records are in memory"
+    assert segment_keys(store) == set()
+
+
+def test_an_append_without_a_transaction_is_one_request(store: Store) -> None:
+    with store.producer() as producer:
+        producer.send("t", b"first", partition=0)
+        producer.flush()
+        requests(store)
+        producer.send("t", b"second", partition=0)
+        producer.send("t", b"third", partition=1)
+        producer.flush()
+        assert requests(store) == {"put_if_absent": 1}
+    assert values(store) == [b"first", b"second", b"third"]
+
+
+def test_a_consumer_of_the_tail_gets_the_records_with_the_commit(store: Store, clock: ManualClock) -> None:
+    reader = open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=runtime(clock))
+    consumer = reader.consumer(["t"])
+    producer = store.producer("id")
+    consumer.poll(timeout=0)
+    with producer.transaction() as txn:
+        txn.send("t", b"a", partition=0)
+        txn.send("t", b"b", partition=0)
+    clock.advance(1_000)
+    requests(reader)
+    assert [record.value for record in consumer.poll(timeout=0)] == [b"a", b"b"]
+    assert requests(reader) == {"get": 3}, "the entry, and two names after it"
+
+
+def test_a_process_that_opens_a_checkpoint_reads_a_range_of_the_entry(store: Store, clock: ManualClock) -> None:
+    with store.producer("id") as producer, producer.transaction() as txn:
+        txn.send("t", b"zero", partition=0)
+        txn.send("t", b"one", partition=1)
+    store.checkpoint()
+    other = open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=runtime(clock))
+    requests(other)
+    table = other.scan("t", partitions=[1]).to_table()
+    assert table["value"].to_pylist() == [b"one"]
+    assert requests(other) == {"get": 2}, "the head, and the segment"
+
+
+# What is inlined ------------------------------------------------------------------------------------------------------
+
+
+def test_larger_commits_are_uploaded(store: Store, objects: MemoryStore) -> None:
+    """``inline.bytes`` is the bound of all segments of a commit together."""
+    store.create_topic("small", config={"inline.bytes": 3_000})
+    for size in (100, 4_000):
+        commit(store, [b"x" * size], topic="small")
+    assert inlined(store, TopicPartition("small", 0)) == [True, False]
+    with store.producer("id") as producer, producer.transaction() as txn:
+        txn.send("t", b"x" * 20_000, partition=0)
+        txn.send("t", b"x" * 20_000, partition=1)
+    assert (inlined(store, T0), inlined(store, T1)) == ([False], [False])
+    assert max(payloads(objects).values()) <= 3_000
+
+
+def test_a_topic_without_inlining_keeps_the_whole_commit_out_of_the_entry(store: Store, objects: MemoryStore) -> None:
+    """Who may read the chain, but not this topic, must not find its records there."""
+    store.create_topic("secret", config={"inline.bytes": 0})
+    with store.producer("id") as producer, producer.transaction() as txn:
+        txn.send("secret", b"s")
+        txn.send("t", b"t", partition=0)
+    assert payloads(objects) == {}
+    store.alter_topic("secret", config={"inline.bytes": 1_000_000})
+    commit(store, [b"public"], topic="secret")
+    assert inlined(store, TopicPartition("secret", 0)) == [False, True]
+    assert values(store, "secret") == [b"s", b"public"]
+
+
+def test_undecided_records_are_not_inlined(store: Store, objects: MemoryStore) -> None:
+    """A reader would fetch records of a transaction that may be aborted; those of its last flush are decided."""
+    abort(store, [b"aborted"])
+    producer = begin(store, [b"early"])
+    assert payloads(objects) == {}
+    producer.send("t", b"late", partition=0)
+    producer.commit_transaction()
+    assert inlined(store) == [False, False, True]
+    assert values(store) == [b"early", b"late"]
+
+
+def test_a_refused_commit_leaves_nothing_in_the_entry_that_it_would_have_shared(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """The chain decides waiting commands one by one: the payload has the segments of those that it accepts."""
+    zombie, other = store.producer("id"), reopen(store, clock)
+    zombie.begin_transaction()
+    zombie.send("t", b"zombie", partition=0)
+    other.producer("id")
+    with pytest.raises(ProducerFencedError):
+        zombie.commit_transaction()
+    commit(store, [b"good"])
+    assert values(store) == [b"good"]
+    assert not any(b"zombie" in objects.get(item.key) for item in objects.list(""))
+
+
+def test_the_encoded_size_counts(store: Store, objects: MemoryStore) -> None:
+    """Many partitions with one record each: their files are larger than the records."""
+    store.create_topic("many", partitions=16, config={"inline.bytes": 8_000})
+    with store.producer("id") as producer, producer.transaction() as txn:
+        for number in range(16):
+            txn.send("many", b"x", partition=number)
+    assert payloads(objects) == {}
+    assert len(values(store, "many")) == 16
+
+
+def test_sends_during_a_flush_do_not_begin_the_uploads_that_it_inlines(clock: ManualClock) -> None:
+    """A ``send`` in another thread begins the uploads that wait, while the flush encodes them."""
+
+    class Meanwhile(FixedRuntime):
+        sending = False
+
+        def new_id(self) -> str:
+            if self.sending:
+                self.sending = False
+                other = threading.Thread(target=producer.send, args=("t", b"meanwhile"), kwargs={"partition": 1})
+                other.start()
+                other.join()
+            return super().new_id()
+
+    busy = Meanwhile(clock, clock.sleep, random.Random(1), executor=InlineExecutor, spawn=never)
+    store = create_on(MemoryStore(clock=clock), 1, runtime=busy)
+    store.create_topic("t", partitions=2)
+    producer = store.producer()
+    producer.send("t", b"first", partition=0)
+    producer.send("t", b"second", partition=1)
+    busy.sending = True
+    producer.flush()
+    assert inlined(store, T0) == [True]
+    producer.close()
+    assert sorted(values(store)) == [b"first", b"meanwhile", b"second"]
+
+
+@pytest.mark.parametrize("chains", [3])
+def test_only_what_the_same_entry_decides_is_inlined(clock: ManualClock, chains: int) -> None:
+    """With several chains: a transaction whose partitions are in its coordinator's chain, and plain appends."""
+    store = create_on(MemoryStore(clock=clock), chains, runtime=runtime(clock))
+    store.create_topic("t", partitions=chains)
+    home = next(f"id{n}" for n in range(99) if chain_of_transactional_id(f"id{n}", chains) == 0)
+    own = next(n for n in range(chains) if chain_of_partition(TopicPartition("t", n), chains) == 0)
+    commit(store, [b"inside"], partition=own, writer=home)
+    commit(store, [b"outside"], partition=(own + 1) % chains, writer=home)
+    with store.producer() as producer:
+        for number in range(chains):
+            producer.send("t", b"plain", partition=number)
+    flags = [inlined(store, TopicPartition("t", (own + n) % chains)) for n in range(chains)]
+    assert flags == [[True, True], [False, True], [True]]
+    assert sorted(values(store)) == [b"inside", b"outside", *[b"plain"] * chains]
+    assert store.verify(deep=True).violations == ()
+
+
+# Unknown outcomes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_RESPONSE, Fault.LATE, Fault.ERROR_BEFORE, Fault.EXISTS_412])
+def test_a_commit_without_a_clear_answer_is_written_once(store: Store, clock: ManualClock, fault: Fault) -> None:
+    inner = connection_of(store).counts.inner
+    objects = FaultStore(
+        inner, on(fault, "put_if_absent", key_contains="/entries/", times=1, skip=1), sleep=clock.sleep
+    )
+    unsure = open_on(objects, runtime=runtime(clock))
+    producer = unsure.producer("id")
+    producer.begin_transaction()
+    future = producer.send("t", b"once", partition=0)
+    producer.commit_transaction()
+    objects.release()
+    assert future.result().offset == 0
+    commit(store, [b"after"])
+    assert values(reopen(store, clock)) == [b"once", b"after"]
+
+
+def test_a_repeated_commit_finds_its_records_in_the_first_entry(store: Store, clock: ManualClock) -> None:
+    """SEQ-03, TV2-02: the attempt has another key; the batch is found by producer, sequence and hash."""
+    inner = connection_of(store).counts.inner
+    objects = FaultStore(inner, on(Fault.LOST_RESPONSE, "put_if_absent", key_contains="/entries/", times=1, skip=1))
+    blind = FaultStore(objects, UNREADABLE)
+    unsure = open_on(blind, runtime=runtime(clock))
+    producer = unsure.producer("id")
+    producer.begin_transaction()
+    future = producer.send("t", b"once", partition=0)
+    UNREADABLE.active = True
+    with pytest.raises(UnknownOutcomeError):
+        producer.commit_transaction()
+    UNREADABLE.active = False
+    commit(store, [b"between"])
+    producer.commit_transaction()
+    assert future.result().offset == 0
+    assert values(reopen(store, clock)) == [b"once", b"between"]
+
+
+def test_a_writer_recognises_its_entry_after_its_payload_was_deleted(
+    store: Store, clock: ManualClock, objects: MemoryStore
+) -> None:
+    """It slept with an unknown outcome; meanwhile a compaction replaced its records, and a vacuum deleted them."""
+    UNREADABLE.active = False
+    sleeper = open_on(FaultStore(objects, UNREADABLE), runtime=runtime(clock))
+    producer = sleeper.producer("id")
+    producer.begin_transaction()
+    producer.send("t", b"slept", partition=0)
+    UNREADABLE.active = True
+    with pytest.raises(UnknownOutcomeError):
+        producer.commit_transaction()
+    commit(store, [b"second"])
+    store.compact()
+    clock.advance(DAY_MS)
+    store.vacuum()
+    assert payloads(objects) == {}
+    UNREADABLE.active = False
+    producer.commit_transaction()
+    with producer.transaction() as txn:
+        txn.send("t", b"third", partition=0)
+    assert values(store) == [b"slept", b"second", b"third"]
+    assert store.verify(deep=True).violations == ()
+
+
+# Formats and readers --------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_without_a_payload_is_plain_json(store: Store, objects: MemoryStore) -> None:
+    for item in objects.list(keys.entries(0)):
+        assert json.loads(objects.get(item.key))["payload"] is None
+
+
+def test_the_line_describes_the_payload(store: Store, objects: MemoryStore) -> None:
+    with store.producer("id") as producer, producer.transaction() as txn:
+        txn.send("t", b"zero", partition=0)
+        txn.send("t", b"one", partition=1)
+    (entry,) = payloads(objects)
+    data = objects.get(entry)
+    described = decode_entry(entry, data).payload
+    segments = [batches(store, tp)[0].segment for tp in (T0, T1)]
+    assert described is not None
+    assert described.size == sum(segment.size for segment in segments) == len(payload_of(data))
+    assert [data[segment.start :][:4] for segment in segments] == [b"PAR1", b"PAR1"]
+    assert segments[1].key == f"{entry}#t/1/{int(entry[-25:-5])}-{segments[0].size}.parquet"
+
+
+def test_an_entry_of_format_1_is_read(store: Store, objects: MemoryStore, clock: ManualClock) -> None:
+    """A store that an older release has begun goes on: its entries have no payload, and no member for it."""
+    first = keys.entry(0, 1)
+    old = json.loads(objects.get(first))
+    del old["payload"], old["checksum"]
+    from tests.helpers.damage import sealed
+
+    data = sealed(json.dumps({**old, "version": 1}, separators=(",", ":")).encode())
+    objects.put(first, data)
+    fresh = reopen(store, clock)
+    assert [topic.name for topic in fresh.topics()] == ["t"]
+    commit(fresh, [b"new"])
+    assert values(reopen(store, clock)) == [b"new"]
+
+
+@pytest.mark.parametrize("config", [{}, {"segment.format": "arrow"}])
+def test_sql_reads_inlined_segments(store: Store, clock: ManualClock, config: dict[str, str]) -> None:
+    store.alter_topic("t", config=config)
+    expected: list[tuple[int, int, bytes]] = []
+    for number in range(3):
+        with store.producer("id") as producer, producer.transaction() as txn:
+            for partition in range(2):
+                txn.send("t", b"%d" % number, partition=partition)
+                expected.append((partition, number, b"%d" % number))
+        store.create_topic(f"u{number}")
+    query = "select _partition, _offset // 2, value from t order by all"
+    assert store.sql(query).fetchall() == sorted(expected)
+    assert reopen(store, clock).sql(query).fetchall() == sorted(expected)
+    store.compact()
+    assert store.sql(query).fetchall() == sorted(expected)

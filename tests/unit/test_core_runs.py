@@ -1,0 +1,86 @@
+"""Consecutive events of partitions are folded together: the same state as one by one, for less work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.shell import topic
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.commands import Command
+from txnstore.core.decide import Decision, decide
+from txnstore.core.evolve import evolve
+from txnstore.core.log.appending import LOG_RUN_FOLDS
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import NewBatch, Segment
+from txnstore.core.model import Outcome, ProducerIdentity
+from txnstore.core.state import State, begin_entry, first_state
+from txnstore.core.transactions.commands import EndTxn, InitProducer
+
+PARTITIONS = 50
+
+
+def decided(state: State, command: Command) -> Decision:
+    return decide(begin_entry(state, state.timestamp + 1), command)
+
+
+def batches(*sequences: int) -> tuple[NewBatch, ...]:
+    """A batch of one record for each partition and sequence."""
+    return tuple(
+        NewBatch("t", partition, Segment(f"{partition}/{sequence}", "parquet", 1, "", 1), 0, 0, sequence)
+        for sequence in sequences
+        for partition in range(PARTITIONS)
+    )
+
+
+@pytest.fixture
+def begun() -> tuple[State, ProducerIdentity]:
+    state = decided(first_state(), CreateTopic(topic("t", PARTITIONS))).state
+    answer = decided(state, InitProducer("p"))
+    return answer.state, answer.result
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_events_folded_together_and_one_by_one_give_the_same_state(
+    begun: tuple[State, ProducerIdentity], outcome: Outcome
+) -> None:
+    before, producer = begun
+    answer = decided(before, EndTxn(producer, outcome, batches(0, 1)))
+    start = begin_entry(before, before.timestamp + 1)
+    one_by_one = start
+    for event in answer.events:
+        one_by_one = evolve(one_by_one, event)
+    assert evolve(start, *answer.events) == one_by_one == answer.state
+    assert len(answer.events) == 1 + 2 * PARTITIONS + 1 + PARTITIONS + 1
+    assert [part.base_offset for part in answer.result.appended] == [0] * PARTITIONS + [1] * PARTITIONS
+
+
+def test_a_batch_is_checked_after_those_of_its_partition_before_it(begun: tuple[State, ProducerIdentity]) -> None:
+    """Also when a run of batches of other partitions is not folded yet; a repeated batch gets the first answer."""
+    state, producer = begun
+    state = decided(state, Append(producer, batches(0)[:1])).state
+    appended = decided(state, Append(producer, batches(0, 1, 0))).result
+    assert [part.base_offset for part in appended] == [0] * PARTITIONS + [1] * PARTITIONS + [0] * PARTITIONS
+    assert [part.duplicate for part in appended] == [True] + [False] * (2 * PARTITIONS - 1) + [True] * PARTITIONS
+
+
+def test_one_commit_changes_the_map_of_partitions_twice(
+    begun: tuple[State, ProducerIdentity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for its batches and once for its markers, however many partitions it has."""
+    calls: list[int] = []
+
+    def counted(fold: Any) -> Any:
+        def folded(state: State, events: Any) -> State:
+            calls.append(len(events))
+            after: State = fold(state, events)
+            return after
+
+        return folded
+
+    for kind, fold in LOG_RUN_FOLDS.items():
+        monkeypatch.setitem(LOG_RUN_FOLDS, kind, counted(fold))
+    before, producer = begun
+    decided(before, EndTxn(producer, Outcome.COMMIT, batches(0)))
+    assert calls == [PARTITIONS, PARTITIONS]

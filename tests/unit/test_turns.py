@@ -1,0 +1,189 @@
+"""The turns of many writers on one chain (OBJ-10): the rules, and what they achieve in a simulation in virtual time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.helpers.contention import LATENCY, Contention, Writer
+from txnstore.chain.turns import LOOK, NEXT, PATIENCE, SOON, Turns, Wait
+
+A, B, C, D = "aaa", "bbb", "ccc", "ddd"
+
+
+def turns_of(writer: str, entries: str = "", *, every: float = 100.0) -> Turns:
+    """What a writer knows that has polled each entry of others, one every 100 ms from 0 on, with a latency of 100 ms.
+
+    ``entries``: their writers, by the first letters of their names.
+    """
+    turns = Turns(writer)
+    turns.looked(0, head=True)
+    turns.lost(0, 200)
+    for number, letter in enumerate(entries, 1):
+        turns.saw(number, letter * 3)
+        turns.looked(number * every, head=True, fresh=True)
+    return turns
+
+
+def in_turn(waits: dict[str, Wait | None]) -> list[str]:
+    """The writers that PUT now."""
+    return [writer for writer, wait in waits.items() if wait is None]
+
+
+# Who is next ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_that_has_seen_no_other_never_waits() -> None:
+    turns = Turns(A)
+    assert turns.next(0, 0) is None
+    for number in range(1, 50):
+        turns.won(number, number * 100 - 30, number * 100)
+        assert turns.next(number * 100, 0) is None
+
+
+def test_entries_found_on_opening_are_of_no_known_age() -> None:
+    turns = Turns(D)
+    for number, letter in enumerate("ABC" * 5, 1):
+        turns.saw(number, letter)
+    turns.looked(1000)
+    turns.lost(1000, 1200)
+    assert turns.next(1200, 1) is None
+
+
+def test_without_a_measured_latency_there_are_no_turns() -> None:
+    """A manual clock, or storage that is faster than the clock: as before, a look at the head after two losses."""
+    turns = Turns(D)
+    turns.looked(0)
+    for number, letter in enumerate("ABC" * 5, 1):
+        turns.saw(number, letter)
+        turns.looked(0)
+    turns.lost(0, 0)
+    assert (turns.next(0, 1), turns.next(5, 2)) == (None, LOOK)
+
+
+@pytest.mark.parametrize(
+    ("entries", "next_one"), [("abcd", A), ("abcda", B), ("abcdab", C), ("abcdabc", D), ("abcabcabc", A)]
+)
+def test_turns_go_in_cyclic_order_after_the_last_writer(entries: str, next_one: str) -> None:
+    now = len(entries) * 100
+    waits = {writer: turns_of(writer, entries).next(now, 0) for writer in sorted({letter * 3 for letter in entries})}
+    assert in_turn(waits) == [next_one]
+
+
+def test_the_one_after_the_next_polls_with_overlap_and_the_others_sleep_first() -> None:
+    writers = [letter * 3 for letter in "abcdefgh"]
+    waits = {writer: turns_of(writer, "abcdefgh").next(800, 0) for writer in writers}
+    assert in_turn(waits) == [A]
+    assert waits[B] == Wait(polls=PATIENCE * 100, overlap=NEXT)
+    assert waits[C] == Wait(polls=PATIENCE * 100 + 50, overlap=SOON)
+    assert waits["hhh"] == Wait(pause=450, ahead=7, polls=PATIENCE * 100 + 300, overlap=SOON)
+
+
+def test_an_unused_turn_is_taken_by_the_next_in_order_and_later_by_the_one_after_it() -> None:
+    """Silence counts from when the entry was seen."""
+    after = {writer: turns_of(writer, "abcd") for writer in (B, C, D)}
+    assert in_turn({writer: turns.next(400 + 299, 0) for writer, turns in after.items()}) == []
+    assert in_turn({writer: turns.next(400 + 301, 0) for writer, turns in after.items()}) == [B]
+    assert in_turn({writer: turns.next(400 + 351, 0) for writer, turns in after.items()}) == [B, C]
+
+
+def test_a_writer_that_lets_its_turn_pass_is_out_of_the_order_until_its_next_entry() -> None:
+    """One pause for a dead writer, not one a round."""
+    assert turns_of(C, "abcdac").next(600, 0) is not None  # After c: d, then a; b is out.
+    assert turns_of(D, "abcdac").next(600, 0) is None
+    assert turns_of(A, "abcdacd").next(700, 0) is None
+    b_is_out = turns_of(C, "abcdacda").next(800, 0)
+    assert b_is_out is None
+    assert turns_of(C, "abcdacdab").next(900, 0) is None
+    assert turns_of(C, "abcdacdabcda").next(1200, 0) is not None  # b is expected again.
+
+
+def test_writers_of_a_quiet_chain_are_not_waited_for() -> None:
+    assert turns_of(C, "abcabc").next(600, 0) == Wait(polls=350, overlap=SOON)
+    assert turns_of(C, "abcabc").next(600 + 10_000, 0) is None
+    assert turns_of(C, "abcabc", every=1000).next(6000 + 100, 0) is None
+
+
+def test_a_writer_outside_the_order_has_its_place_and_looks_before_its_put() -> None:
+    outside = turns_of("bbx", "abab")
+    assert outside.next(400, 0) is None  # It has just seen the head.
+    assert outside.next(470, 0) == LOOK
+    assert turns_of("bbx", "aba").next(300, 0) == Wait(polls=300, overlap=NEXT)  # After a it is the turn of b.
+
+
+def test_a_wait_is_bounded_whatever_the_clock_does() -> None:
+    turns = turns_of("hhh", "abcdefgh")
+    turns.lost(0, 10**9)
+    assert turns.latency <= 200
+    for now in (-(10**9), 0, 850, 10**9):
+        wait = turns.next(now, 0)
+        assert wait is None or (wait.pause <= 2000 and wait.polls <= 10 * turns.latency)
+
+
+def test_entries_are_counted_once_in_their_order_whichever_thread_read_them() -> None:
+    turns = turns_of(C, "abc")
+    for number in (5, 4, 5, 3, 4):
+        turns.saw(number, {3: C, 4: A, 5: B}[number])
+    turns.looked(500, head=True, fresh=True)
+    assert turns.next(500, 0) is None
+
+
+# What comes of it -----------------------------------------------------------------------------------------------------
+
+
+def writers(count: int, seed: int, **more: object) -> list[Writer]:
+    rng = random.Random(seed)
+    return [Writer(f"{rng.getrandbits(64):016x}", **more) for _ in range(count)]  # type: ignore[arg-type]
+
+
+def one(latencies: int = 500, **more: bool) -> int:
+    return len(Contention(writers(1, 0), 0, **more).run(latencies).entries)
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_many_writers_are_faster_than_one_and_none_starves(count: int, seed: int) -> None:
+    """OBJ-10: every writer makes progress."""
+    many = Contention(writers(count, seed), seed).run(500)
+    assert len(many.entries) > 1.2 * one(), many.line()
+    assert many.puts < 1.3 * len(many.entries), many.line()
+    assert many.share() > 0.6, many.line()
+    assert many.wait(0.99) < 4 * count, many.line()
+
+
+def test_sixteen_writers_are_as_fast_as_one() -> None:
+    many = Contention(writers(16, 1), 1).run(800)
+    assert len(many.entries) > one(800), many.line()
+    assert many.puts < 1.5 * len(many.entries), many.line()
+    assert many.share() > 0.4, many.line()
+
+
+def test_writers_that_die_cost_one_pause_each() -> None:
+    some = writers(8, 3)
+    for number, writer in enumerate(some[:4]):
+        writer.dies = (100 + 20 * number) * LATENCY
+    many = Contention(some, 3).run(500)
+    assert len(many.entries) > 1.1 * one(), many.line()
+
+
+def test_a_survivor_is_alone_again() -> None:
+    some = writers(2, 4)
+    some[0].dies = 50 * LATENCY
+    many = Contention(some, 4).run(500)
+    assert many.entries[-150:] == [some[1].name] * 150
+    assert len(many.entries) > 0.95 * one(), many.line()
+
+
+def test_writers_that_pause_between_commits_still_make_progress() -> None:
+    some = writers(8, 5, think=lambda rng: rng.expovariate(1 / 16) * LATENCY)
+    many = Contention(some, 5).run(500)
+    assert many.share() > 0.4, many.line()
+    assert many.wait(0.99) < 60, many.line()
+
+
+def test_a_busy_writer_does_not_lock_out_the_others_when_commits_need_no_upload() -> None:
+    """A writer that needs no other request PUTs again when its answer arrives; the others must find a gap."""
+    many = Contention(writers(4, 6), 6, upload=False).run(800)
+    assert many.share() > 0.5, many.line()
+    assert len(many.entries) > 0.6 * one(800, upload=False), many.line()

@@ -1,0 +1,115 @@
+"""Finds earlier states of chains: the newest checkpoint before them, and the entries in between."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from txnstore.chain import checkpoint
+from txnstore.chain.codec import Entry
+from txnstore.chain.entries import read_entry
+from txnstore.chain.keys import Keys
+from txnstore.chain.tail import Tail, missing_entry
+from txnstore.core.state import State, first_state
+from txnstore.errors import InvalidConfigError
+from txnstore.runtime import instant
+from txnstore.storage.base import ObjectStore
+from txnstore.validation import as_integer, check_integer
+
+
+class Past:
+    """The earlier states of one chain. Nothing is kept: each call reads what it needs.
+
+    Args:
+        objects: The object store.
+        keys: The keys of the store.
+        head: The newest known state of the chain.
+        pool: Runs concurrent requests.
+    """
+
+    def __init__(self, objects: ObjectStore, keys: Keys, head: State, pool: Executor) -> None:
+        self._objects = objects
+        self._keys = keys
+        self._head = head
+        self._pool = pool
+
+    def at(self, sequence: int) -> State:
+        """The state after the entry ``sequence``, which is between 0 and that of the head.
+
+        A list of the checkpoints, two GETs for one of them, and a GET for each entry after it. No request at the head.
+
+        Raises:
+            CorruptionError: An entry is missing or damaged.
+        """
+        head, chain = self._head, self._head.chain
+        if sequence == head.sequence:
+            return head
+        base = checkpoint.newest(self._objects, self._pool, self._keys, chain, until=sequence) if sequence else None
+        if base is not None:
+            checkpoint.check_chain(self._keys, base, chain, head.chains)
+        base = base or first_state(chain, head.chains)
+        tail = Tail(self._objects, self._keys, chain, self._pool)
+        found = tail.follow(base, lambda _: None, sequence - base.sequence, until=sequence)
+        if found.sequence < sequence:
+            raise missing_entry(self._keys, chain, found.sequence + 1, f"entry {head.sequence} exists")
+        return found
+
+    def last_until(self, timestamp: int) -> int:
+        """The number of the last entry that was written at or before a time; 0 if the first one was written later.
+
+        The timestamps of a chain never decrease. One GET for each halving of its length.
+
+        Args:
+            timestamp: In milliseconds since the epoch.
+
+        Raises:
+            CorruptionError: An entry is missing or damaged.
+        """
+        if timestamp >= self._head.timestamp:
+            return self._head.sequence
+        return bisect_right(range(1, self._head.sequence), timestamp, key=lambda number: self._entry(number).timestamp)
+
+    def _entry(self, sequence: int) -> Entry:
+        found = read_entry(self._objects, self._keys, self._head.chain, sequence)
+        if found is None:
+            raise missing_entry(self._keys, self._head.chain, sequence, f"entry {self._head.sequence} exists")
+        return found[0]
+
+
+def check_entries(entries: object, heads: Sequence[State]) -> tuple[int, ...]:
+    """The last entry of each chain: one number for a store with one chain, else a sequence of as many numbers.
+
+    Raises:
+        InvalidConfigError: It is neither, or an entry does not exist yet.
+    """
+    given = (entries,) if as_integer(entries) is not None else entries
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != len(heads):
+        now = tuple(state.sequence for state in heads)
+        shown = repr(entries[0] if isinstance(entries, tuple) and len(entries) == 1 else entries)
+        msg = f"entry must be a number from 0 to {now[0]}, not {shown}"
+        if len(now) > 1:
+            each = f"a number for each of the {len(now)} chains, such as {now} for now"
+            msg = f"entry must be {each}, not {shown}; or give a timestamp"
+        raise InvalidConfigError(msg)
+    return tuple(
+        check_integer(f"entry of chain {state.chain}", entry, 0, state.sequence)
+        for entry, state in zip(given, heads, strict=True)
+    )
+
+
+def check_timestamp(timestamp: object, now: int, heads: Sequence[State]) -> int:
+    """A time in milliseconds since the epoch that is not in the future: later entries would belong to it.
+
+    Raises:
+        InvalidConfigError: It is none.
+    """
+    found = check_integer("timestamp, in milliseconds since the epoch,", timestamp)
+    latest = max(now, *(state.timestamp for state in heads))
+    if found > latest:
+        msg = (
+            f"timestamp, in milliseconds since the epoch, must not be in the future: {found} is {instant(found)}, and "
+            f"now is {latest}, {instant(latest)}"
+        )
+        raise InvalidConfigError(msg)
+    return found

@@ -1,0 +1,132 @@
+"""Entries with inlined segments: their bytes stand before the line of JSON that describes them.
+
+An entry is one line of JSON, after its payload and a line feed if it has one::
+
+    segment segment … segment <line feed> {"version":2, … "payload":{"size":…,"sha256":"…"}, … "checksum":"…"}
+
+The hash of an entry is that of its line, which has the hash of the payload. So a vacuum can delete the payload of an
+entry, and the chain of hashes stays whole. See docs/format.md and docs/design/0019-inlined-segments.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from txnstore.chain.codec import Entry, PayloadInfo, content_hash, decode, encode
+from txnstore.chain.keys import inlined
+from txnstore.core.commands import Command
+from txnstore.core.events import Event
+from txnstore.core.log.commands import Append
+from txnstore.core.log.events import BatchAppended
+from txnstore.core.log.model import NewBatch
+from txnstore.core.transactions.commands import EndTxn
+
+_BREAK = b"\n"
+
+
+class Payload:
+    """The segments that are inlined in an entry, in the order in which they are placed.
+
+    Args:
+        key: The key of the entry.
+        sequence: Its number.
+    """
+
+    def __init__(self, key: str, sequence: int) -> None:
+        self._key, self._sequence = key, sequence
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def place(self, command: Command) -> Command:
+        """The command with a key for each segment that is to be inlined; their bytes are added to the payload."""
+        if not isinstance(command, Append | EndTxn) or all(batch.data is None for batch in command.batches):
+            return command
+        return replace(command, batches=tuple(self._placed(batch) for batch in command.batches))
+
+    def _placed(self, batch: NewBatch) -> NewBatch:
+        data = batch.data
+        if data is None:
+            return batch
+        key = inlined(self._key, batch.topic, batch.partition, f"{self._sequence}-{self._size}", batch.segment.format)
+        self._parts.append(data)
+        self._size += len(data)
+        return replace(batch, segment=replace(batch.segment, key=key), data=None)
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """How far it is filled, for :meth:`back_to`."""
+        return len(self._parts), self._size
+
+    def accepted(self, mark: tuple[int, int], events: Sequence[Event]) -> Sequence[Event]:
+        """The events; what was placed since is removed if none of them names it: its command was a repetition."""
+        named = (isinstance(event, BatchAppended) and event.batch.segment.object == self._key for event in events)
+        if mark != self.mark and not any(named):
+            self.back_to(mark)
+        return events
+
+    def back_to(self, mark: tuple[int, int]) -> None:
+        """Remove what was placed since: its command was refused."""
+        parts, self._size = mark
+        del self._parts[parts:]
+
+    def describe(self) -> PayloadInfo | None:
+        """Its size and hash, which are a part of the entry; None if it is empty."""
+        if not self._parts:
+            return None
+        self._parts = [b"".join(self._parts)]
+        return PayloadInfo(size=self._size, sha256=content_hash(self._parts[0]))
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        return b"".join(self._parts)
+
+
+def encode_entry(entry: Entry, payload: bytes = b"") -> bytes:
+    """The bytes of an entry: its payload, if it has one, and its line.
+
+    Raises:
+        InvalidConfigError: A value has a wrong type.
+    """
+    line = encode(entry)
+    return b"".join((payload, _BREAK, line)) if payload else line
+
+
+def decode_entry(key: str, data: bytes) -> Entry:
+    """Decode the line of an entry.
+
+    Damage of its payload does not keep a reader from following the chain: a segment is checked where it is read.
+
+    Raises:
+        CorruptionError: The checksum of the line does not match, or the entry is invalid.
+        UnsupportedFormatError: A newer version of the format.
+    """
+    return decode(Entry, key, line_of(data))
+
+
+def payload_damage(entry: Entry, data: bytes) -> str | None:
+    """What is wrong with the payload in the bytes of an entry; None if it is intact, or a vacuum has deleted it."""
+    payload, separator, _ = data.rpartition(_BREAK)
+    described = entry.payload
+    if not separator or (described == PayloadInfo(size=max(1, len(payload)), sha256=content_hash(payload))):
+        return None
+    if described is None:
+        return f"{len(payload)} bytes stand before its line, which describes none"
+    return f"its payload of {len(payload)} bytes was altered; expected {described.size} with another SHA-256"
+
+
+def line_of(data: bytes) -> bytes:
+    """The line of an entry, without its payload."""
+    return data.rpartition(_BREAK)[2]
+
+
+def payload_of(data: bytes) -> bytes:
+    """The payload of an entry; empty if it has none, or if a vacuum has deleted it."""
+    return data.rpartition(_BREAK)[0]
+
+
+def entry_hash(data: bytes) -> str:
+    """The hash by which the next entry names this one: the hex SHA-256 of its line."""
+    return hashlib.sha256(line_of(data)).hexdigest()
