@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,10 +66,11 @@ class Nemesis:
         self._server = server
         self._server_is_away = False
 
-    def run(self, duration: float, least: int) -> None:
+    def run(self, duration: float, least: Mapping[str, int], least_faults: int = 0) -> None:
         """Start all tasks, inject faults for some seconds once all of them work, and request their end.
 
-        On a busy machine it continues, without faults, until ``least`` transactions are committed.
+        A busy machine gets more time: for ``least_faults`` faults, and then, without faults, until so many operations
+        of each kind in ``least`` have succeeded.
         """
         for task in self._tasks:
             self._start(task)
@@ -79,7 +81,7 @@ class Nemesis:
         latest = until + _LONGEST_WAIT
         next_fault = time.monotonic()
         next_turn = time.monotonic() + min(self._rng.uniform(*_SERVER_LIFE), duration / 2)
-        while time.monotonic() < until:
+        while time.monotonic() < (latest if self.faults.total() < least_faults else until):
             time.sleep(0.05)
             self._look_after()
             if time.monotonic() > next_fault:
@@ -89,7 +91,7 @@ class Nemesis:
                 next_turn = time.monotonic() + self._kill_or_start(self._server)
         if self._server is not None and self._server_is_away:
             self._kill_or_start(self._server)
-        while time.monotonic() < latest and self._transactions() < least:
+        while time.monotonic() < latest and not self._has_succeeded(least):
             time.sleep(0.05)
             self._look_after()
         for task in self._tasks[:1]:
@@ -105,10 +107,13 @@ class Nemesis:
         server.start()
         return self._rng.uniform(*_SERVER_LIFE)
 
-    def _transactions(self) -> int:
-        """How many transactions have been committed so far, by the histories."""
-        folder = Path(self._tasks[0].folder)
-        return sum(path.read_bytes().count(b'"type":"ok","f":"txn"') for path in folder.glob("*.jsonl"))
+    def _has_succeeded(self, least: Mapping[str, int]) -> bool:
+        """Whether so many operations of each kind have succeeded so far, by the histories."""
+        written = [path.read_bytes() for path in Path(self._tasks[0].folder).glob("*.jsonl")]
+        return all(
+            sum(text.count(f'"type":"ok","f":"{kind}"'.encode()) for text in written) >= count
+            for kind, count in least.items()
+        )
 
     def finish(self) -> None:
         """Wake all, wait until they end by themselves, and kill those that do not."""

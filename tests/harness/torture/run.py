@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,8 @@ class Settings:
 
     ``folder``: an empty one, for the histories and the objects of ``local``, ``minio`` and ``versitygw``. ``store``:
     ``local``, or a kind of :class:`~txnstore.testing.servers.S3Server`; ``s3`` is its default. ``server_kills``: kill
-    and restart the server as well, which must be ``minio`` or ``versitygw``.
+    and restart the server as well, which must be ``minio`` or ``versitygw``. ``least``: so many operations of each kind
+    must succeed, and ``least_faults`` be injected, however long that takes on a busy machine.
     """
 
     folder: Path
@@ -50,7 +51,8 @@ class Settings:
     janitors: int = 2
     compactors: int = 2
     partitions: int = 4
-    least: int = 0
+    least: Mapping[str, int] = field(default_factory=dict)
+    least_faults: int = 0
     server_kills: bool = False
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ def torture(settings: Settings) -> Report:
         tasks = _tasks(settings, found.url, found.options)
         nemesis = Nemesis(tasks, settings.seed, found.server if settings.server_kills else None)
         try:
-            nemesis.run(settings.duration, settings.least)
+            nemesis.run(settings.duration, settings.least, settings.least_faults)
             nemesis.finish()
             violations = _last_phase(settings, store, nemesis, tasks)
         finally:
