@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txnstore.core.invariants.check import ACROSS, INVARIANTS, STEPS
+from txnstore.core.invariants.check import ACROSS, EVENTS, INVARIANTS, STEPS
 from txnstore.core.invariants.common import Violation
 
 #: What a store promises, by name.
@@ -104,8 +104,8 @@ class RuleReport:
         invariant: The invariant that it is a part of: a name in ``STORE_INVARIANTS``.
         rule: Its name, which is that of its violations.
         objects: What it is checked for: ``stores``, ``chains``, ``entries``, ``states`` (after some entries),
-            ``steps`` (from one entry to the next), ``checkpoints``, ``compactions``, ``views`` (of all chains),
-            ``topics``, ``segments``, ``contents`` (of segments, only if the verification is deep).
+            ``steps`` (from one entry to the next, with each of its events), ``checkpoints``, ``compactions``, ``views``
+            (of all chains), ``topics``, ``segments``, ``contents`` (of segments, only if the verification is deep).
         checked: For how many of them.
         failed: The number of its violations.
     """
@@ -136,7 +136,7 @@ def rule_reports(counts: Mapping[str, int], violations: Iterable[Violation]) -> 
 def _rules() -> Iterator[tuple[str, str, str]]:
     """All rules: invariant, name, and what each is checked for."""
     yield from _OF_OBJECTS
-    for rules, objects in ((INVARIANTS, "states"), (STEPS, "steps"), (ACROSS, "views")):
+    for rules, objects in ((INVARIANTS, "states"), ((*STEPS, *EVENTS), "steps"), (ACROSS, "views")):
         for rule in rules:
             yield _invariant_of(rule), rule.__name__, objects
 

@@ -13,7 +13,7 @@ from txnstore.chain.codec import Entry
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
 from txnstore.core.evolve import evolve
-from txnstore.core.invariants.check import check, check_step
+from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.invariants.common import Violation
 from txnstore.core.log.sums import Sums, add_up
 from txnstore.core.log.visibility import aborted_batches
@@ -201,13 +201,15 @@ class ChainVerifier:
             message = f"its timestamp {entry.timestamp} is before that of the previous entry, {before.timestamp}"
             self._report("entry_time", key, message)
         state = begin_entry(before, entry.timestamp)
+        label = f"{self._label}entry {state.sequence}"
         try:
             for event in entry.events:
                 if isinstance(event, SegmentsReplaced):
                     self._found.compactions += 1
                     self._found.violations += compaction_violations(key, state, event)
                     self._found.violations += sums_violations(key, state, event, self._found.sums)
-                state = evolve(state, event)
+                earlier, state = state, evolve(state, event)
+                self._found.violations += event_violations(earlier, state, label)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever an invalid event makes the fold raise
@@ -216,7 +218,7 @@ class ChainVerifier:
             return
         self._state = replace(state, entry_hash=digest)
         self._found.steps += 1
-        self._found.violations += step_violations(before, self._state, self._label)
+        self._found.violations += step_violations(before, self._state, label)
         if self._state.sequence % self._interval == 0:
             self._check_state(self._state)
 
@@ -310,7 +312,11 @@ def sums_violations(key: str, state: State, event: SegmentsReplaced, known: dict
     return [Violation("compaction_conserves_sums", f"{key}: {problem}", str(tp))] if problem is not None else []
 
 
-def step_violations(before: State, after: State, label: str = "") -> list[Violation]:
-    """Violations of the transition between two states; ``label`` names their chain."""
-    subject = f"{label}entry {after.sequence}"
-    return [replace(item, subject=subject) for item in check_step(before, after)]
+def event_violations(before: State, after: State, entry: str) -> list[Violation]:
+    """Violations of an event of this entry, by the states before and after it."""
+    return [replace(item, subject=entry) for item in check_event(before, after)]
+
+
+def step_violations(before: State, after: State, entry: str) -> list[Violation]:
+    """Violations of the transition that this entry makes between two states."""
+    return [replace(item, subject=entry) for item in check_step(before, after)]

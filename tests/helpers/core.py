@@ -7,6 +7,7 @@ error, and that nothing at all has changed (SEQ-11).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import Group
 from txnstore.core.groups.offsets import committed
 from txnstore.core.groups.watching import with_expired
-from txnstore.core.invariants.check import check, check_step
+from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.log.commands import Append, Appended
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment, next_sequence
 from txnstore.core.log.visibility import visible
@@ -36,6 +37,17 @@ from txnstore.errors import TxnStoreError
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)
 RC, RU = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
+
+
+def check_entry(before: State, now: int, events: Iterable[Event], after: State) -> None:
+    """Assert that an entry leads to this state, and that neither it nor one of its events violates an invariant."""
+    state = begin_entry(before, now)
+    for event in events:
+        earlier, state = state, evolve(state, event)
+        assert check_event(earlier, state) == []
+    assert state == after
+    assert check(after) == []
+    assert check_step(before, after) == []
 
 
 class World:
@@ -90,8 +102,7 @@ class World:
         before = self.state
         self.entries.append((self.now, events))
         self.state = self.replay()
-        assert check(self.state) == []
-        assert check_step(before, self.state) == []
+        check_entry(before, self.now, events, self.state)
 
     def replay(self) -> State:
         """The fold of all entries from the first one."""

@@ -14,7 +14,7 @@ from tests.helpers.verification import sample_store
 from txnstore import compactor
 from txnstore.compactor import VerifyReport
 from txnstore.compactor.rules import _BY_MODULE, _BY_RULE, STORE_INVARIANTS, rule_reports
-from txnstore.core.invariants.check import ACROSS, INVARIANTS, STEPS
+from txnstore.core.invariants.check import ACROSS, EVENTS, INVARIANTS, STEPS
 from txnstore.store import Store
 from txnstore.testing import ManualClock
 
@@ -36,7 +36,7 @@ def test_every_rule_belongs_to_an_invariant() -> None:
     """A new rule of a module that has no default, or a violation of another name, would be missing in the report."""
     rules = [item.rule for item in rule_reports({}, [])]
     assert len(set(rules)) == len(rules)
-    assert {rule.__name__ for rule in (*INVARIANTS, *STEPS, *ACROSS)} <= set(rules)
+    assert {rule.__name__ for rule in (*INVARIANTS, *STEPS, *EVENTS, *ACROSS)} <= set(rules)
     sources = "\n".join(path.read_text(encoding="utf-8") for path in Path(compactor.__file__).parent.glob("verify*.py"))
     named = set(re.findall(r'(?:Violation|_report)\(\s*"([a-z_]+)"', sources))
     assert named - set(rules) == set()

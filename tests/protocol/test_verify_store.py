@@ -20,7 +20,9 @@ from txnstore.core.catalog.model import CreateTopic, Topic
 from txnstore.core.events import Event
 from txnstore.core.log.events import BatchAppended, MarkerWritten
 from txnstore.core.maintenance import SegmentsReplaced
+from txnstore.core.model import Outcome
 from txnstore.core.state import State
+from txnstore.core.transactions.events import TxnPrepared
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.memory import MemoryStore
@@ -199,6 +201,18 @@ def test_marker_that_reuses_an_offset_violates_an_invariant(store: Store) -> Non
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
     names = {name for name, _ in _found(_fresh(store).verify())}
     assert {"batches_in_order", "checkpoint_equals_fold"} <= names
+
+
+def test_a_decision_that_changes_within_an_entry_is_named(store: Store) -> None:
+    """Invariant 7: this rule is asked after each event, because an entry may decide twice, one after the other."""
+    sequence = _find(store, TxnPrepared)
+    entry = _entry(store, sequence)
+    decided = next(item for item in entry.events if isinstance(item, TxnPrepared))
+    other = {Outcome.COMMIT: Outcome.ABORT, Outcome.ABORT: Outcome.COMMIT}[decided.outcome]
+    place = entry.events.index(decided) + 1
+    events = [*entry.events[:place], replace(decided, outcome=other), *entry.events[place:]]
+    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    assert "decisions_never_change" in {name for name, _ in _found(_fresh(store).verify())}
 
 
 def test_a_compaction_that_lost_records_is_named(store: Store) -> None:

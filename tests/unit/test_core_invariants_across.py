@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.chains import Cluster
-from txnstore.core.invariants.check import ACROSS, check_step, check_view
+from txnstore.core.invariants.check import ACROSS, EVENTS, check_event, check_step, check_view
 from txnstore.core.invariants.fences import FENCE_ACROSS
+from txnstore.core.log.commands import Append
+from txnstore.core.model import Outcome
 from txnstore.core.state import State
+from txnstore.core.transactions.commands import CompleteTxn, EndTxn
 from txnstore.core.transactions.model import TxnState
 from txnstore.core.view import View
 
@@ -69,11 +72,31 @@ def test_a_decision_that_changes_is_found(cluster: Cluster) -> None:
 
     def became(**changes: Any) -> set[str]:
         after = replace(state, transactions=state.transactions.insert(cluster.name, replace(txn, **changes)))
-        return {violation.name for violation in check_step(state, after)}
+        return {violation.name for violation in check_event(state, after)}
 
+    assert {rule.__name__ for rule in EVENTS} == {"decisions_never_change"}
     assert "decisions_never_change" in became(state=TxnState.PREPARE_ABORT)
     assert "decisions_never_change" in became(state=TxnState.ONGOING, epoch=txn.epoch + 5)
     assert "decisions_never_change" not in became(updated_at=txn.updated_at + 1)
+
+
+def test_an_entry_may_complete_a_transaction_and_decide_the_next_one(cluster: Cluster) -> None:
+    """Invariant 7: both commands of a producer that went on at once may share an entry; each event is right."""
+    cluster.mark(1)
+    assert cluster.decided is not None
+    before, own = cluster.states[0], cluster.led_by(0)[0]
+    following = replace(cluster.identity, epoch=cluster.identity.epoch + 1)
+    batch = cluster.batch(own)
+    cluster.do(
+        0,
+        CompleteTxn(cluster.decided, ((1, cluster.states[1].sequence),)),
+        Append(following, (batch,), (), (own,)),
+        EndTxn(following, Outcome.ABORT),
+    )
+    assert cluster.states[0].sequence == before.sequence + 1
+    txn = cluster.states[0].transactions[cluster.name]
+    assert (txn.state, txn.epoch) == (TxnState.COMPLETE_ABORT, following.epoch + 1)
+    cluster.sound()
 
 
 def test_a_cut_that_goes_back_is_found(cluster: Cluster) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
+
 from tests.harness.interrupts.clients import GROUP, PARTITIONS, TOPIC, Client
 from txnstore.consumer import Consumer
 from txnstore.core.model import TopicPartition
 from txnstore.errors import CompactionConflictError, TxnStoreError
+from txnstore.sql.interrupts import raise_interrupt
 
 
 class Reader(Client):
@@ -115,9 +118,8 @@ class Queries(Client):
         found = self.store.sql(query) if kept else self.store.duckdb().sql(query)
         try:
             return found.fetchall()
-        except RuntimeError as error:
-            if "interrupted" in str(error).lower() or "KeyboardInterrupt" in str(error):
-                raise KeyboardInterrupt from error
+        except (RuntimeError, duckdb.Error) as error:
+            raise_interrupt(error)
             raise
 
 

@@ -55,6 +55,15 @@ def check_step(before: State, after: State) -> list[Violation]:
     return [Violation(rule.__name__, message) for rule in STEPS for message in rule(before, after)]
 
 
+def check_event(before: State, after: State) -> list[Violation]:
+    """The violations of the invariants of one event: the states before and after it.
+
+    One entry may complete a transaction and decide the next one of the same id: only its events, one by one, show that
+    both were right.
+    """
+    return [Violation(rule.__name__, message) for rule in EVENTS for message in rule(before, after)]
+
+
 def check_view(view: View) -> list[Violation]:
     """The violations of the invariants of each state of a view, and of those across chains."""
     return [violation for state in view.states for violation in check(state)] + check_across(view)
@@ -90,6 +99,9 @@ ACROSS: tuple[Callable[[View], Iterator[str]], ...] = (
     *FENCE_ACROSS,
 )
 
+#: The invariants of an event, in the order of the report.
+EVENTS: tuple[Callable[[State, State], Iterator[str]], ...] = (decisions_never_change,)
+
 #: The invariants of a transition, in the order of the report.
 STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
     ends_never_go_back,
@@ -100,7 +112,6 @@ STEPS: tuple[Callable[[State, State], Iterator[str]], ...] = (
     segments_go_through_dropped,
     revisions_follow_replacements,
     epochs_never_go_back,
-    decisions_never_change,
     cut_never_goes_back,
     producer_ids_never_move,
     counters_never_go_back,
