@@ -23,10 +23,10 @@ import txnstore
 from tests.helpers.copier import PARTITIONS, SOURCE, TARGET
 
 INPUTS = 2
-RECORDS = int(os.environ.get("TXNSTORE_COPIES", "8000"))
+RECORDS = int(os.environ.get("TXNSTORE_COPIES", "4000"))
 #: Records a transaction, at most.
 SIZE = max(10, RECORDS * 3 // 400)
-BOUNCES = 4
+BOUNCES = 3
 #: Looks at the output, each of which waits for 50 ms where there is nothing new.
 LOOKS = 10_000
 WAIT = 0.05

@@ -45,7 +45,12 @@ def test_the_workers_of_a_session_run_the_interpreter_of_its_driver(local_store_
     given["PATH"] = os.pathsep.join([str(tmp_path / "other" / "bin"), given["PATH"]])
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         given.pop(name, None)
-    settings = {"spark.ui.enabled": False, "spark.driver.memory": "512m", "spark.driver.bindAddress": "127.0.0.1"}
+    settings = {
+        "spark.ui.enabled": False,
+        "spark.driver.memory": "512m",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     command = [sys.executable, "-c", JOB, json.dumps(settings), local_store_url]
     done = subprocess.run(command, env=given, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ def test_jep_25_real_processes_leave_no_anomaly(tmp_path: Path, chains: int) -> 
     report = torture(
         Settings(
             tmp_path / "run",
-            10.0,
+            6.0,
             chains=chains,
             seed=chains,
             jobs=1,

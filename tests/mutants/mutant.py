@@ -113,12 +113,30 @@ class Mutant:
 def passes(tests: Iterable[str]) -> bool:
     """Whether the tests pass in a nested pytest run, which uses the mutated functions of this process."""
     output = io.StringIO()
-    options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-o", "filterwarnings="]
+    # Half of the time of a short run would go into tracebacks, and into a search for errors that nobody raised.
+    unused = ("cacheprovider", "unraisableexception", "threadexception")
+    options = ["-q", "-x", "--no-header", "--tb=no", "-o", "filterwarnings=", *(f"-pno:{name}" for name in unused)]
     with pytest.MonkeyPatch.context() as environment, redirect_stdout(output), redirect_stderr(output):
         environment.delenv("PYTEST_ADDOPTS", raising=False)  # its options are for the outer run
         code = pytest.main([*options, *(str(_ROOT / test) for test in tests)])
     assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output.getvalue()
     return code is pytest.ExitCode.OK
+
+
+def collected(files: Iterable[str]) -> set[str]:
+    """The tests in these files, as mutants name them."""
+
+    class Collected:
+        def __init__(self) -> None:
+            self.names: set[str] = set()
+
+        def pytest_collection_finish(self, session: pytest.Session) -> None:
+            self.names |= {item.nodeid.removeprefix("tests/") for item in session.items}
+
+    found = Collected()
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        pytest.main(["-q", "--collect-only", "-pno:cacheprovider", *(str(_ROOT / name) for name in files)], [found])
+    return found.names
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:

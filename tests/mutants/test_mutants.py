@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import Mutant, passes, recorded
+from tests.mutants.mutant import Mutant, collected, passes, recorded
 from tests.mutants.of_fences import _FENCES, FENCES
 
 
@@ -20,10 +20,12 @@ def test_mutant_is_killed(mutant: Mutant) -> None:
     print(f"{mutant.name}: {killer}")  # noqa: T201 - for pytest -s
 
 
-@pytest.mark.slow
-def test_killing_tests_pass_without_mutant() -> None:
-    """The named tests pass; :mod:`tests.simulation` runs the seeds."""
-    assert passes(sorted({mutant.test for mutant in MUTANTS if mutant.test is not None}))
+def test_killing_tests_are_collected() -> None:
+    """Each of them is a test of these folders, which all run without a mutant, too; a typing error would kill any."""
+    named = {mutant.test for mutant in MUTANTS if mutant.test is not None}
+    files = sorted({test.partition("::")[0] for test in named})
+    found = {test.partition("[")[0] for test in collected(files)} | set(files)
+    assert sorted(test for test in named if test.partition("[")[0] not in found) == []
 
 
 @pytest.mark.slow
