@@ -23,7 +23,7 @@ import txnstore
 from tests.helpers.copier import PARTITIONS, SOURCE, TARGET
 
 INPUTS = 2
-RECORDS = int(os.environ.get("TXNSTORE_COPIES", "4000"))
+RECORDS = int(os.environ.get("TXNSTORE_COPIES", "3000"))
 #: Records a transaction, at most.
 SIZE = max(10, RECORDS * 3 // 400)
 BOUNCES = 3

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
     ("interrupts", "chains", "store"),
     [
         pytest.param(40, 1, "memory", id="short"),
-        pytest.param(500, 1, "local", id="local", marks=pytest.mark.slow),
-        pytest.param(500, 3, "memory", id="chains", marks=pytest.mark.slow),
+        pytest.param(300, 1, "local", id="local", marks=pytest.mark.slow),
+        pytest.param(300, 3, "memory", id="chains", marks=pytest.mark.slow),
     ],
 )
 def test_interrupts_of_all_clients_lose_and_double_nothing(interrupts: int, chains: int, store: str) -> None:
