@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from txnstore.cli.context import CommandError
 from txnstore.cli.output import to_json
 from txnstore.cli.values import bytes_from_json, parse_json, row_from_json
+from txnstore.threads import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,6 +95,7 @@ def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> lis
         keys: list[bytes | None] = [None] * len(lines)
         if reading.key_separator is not None:
             keys, lines = _split(lines, name, first, reading.key_separator.encode())
+        load("pandas")  # pa.array imports it, if it is installed, and its import may lose an interrupt.
         return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(lines, pa.binary())})
     found = []
     for number, line in enumerate(lines, first):

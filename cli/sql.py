@@ -10,6 +10,7 @@ import click
 
 from txnstore.cli.context import App, CommandError, pass_app, shared_options
 from txnstore.cli.values import parse_past
+from txnstore.threads import load
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
@@ -121,8 +122,12 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
 
 
 def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:
+    import pyarrow as pa
+
     from txnstore.sql.interrupts import interruptible
 
+    if any(pa.types.is_temporal(column.type) for column in reader.schema):
+        load("pandas")  # to_pylist imports it for such values, if it is installed.
     names = _distinct(reader.schema.names)
     batches = iter(lambda: interruptible(connection, lambda: next(reader, None)), None)
     rows = (row for batch in batches for row in batch.rename_columns(names).to_pylist())

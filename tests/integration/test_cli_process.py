@@ -143,6 +143,34 @@ def test_an_interrupted_transaction_leaves_nothing_behind(url: str) -> None:
         assert store.sql("SELECT count(*) FROM orders").fetchall() == [(20_000,)]
 
 
+@pytest.mark.parametrize(
+    "arguments", [["produce", "orders"], ["sql", "SELECT * FROM orders LIMIT 3"]], ids=lambda given: given[0]
+)
+def test_the_main_thread_does_not_import_pandas(url: str, arguments: list[str]) -> None:
+    """It imports ``numpy.random``, which loses an interrupt that comes meanwhile: the command would go on."""
+    code = """
+import sys, threading
+imports = 0
+def note(event, given):
+    global imports
+    if event == "import" and given[0] == "pandas" and threading.current_thread() is threading.main_thread():
+        imports += 1
+sys.addaudithook(note)
+from txnstore.cli.app import run
+status = run(sys.argv[1:])
+print("status", status, "imports", imports, file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--store", url, *arguments],
+        cwd=ROOT,
+        input="line\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines()[-1] == "status 0 imports 0"
+
+
 def _wait_for_producer(url: str) -> None:
     """Return when the process has begun: its transactional id is there."""
     with txnstore.open(url, read_only=True) as store:
