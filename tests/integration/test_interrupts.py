@@ -27,7 +27,7 @@ def test_interrupts_of_all_clients_lose_and_double_nothing(interrupts: int, chai
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=850,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -171,7 +171,7 @@ class Requests(Histories):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if MORE else 300)
+@pytest.mark.timeout(0 if MORE else 900)
 @pytest.mark.parametrize("machine", [Applications, Requests])
 def test_dif_11_random_histories_are_the_same_everywhere(
     machine: type[Histories], running: RunningBroker | None, monkeypatch: pytest.MonkeyPatch

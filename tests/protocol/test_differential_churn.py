@@ -219,7 +219,7 @@ class Churn(Applications):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if MORE else 300)
+@pytest.mark.timeout(0 if MORE else 900)
 def test_dif_11_histories_are_the_same_while_everything_changes(
     running: RunningBroker | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,7 @@ class Cleaning(Applications):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if MORE else 300)
+@pytest.mark.timeout(0 if MORE else 900)
 def test_dif_11_random_cleans_are_the_same_everywhere(
     running: RunningBroker | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,7 +190,7 @@ class Consumers(Histories):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if MORE else 300)
+@pytest.mark.timeout(0 if MORE else 900)
 def test_dif_11_random_consumers_read_the_same_everywhere(
     running: RunningBroker | None,
     monkeypatch: pytest.MonkeyPatch,

@@ -11,7 +11,7 @@ from tests.harness.simulation import settings_of, simulate
 from tests.harness.simulation.ranges import Result, one
 from txnstore.consumer import leases
 
-FEW, MANY, AT_ONCE = 24, 100, 50
+FEW, MANY, AT_ONCE = 24, 50, 50
 
 
 def _anomalies(results: list[Result]) -> list[str]:
