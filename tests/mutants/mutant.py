@@ -112,14 +112,10 @@ class Mutant:
 
 def passes(tests: Iterable[str]) -> bool:
     """Whether the tests pass in a nested pytest run, which uses the mutated functions of this process."""
-    output = io.StringIO()
     # Half of the time of a short run would go into tracebacks, and into a search for errors that nobody raised.
-    unused = ("cacheprovider", "unraisableexception", "threadexception")
-    options = ["-q", "-x", "--no-header", "--tb=no", "-o", "filterwarnings=", *(f"-pno:{name}" for name in unused)]
-    with pytest.MonkeyPatch.context() as environment, redirect_stdout(output), redirect_stderr(output):
-        environment.delenv("PYTEST_ADDOPTS", raising=False)  # its options are for the outer run
-        code = pytest.main([*options, *(str(_ROOT / test) for test in tests)])
-    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output.getvalue()
+    unused = [f"-pno:{name}" for name in ("unraisableexception", "threadexception")]
+    code, output = _nested(["-x", "--tb=no", "-o", "filterwarnings=", *unused], tests)
+    assert code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED), output
     return code is pytest.ExitCode.OK
 
 
@@ -134,9 +130,19 @@ def collected(files: Iterable[str]) -> set[str]:
             self.names |= {item.nodeid.removeprefix("tests/") for item in session.items}
 
     found = Collected()
-    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        pytest.main(["-q", "--collect-only", "-pno:cacheprovider", *(str(_ROOT / name) for name in files)], [found])
+    code, output = _nested(["--collect-only"], files, found)
+    assert code is pytest.ExitCode.OK, output
     return found.names
+
+
+def _nested(options: Iterable[str], names: Iterable[str], *plugins: object) -> tuple[int, str]:
+    """The exit code of a nested pytest run over these tests or files, and its output."""
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as environment, redirect_stdout(output), redirect_stderr(output):
+        environment.delenv("PYTEST_ADDOPTS", raising=False)  # its options are for the outer run
+        paths = [str(_ROOT / name) for name in names]
+        code = pytest.main(["-q", "--no-header", "-pno:cacheprovider", *options, *paths], [*plugins])
+    return code, output.getvalue()
 
 
 def _globals_of(code: CodeType) -> Iterator[str]:
