@@ -267,7 +267,7 @@ def _as_records(batch: pa.RecordBatch, name: str, reading: Reading) -> list[dict
     import pyarrow as pa
 
     if reading.schema is not None or ("value" in batch.schema.names and reading.key_field is None):
-        return pa.table(batch)
+        return pa.Table.from_batches([batch])  # pa.table would import pandas, if it is installed.
     if reading.key_field is not None and reading.key_field not in batch.schema.names:
         msg = f"{name} has no column {reading.key_field!r} for the key; it has {', '.join(batch.schema.names)}"
         raise CommandError(msg)

@@ -122,12 +122,10 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
 
 
 def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:
-    import pyarrow as pa
-
     from txnstore.sql.interrupts import interruptible
 
-    if any(pa.types.is_temporal(column.type) for column in reader.schema):
-        load("pandas")  # to_pylist imports it for such values, if it is installed.
+    if any(_has_times(column.type) for column in reader.schema):
+        load("pandas")  # to_pylist imports it for such values, if it is installed, and may lose an interrupt.
     names = _distinct(reader.schema.names)
     batches = iter(lambda: interruptible(connection, lambda: next(reader, None)), None)
     rows = (row for batch in batches for row in batch.rename_columns(names).to_pylist())
@@ -151,3 +149,10 @@ def _distinct(names: list[str]) -> list[str]:
 
 def _first(rows: Iterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [row for _, row in zip(range(count), rows, strict=False)]
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    """Whether values of this type are times, or contain some."""
+    import pyarrow as pa
+
+    return pa.types.is_temporal(kind) or any(_has_times(kind.field(place).type) for place in range(kind.num_fields))

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import txnstore
@@ -144,10 +146,18 @@ def test_an_interrupted_transaction_leaves_nothing_behind(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["produce", "orders"], ["sql", "SELECT * FROM orders LIMIT 3"]], ids=lambda given: given[0]
+    "arguments",
+    [
+        ["produce", "orders"],
+        ["produce", "orders", "--file", "records.parquet"],
+        ["sql", "SELECT * FROM orders LIMIT 3"],
+        ["sql", "SELECT [_timestamp] AS times, {'at': _timestamp} AS nested FROM orders LIMIT 3"],
+    ],
+    ids=["lines", "file", "times", "nested times"],
 )
-def test_the_main_thread_does_not_import_pandas(url: str, arguments: list[str]) -> None:
+def test_the_main_thread_does_not_import_pandas(url: str, tmp_path: Path, arguments: list[str]) -> None:
     """It imports ``numpy.random``, which loses an interrupt that comes meanwhile: the command would go on."""
+    pq.write_table(pa.table({"value": [b"record"]}), tmp_path / "records.parquet")
     code = """
 import sys, threading
 imports = 0
@@ -162,7 +172,8 @@ print("status", status, "imports", imports, file=sys.stderr)
 """
     done = subprocess.run(
         [sys.executable, "-c", code, "--store", url, *arguments],
-        cwd=ROOT,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         input="line\n",
         capture_output=True,
         text=True,

@@ -23,7 +23,7 @@ from tests.helpers.compaction import (
     values,
 )
 from tests.helpers.connections import connection_of
-from tests.helpers.inlining import counted_store, payloads, requests
+from tests.helpers.inlining import counted_store, inlined, payloads, requests
 from tests.helpers.keys import FixedRuntime
 from txnstore.chain.payload import decode_entry, payload_of
 from txnstore.core.model import TopicPartition
@@ -45,10 +45,6 @@ def objects(clock: ManualClock) -> MemoryStore:
 @pytest.fixture
 def store(clock: ManualClock, objects: MemoryStore) -> Store:
     return counted_store(clock, objects)
-
-
-def inlined(store: Store, tp: TopicPartition = T0) -> list[bool]:
-    return [batch.segment.inlined for batch in batches(store, tp)]
 
 
 class Unreadable:

@@ -18,7 +18,7 @@ from tests.helpers.compaction import (
     values,
 )
 from tests.helpers.connections import connection_of
-from tests.helpers.inlining import counted_store, payloads
+from tests.helpers.inlining import counted_store, inlined, payloads
 from txnstore.chain.payload import line_of, payload_of
 from txnstore.core.maintenance import FORGET_AFTER_MS
 from txnstore.core.model import TopicPartition
@@ -38,10 +38,6 @@ def objects(clock: ManualClock) -> MemoryStore:
 @pytest.fixture
 def store(clock: ManualClock, objects: MemoryStore) -> Store:
     return counted_store(clock, objects)
-
-
-def inlined(store: Store, tp: TopicPartition = T0) -> list[bool]:
-    return [batch.segment.inlined for batch in batches(store, tp)]
 
 
 # Compaction and vacuum ------------------------------------------------------------------------------------------------
@@ -125,19 +121,15 @@ def test_a_live_segment_does_not_keep_deleted_ones_beside_it(
         txn.send("t", b"audit", partition=0)
         txn.send("people", b"personal")
     store.compact()
-    assert inlined_flags(store) == [True]
+    assert inlined(store) == [True]
     store.delete_topic("people")
     store.compact()
-    assert inlined_flags(store) == [False]
+    assert inlined(store) == [False]
     clock.advance(DAY_MS)
     store.vacuum()
     assert payloads(objects) == {}
     assert values(reopen(store, clock)) == [b"audit"]
     assert store.compact().segments_before == 0
-
-
-def inlined_flags(store: Store) -> list[bool]:
-    return [batch.segment.inlined for batch in batches(store)]
 
 
 def test_records_leave_the_entries_when_a_topic_is_no_longer_inlined(

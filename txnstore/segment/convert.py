@@ -49,6 +49,7 @@ def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Tab
     elif isinstance(data, pa.Table):
         yield _fit(data, target)
     elif isinstance(data, pa.RecordBatch) or hasattr(data, "__arrow_c_array__"):
+        load("pandas")  # pa.table imports it, if it is installed.
         yield _fit(pa.table(data), target)
     elif hasattr(data, "__arrow_c_stream__"):
         reader = data if isinstance(data, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(data)
@@ -57,7 +58,7 @@ def normalize_batches(data: object, schema: pa.Schema | None) -> Iterator[pa.Tab
         none = True
         for batch in reader:
             none = False
-            yield _fit(pa.table(batch), target)
+            yield _fit(pa.Table.from_batches([batch]), target)
         if none:
             yield empty
     else:

@@ -115,8 +115,8 @@ def timestamps_of(table: pa.Table, column: str | None, default_ms: int) -> Any:
     elif column is not None and column in table.column_names:
         moments = as_milliseconds(table[column], column)
     else:
-        return pa.repeat(pa.scalar(default_ms, TIMESTAMP), table.num_rows)
-    return pc.fill_null(moments, pa.scalar(default_ms, TIMESTAMP)) if moments.null_count else moments
+        return pa.repeat(_time(default_ms, TIMESTAMP), table.num_rows)
+    return pc.fill_null(moments, _time(default_ms, TIMESTAMP)) if moments.null_count else moments
 
 
 def timestamp_range(table: pa.Table, column: str | None, default_ms: int) -> tuple[int, int]:
@@ -134,8 +134,13 @@ def fill_timestamps(table: pa.Table, column: str, now_ms: int) -> pa.Table:
     if not table[column].null_count:
         return table
     field = table.schema.field(index)
-    now = pa.scalar(now_ms, pa.timestamp("ms")).cast(pa.int64() if field.type == pa.int64() else field.type)
+    now = _time(now_ms, pa.timestamp("ms")).cast(pa.int64() if field.type == pa.int64() else field.type)
     return table.set_column(index, field, pc.fill_null(table[column], now))
+
+
+def _time(moment_ms: int, data_type: pa.DataType) -> pa.Scalar:
+    load("pandas")  # pa.scalar imports it for a time, if it is installed.
+    return pa.scalar(moment_ms, data_type)
 
 
 def is_timestamp_type(data_type: pa.DataType) -> bool:
