@@ -9,8 +9,9 @@ import pytest
 from tests.helpers.core import RC, RU, T0, T1, World, offsets
 from txnstore.core.catalog.model import AlterTopic, DeleteTopic
 from txnstore.core.groups.commands import CommitOffsets
+from txnstore.core.log.batches import BatchList
 from txnstore.core.log.commands import Append, DeleteRecords, Deletion
-from txnstore.core.log.model import Batch, BatchList, Partition, Segment
+from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.retention import plan_retention
 from txnstore.core.maintenance import DropObjects, ReplaceSegments
 from txnstore.core.model import Map, ProducerIdentity, TopicPartition

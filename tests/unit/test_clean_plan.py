@@ -7,7 +7,8 @@ from dataclasses import replace
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.clean_plan import first_uncleanable_offset, plan_clean
 from txnstore.compactor.plan import plan_merges
-from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, Segment
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
 from txnstore.core.model import Map, TopicPartition
 
 TP = TopicPartition("t", 0)

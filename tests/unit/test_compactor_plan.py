@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 
 from txnstore.compactor import MergePlan, plan_merges
-from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, Segment
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, Segment
 from txnstore.core.log.visibility import aborted_batches
 from txnstore.core.model import Map, TopicPartition
 

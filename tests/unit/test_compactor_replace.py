@@ -8,7 +8,8 @@ import pytest
 
 from txnstore.core.catalog.model import Topic
 from txnstore.core.decide import decide
-from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, Batch, BatchList, Partition, Segment
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, Batch, Partition, Segment
 from txnstore.core.log.sums import ConservedSums, Sums
 from txnstore.core.maintenance import ReplaceSegments, SegmentsReplaced
 from txnstore.core.model import Map, TopicPartition

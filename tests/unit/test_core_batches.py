@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from txnstore.core.log import model
-from txnstore.core.log.model import BatchList
+from txnstore.core.log import batches
+from txnstore.core.log.batches import BatchList
 
 REPEATABLE = settings(derandomize=True, deadline=None, max_examples=150)
 
@@ -28,7 +28,7 @@ class Range:
 def small_chunks() -> Iterator[None]:
     """Chunks of four, so that short lists have many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "_CHUNK", 4)
+        patch.setattr(batches, "_CHUNK", 4)
         yield
 
 
@@ -107,11 +107,11 @@ def test_changes_of_append_are_appended_batches(items: list[Range], cut: int) ->
     assert older.changes(older) == ([], [])
 
 
-def test_full_chunks_are_shared() -> None:
+def test_full_runs_are_shared() -> None:
     """An append costs the tail, not the list."""
     before = _appended([Range(number, number + 1) for number in range(9)])
     after = before.append(Range(9, 10))
-    assert all(mine is theirs for mine, theirs in zip(before._chunks, after._chunks, strict=True))
+    assert all(mine is theirs for mine, theirs in zip(before._runs, after._runs, strict=True))
 
 
 def test_batch_list_equals_only_batch_lists() -> None:

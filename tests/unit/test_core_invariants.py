@@ -15,7 +15,8 @@ from txnstore.core.invariants.check import INVARIANTS, STEPS, check, check_step
 from txnstore.core.invariants.common import Violation
 from txnstore.core.invariants.fences import FENCE_INVARIANTS, FENCE_STEPS
 from txnstore.core.invariants.groups import GROUP_INVARIANTS, GROUP_STEPS
-from txnstore.core.log.model import AbortedTxn, Batch, BatchList, ProducerState
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import AbortedTxn, Batch, ProducerState
 from txnstore.core.maintenance import DropObjects, ForgetObjects
 from txnstore.core.model import Claim, Outcome, TopicPartition
 from txnstore.core.state import State

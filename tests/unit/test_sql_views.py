@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from txnstore.core.catalog.model import Topic
-from txnstore.core.log.model import Batch, BatchList, Partition, Segment
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.visibility import Slice
 from txnstore.core.model import Isolation, Map, TopicPartition
 from txnstore.core.state import State

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from txnstore.core.log.appending import with_partition
-from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, BatchList, Partition
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition, items_of

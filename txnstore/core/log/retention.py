@@ -16,7 +16,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.log.appending import partition_of, with_partition
 from txnstore.core.log.commands import DeleteRecords
 from txnstore.core.log.events import LogStartMoved
-from txnstore.core.log.model import Batch, BatchList, Partition
+from txnstore.core.log.model import Batch, Partition
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import Draft, Fold, State, replace
@@ -114,7 +114,7 @@ def with_log_start(partition: Partition, offset: int) -> Partition:
     An entry of the aborted index goes with its marker (RET-08): until then it hides what is left of its transaction
     (RET-07). Markers ascend in the index.
     """
-    batches = BatchList(batch for batch in partition.batches if batch.limit > offset)
+    batches = partition.batches.starting_at(offset)
     aborted = partition.aborted[bisect_left(partition.aborted, offset, key=lambda entry: entry.last_offset) :]
     return replace(partition, log_start=offset, batches=batches, aborted=aborted)
 

@@ -1,0 +1,205 @@
+"""The list of the batches of a partition: persistent, and made of runs, of which some may be decoded only when needed.
+
+Ranges of offsets are half-open: from ``base_offset`` up to, not including, ``limit``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+_CHUNK = 256
+
+
+class Ranged(Protocol):
+    """A range of offsets ``[base_offset, limit)``."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def limit(self) -> int: ...
+
+
+T = TypeVar("T", bound=Ranged)
+T_co = TypeVar("T_co", bound=Ranged, covariant=True)
+
+
+class Run(Protocol[T_co]):
+    """Consecutive batches of a list, at least one; to know its offsets does not decode it."""
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset of the first batch."""
+
+    @property
+    def limit(self) -> int:
+        """The limit of the last batch."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def __reversed__(self) -> Iterator[T_co]: ...
+
+
+class Chunk(tuple[T, ...]):
+    """A run in memory."""
+
+    __slots__ = ()
+
+    @property
+    def base_offset(self) -> int:
+        """The first offset of the first batch."""
+        return self[0].base_offset
+
+    @property
+    def limit(self) -> int:
+        """The limit of the last batch."""
+        return self[-1].limit
+
+    def __reversed__(self) -> Iterator[T]:
+        return iter(self[::-1])
+
+
+def _first_offset(run: Run[Any]) -> int:
+    return run.base_offset
+
+
+def _offset(batch: Ranged) -> int:
+    return batch.base_offset
+
+
+class BatchList(Generic[T]):
+    """An immutable sequence of batches, ordered by offset, without overlaps; versions of it share runs."""
+
+    __slots__ = ("_runs", "_tail")
+
+    def __init__(self, batches: Iterable[T] = ()) -> None:
+        self._set(_chunks(tuple(batches)))
+
+    def _set(self, runs: tuple[Run[T], ...]) -> None:
+        """Take these runs; a last one in memory that is not full is the tail, to which batches are appended."""
+        if runs and isinstance(runs[-1], Chunk) and len(runs[-1]) < _CHUNK:
+            self._runs, self._tail = runs[:-1], cast("Chunk[T]", runs[-1])
+        else:
+            self._runs, self._tail = runs, Chunk[T]()
+
+    @classmethod
+    def _of(cls, runs: tuple[Run[T], ...]) -> BatchList[T]:
+        made: BatchList[T] = object.__new__(cls)
+        made._set(runs)
+        return made
+
+    def _all(self) -> tuple[Run[T], ...]:
+        return (*self._runs, self._tail) if self._tail else self._runs
+
+    def append(self, batch: T) -> BatchList[T]:
+        """A list with ``batch`` added at the end; its offsets must be above all others."""
+        result: BatchList[T] = object.__new__(BatchList)
+        tail = Chunk((*self._tail, batch))
+        if len(tail) == _CHUNK:
+            result._runs, result._tail = (*self._runs, tail), Chunk()
+        else:
+            result._runs, result._tail = self._runs, tail
+        return result
+
+    def extended(self, runs: Sequence[Run[T]]) -> BatchList[T]:
+        """A list with the batches of these runs too, none of which is among the others."""
+        known = self._all()
+        if known and runs and runs[0].base_offset < known[-1].limit:
+            return self.replace((), chain.from_iterable(runs))
+        return BatchList._of((*known, *runs))
+
+    def replace(self, removed: Iterable[T], added: Iterable[T]) -> BatchList[T]:
+        """A list without the ``removed`` batches and with the ``added`` ones, in offset order.
+
+        The runs before and after them are shared.
+        """
+        dropped, new = {batch.base_offset for batch in removed}, sorted(added, key=_offset)
+        if not dropped and not new:
+            return self
+        runs = self._all()
+        first_offset = min([*dropped, *(batch.base_offset for batch in new[:1])])
+        last_offset = max([*dropped, *(batch.base_offset for batch in new[-1:])])
+        begin = max(0, bisect_right(runs, first_offset, key=_first_offset) - 1)
+        end = max(begin, bisect_right(runs, last_offset, key=_first_offset))
+        while begin > 0 and isinstance(runs[begin - 1], Chunk) and len(runs[begin - 1]) < _CHUNK:
+            begin -= 1  # What is left of earlier changes becomes one run.
+        kept = [batch for run in runs[begin:end] for batch in run if batch.base_offset not in dropped]
+        return BatchList._of((*runs[:begin], *_chunks(sorted([*kept, *new], key=_offset)), *runs[end:]))
+
+    def starting_at(self, offset: int) -> BatchList[T]:
+        """A list without the batches that end at or before ``offset``."""
+        runs = self._all()
+        cut = max(0, bisect_right(runs, offset, key=_first_offset) - 1)
+        if not runs or (cut == 0 and runs[0].base_offset >= offset):
+            return self
+        return BatchList._of((*_chunks([batch for batch in runs[cut] if batch.limit > offset]), *runs[cut + 1 :]))
+
+    def overlapping(self, start: int, limit: int) -> Iterator[T]:
+        """The batches that cover at least one of the offsets ``[start, limit)``, in order."""
+        if start >= limit:
+            return
+        runs = self._all()
+        first = max(0, bisect_right(runs, start, key=_first_offset) - 1)
+        for run in runs[first : bisect_left(runs, limit, key=_first_offset)]:
+            at = max(0, bisect_right(run, start, key=_offset) - 1) if run is runs[first] else 0
+            for batch in islice(run, at, None):
+                if batch.base_offset >= limit:
+                    return
+                if batch.limit > start:
+                    yield batch
+
+    def changes(self, later: BatchList[T]) -> tuple[list[T], list[T]]:
+        """The batches that a later version of this list has removed, and those that it has added.
+
+        The cost depends on the runs that the two do not share.
+        """
+        mine, theirs = self._all(), later._all()
+        least = min(len(mine), len(theirs))
+        head = next((at for at in range(least) if mine[at] is not theirs[at]), least)
+        least -= head
+        tail = next((at for at in range(least) if mine[-1 - at] is not theirs[-1 - at]), least)
+        before = _by_offset(mine[head : len(mine) - tail])
+        after = _by_offset(theirs[head : len(theirs) - tail])
+        return [*_missing(before, after)], [*_missing(after, before)]
+
+    def __iter__(self) -> Iterator[T]:
+        for run in self._runs:
+            yield from run
+        yield from self._tail
+
+    def __reversed__(self) -> Iterator[T]:
+        yield from reversed(self._tail)
+        for run in reversed(self._runs):
+            yield from reversed(run)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs)) + len(self._tail)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BatchList) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"BatchList({list(self)!r})"
+
+
+def _chunks(batches: Sequence[T]) -> tuple[Chunk[T], ...]:
+    return tuple(Chunk(batches[at : at + _CHUNK]) for at in range(0, len(batches), _CHUNK))
+
+
+def _by_offset(runs: Iterable[Run[T]]) -> dict[int, T]:
+    return {batch.base_offset: batch for run in runs for batch in run}
+
+
+def _missing(batches: dict[int, T], other: dict[int, T]) -> Iterator[T]:
+    """The batches that ``other`` does not have, in order."""
+    return (batch for offset, batch in batches.items() if other.get(offset) != batch)
