@@ -1,12 +1,14 @@
-"""Old checkpoints, and the ages of objects that belong together: what a vacuum deletes besides segments."""
+"""What a vacuum deletes besides segments: old checkpoints and index files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from txnstore.chain import checkpoint, keys
+from txnstore.chain.index import may_need
 from txnstore.chain.keys import Keys
 from txnstore.connection import Connection
 from txnstore.errors import ObjectNotFoundError
@@ -20,32 +22,14 @@ def older(items: Iterable[ObjectInfo], limit: int) -> list[ObjectInfo]:
     return [item for item in items if item.modified_ms <= limit]
 
 
-def older_as_a_whole(
-    parts: Sequence[ObjectInfo], limit: int, whole_of: Callable[[str], str | None]
-) -> list[ObjectInfo]:
-    """The objects of wholes all of whose objects are old.
-
-    So a head that was written late keeps the batches of its checkpoint, and an entry all of its store.
-    """
-    youngest: dict[str | None, int] = {}
-    for item in parts:
-        whole = whole_of(item.key)
-        youngest[whole] = max(item.modified_ms, youngest.get(whole, 0))
-    return [item for item in parts if youngest[whole_of(item.key)] <= limit]
-
-
-def folder(key: str) -> str:
-    return key.rpartition("/")[0]
-
-
 @dataclass(frozen=True, slots=True)
 class OldCheckpoints:
-    """The objects of checkpoints that newer ones replace, but for the one that the grace period begins with.
+    """Checkpoints that newer ones replace, but for the one that the grace period begins with, and their index files.
 
     Attributes:
         found: All of them.
         unneeded: Those to delete: they are older than the grace period. Heads come first, so that a checkpoint does not
-            look complete after its batches have been deleted.
+            look complete after its index files have been deleted.
     """
 
     found: list[ObjectInfo]
@@ -73,19 +57,41 @@ def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int, limit: int) 
     """The checkpoints of a chain older than the newest complete ones, except the one that the hint names.
 
     The newest one that is older than the grace period is not among them: the first snapshots of the grace period are
-    read from it.
+    read from it. A checkpoint whose writer slept for longer than the grace period, before it wrote the head, may lack
+    index files: it is not complete, and readers ignore it.
     """
-    found = objects.list(names.checkpoints(chain))
-    complete = sorted(sequence for item in found if (sequence := keys.checkpoint_sequence(item.key)) is not None)
-    if len(complete) < KEPT_CHECKPOINTS:
+    index = objects.list(names.index(chain))
+    heads = {
+        sequence: item
+        for item in objects.list(names.checkpoints(chain))
+        if (sequence := keys.checkpoint_sequence(item.key)) is not None
+    }
+    listed = {item.key for item in index}
+
+    def complete(sequences: Iterable[int]) -> Iterator[int]:
+        for sequence in sorted(sequences, reverse=True):
+            named = checkpoint.named_files(objects, names, chain, sequence)
+            if named is not None and listed.issuperset(named):
+                yield sequence
+
+    newest = list(islice(complete(heads), KEPT_CHECKPOINTS))
+    if len(newest) < KEPT_CHECKPOINTS:
         return OldCheckpoints([], [])
-    oldest, hinted = complete[-KEPT_CHECKPOINTS], _hinted(objects, chain)
-    numbers = {item.key: sequence for item in found if (sequence := keys.checkpoint_of(item.key)) is not None}
-    past = {numbers[item.key] for item in older_as_a_whole(found, limit, folder) if item.key in numbers}
-    needed = {hinted, max(past.intersection(complete), default=0)}
-    replaced = [item for item in found if oldest > numbers.get(item.key, oldest) and numbers[item.key] not in needed]
-    unneeded = [item for item in replaced if numbers[item.key] in past]
-    return OldCheckpoints(replaced, sorted(unneeded, key=lambda item: keys.checkpoint_sequence(item.key) is None))
+    past = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
+    needed = {_hinted(objects, chain), next(complete(past), 0)}
+    replaced = {sequence for sequence in heads if sequence < newest[-1]} - needed
+    kept = heads.keys() - (replaced & past)
+    unnamed = [item for item in index if _is_garbage(item.key, kept, newest[0])]
+    return OldCheckpoints(
+        [*(heads[sequence] for sequence in sorted(replaced)), *unnamed],
+        [*(heads[sequence] for sequence in sorted(replaced & past)), *older(unnamed, limit)],
+    )
+
+
+def _is_garbage(key: str, kept: Iterable[int], newest: int) -> bool:
+    """Whether no kept checkpoint may name an index file, nor one that a writer is about to complete."""
+    found = keys.index_range(key)
+    return found is not None and found[1] <= newest and not any(may_need(sequence, *found) for sequence in kept)
 
 
 def _hinted(objects: ObjectStore, chain: int) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoint import Saved, edge_of
 from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.index import Edge, Edges
 from txnstore.chain.keys import Keys
 from txnstore.chain.log import CHECKPOINT_EVERY
 from txnstore.chain.tail import Tail
@@ -29,19 +32,26 @@ class Survey:
     Attributes:
         hinted: The checkpoint that the hint names; None without a readable hint.
         damage: What is wrong with the hint; empty if nothing is.
-        states: The newest checkpoints and the one that the hint names: the saved state, or None for a damaged one.
-        listed: The keys of all objects of checkpoints.
+        saved: The newest checkpoints and the one that the hint names; None for a damaged one.
+        heads: The numbers of all checkpoints.
     """
 
     hinted: int | None
     damage: str
-    states: dict[int, State | None]
-    listed: frozenset[str]
+    saved: dict[int, Saved | None]
+    heads: frozenset[int]
 
     @property
     def sound(self) -> bool:
         """Whether a process that opens the store finds all that it asks for."""
-        return not self.damage and all(state is not None for state in self.states.values())
+        return not self.damage and all(saved is not None for saved in self.saved.values())
+
+
+class Rebuilt(NamedTuple):
+    """A state that was folded, and the logs at the ends of the index files of its checkpoint."""
+
+    state: State
+    edges: list[Edge]
 
 
 class ChainRepairs:
@@ -59,25 +69,40 @@ class ChainRepairs:
         self._objects, self._pool, self._names, self._chain, self._chains = objects, pool, names, chain, chains
         #: The newest state that can be known, after :meth:`plan`.
         self.state: State = first_state(chain, chains)
+        self._edges = Edges()
 
     def survey(self) -> Survey:
         """Look at the hint, and read the checkpoints that an open may use."""
         # The hint first: it is written after the objects that it names.
         hint = read_if_there(self._objects, keys.latest(self._chain))
-        listed = frozenset(item.key for item in self._objects.list(self._names.checkpoints(self._chain)))
-        heads = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
-        whole = {number for number in heads if self._names.checkpoint_batches(self._chain, number) in listed}
-        # A head without batches below a complete checkpoint is what a paused writer leaves after a vacuum.
-        known = {number for number in heads if number in whole or number > max(whole, default=0)}
-        hinted, damage = self._hinted(hint, known)
-        asked = {*sorted(known)[-KEPT_CHECKPOINTS:], *([hinted] if hinted else [])}
-        requested = {
-            number: checkpoint.request(self._objects, self._pool, self._names, self._chain, number) for number in asked
+        heads = {
+            sequence
+            for item in self._objects.list(self._names.checkpoints(self._chain))
+            if (sequence := keys.checkpoint_sequence(item.key)) is not None
         }
-        states = {
-            number: checkpoint.receive(self._names, self._chain, number, requested[number]) for number in sorted(asked)
-        }
-        return Survey(hinted, damage, states, listed)
+        index = {item.key for item in self._objects.list(self._names.index(self._chain))}
+        saved, sound = dict[int, Saved | None](), 0
+        for number in sorted(heads, reverse=True):
+            if len(saved) == KEPT_CHECKPOINTS:
+                break
+            found = self._read(number)
+            # A checkpoint below a sound one that lacks index files is what a paused writer leaves after a vacuum.
+            if found is not None or number > sound or not self._lacks_files(number, index):
+                saved[number] = found
+            sound = sound or (number if found is not None else 0)
+        hinted, damage = self._hinted(hint, heads)
+        if hinted and hinted not in saved:
+            saved[hinted] = self._read(hinted)
+        return Survey(hinted, damage, dict(sorted(saved.items())), frozenset(heads))
+
+    def _read(self, number: int) -> Saved | None:
+        requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)
+        saved = checkpoint.receive(self._names, self._chain, number, requested)
+        return saved if saved is not None and checkpoint.is_readable(saved.state) else None
+
+    def _lacks_files(self, number: int, index: set[str]) -> bool:
+        named = checkpoint.named_files(self._objects, self._names, self._chain, number)
+        return named is not None and not index.issuperset(named)
 
     def _hinted(self, hint: bytes | None, known: set[int]) -> tuple[int | None, str]:
         if hint is None:
@@ -93,30 +118,32 @@ class ChainRepairs:
 
     def plan(self, survey: Survey) -> Iterator[Repair | Loss]:
         """Fold the chain from its newest sound checkpoint, and yield what can be rebuilt and what is lost."""
-        damaged = {number for number, state in survey.states.items() if state is None}
-        base = max((state for state in survey.states.values() if state is not None), key=_sequence, default=None)
-        if base is None:
-            base = checkpoint.newest(self._objects, self._pool, self._names, self._chain)
-        base = base or first_state(self._chain, self._chains)
+        damaged = {number for number, saved in survey.saved.items() if saved is None}
+        newest = max((saved for saved in survey.saved.values() if saved is not None), key=_sequence, default=None)
+        if newest is None:
+            newest = checkpoint.newest(self._objects, self._pool, self._names, self._chain)
+        base = newest.state if newest is not None else first_state(self._chain, self._chains)
+        self._edges.start(newest.edges if newest is not None else ())
         if (base.chain, base.chains) != (self._chain, self._chains):
             head = self._names.checkpoint_head(self._chain, base.sequence)
             is_of = f"it is of chain {base.chain} of {base.chains}; expected chain {self._chain} of {self._chains}"
             yield Loss(head, is_of, f"{keys.STORE} belongs to another store: put the right one back")
             return
-        rebuilt: dict[int, State] = {}
+        rebuilt: dict[int, Rebuilt] = {}
         loss = self._fold(base, damaged, rebuilt)
         if loss is not None:
             yield loss
         yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
         yield from self._hint(survey, base, rebuilt, lost=loss is not None)
 
-    def _fold(self, base: State, wanted: set[int], rebuilt: dict[int, State]) -> Loss | None:
+    def _fold(self, base: State, wanted: set[int], rebuilt: dict[int, Rebuilt]) -> Loss | None:
         """Fold the entries after ``base``, and keep the states of the wanted checkpoints."""
 
         def known(state: State) -> None:
             self.state = state
+            self._edges.saw(edge_of(state))
             if state.sequence in wanted:
-                rebuilt[state.sequence] = state
+                rebuilt[state.sequence] = Rebuilt(state, self._edges.of(edge_of(state)))
 
         self.state = base
         tail = Tail(self._objects, self._names, self._chain, self._pool)
@@ -156,16 +183,14 @@ class ChainRepairs:
         return Loss(self._names.entry(self._chain, first), damage, consequence)
 
     def _checkpoints(
-        self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, State], *, lost: bool
+        self, survey: Survey, damaged: set[int], base: State, rebuilt: dict[int, Rebuilt], *, lost: bool
     ) -> Iterator[Repair | Loss]:
         for number in sorted(damaged):
-            head = self._names.checkpoint_head(self._chain, number)
-            parts = [head, self._names.checkpoint_batches(self._chain, number)]
-            existing = [key for key in parts if key in survey.listed]
-            damage = "it is missing" if not existing else "it cannot be read: an object of it is missing or altered"
+            head, exists = self._names.checkpoint_head(self._chain, number), number in survey.heads
+            damage = "it cannot be read: it or its index is missing or altered" if exists else "it is missing"
             if number in rebuilt:
                 action = f"written again from the entries up to {number}"
-                yield Repair(head, damage, action, tuple(checkpoint.encoded(self._names, self._chain, rebuilt[number])))
+                yield Repair(head, damage, action, self._encoded(rebuilt[number]))
                 continue
             if number > self.state.sequence and not lost:
                 evidence = "it was written after an entry of that number"
@@ -174,15 +199,15 @@ class ChainRepairs:
                     f"{number} are lost, or the bucket was rolled back. The store opens without them"
                 )
                 yield Loss(head, f"{damage}; {evidence}", consequence, blocks=False)
-            if existing and number < base.sequence:
+            if exists and number < base.sequence:
                 action = f"deleted: the checkpoint of entry {base.sequence} is newer, and sound"
-                yield Repair(head, damage, action, tuple((key, None) for key in existing))
-            elif existing and not lost:
-                yield Repair(head, damage, "deleted: it is of no use", tuple((key, None) for key in existing))
+                yield Repair(head, damage, action, ((head, None),))
+            elif exists and not lost:
+                yield Repair(head, damage, "deleted: it is of no use", ((head, None),))
 
-    def _hint(self, survey: Survey, base: State, rebuilt: dict[int, State], *, lost: bool) -> Iterator[Repair]:
+    def _hint(self, survey: Survey, base: State, rebuilt: dict[int, Rebuilt], *, lost: bool) -> Iterator[Repair]:
         key = keys.latest(self._chain)
-        usable = {number for number, state in survey.states.items() if state is not None} | set(rebuilt)
+        usable = {number for number, saved in survey.saved.items() if saved is not None} | set(rebuilt)
         target = max([*usable, base.sequence])
         if not survey.damage and (survey.hinted in usable or (survey.hinted is None and not target)):
             return
@@ -194,12 +219,16 @@ class ChainRepairs:
         elif lost:
             return
         elif self.state.sequence:
-            writes = checkpoint.encoded(self._names, self._chain, self.state)
+            writes = self._encoded(Rebuilt(self.state, self._edges.of(edge_of(self.state))))
             action = f"written again, to a new checkpoint of entry {self.state.sequence}"
             yield Repair(key, damage, action, (*writes, hint(self._chain, self.state.sequence)))
         else:
             yield Repair(key, damage, "deleted: the chain has no entries", ((key, None),))
 
+    def _encoded(self, rebuilt: Rebuilt) -> tuple[tuple[str, bytes], ...]:
+        """The objects of a checkpoint with all its index files: a damaged one may be among those that it shares."""
+        return tuple(checkpoint.encoded(self._names, self._chain, rebuilt.edges, rebuilt.state))
 
-def _sequence(state: State) -> int:
-    return state.sequence
+
+def _sequence(saved: Saved) -> int:
+    return saved.state.sequence

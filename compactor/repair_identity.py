@@ -82,13 +82,14 @@ def _count(connection: Connection, names: Keys, given: int | None) -> int | None
     numbers = {keys.chain_number(item.key) for item in connection.objects.list(names.chains)}
     last = max((number for number in numbers if number is not None), default=0)
     for number in range(last + 1):
-        state = checkpoint.newest(connection.objects, connection.pool, names, number)
-        if state is None:
+        saved = checkpoint.newest(connection.objects, connection.pool, names, number)
+        if saved is None:
             continue
-        if given not in (None, state.chains):
-            msg = f"the store has {state.chains} chains, as a checkpoint of chain {number} shows, not {given}"
+        chains = saved.state.chains
+        if given not in (None, chains):
+            msg = f"the store has {chains} chains, as a checkpoint of chain {number} shows, not {given}"
             raise InvalidConfigError(msg)
-        return state.chains
+        return chains
     if given is not None and given <= last:
         msg = f"the store has more than {given} chain{'s' if given > 1 else ''}: there are entries of chain {last}"
         raise InvalidConfigError(msg)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from txnstore.chain import checkpoint
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import Entry
-from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, latest
+from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_event, check_step
@@ -83,6 +83,9 @@ class ChainVerifier:
         self._previous: str | None = ""
         self._interval = 1
         self._seen: set[str] = set()
+        self._index: set[str] = set()
+        self._newest_sound = 0
+        self._incomplete: dict[int, str] = {}
 
     def run(self) -> ChainFindings:
         """Verify the chain."""
@@ -100,6 +103,7 @@ class ChainVerifier:
                 self._check_entry(sequence, data)
             if sequence in checkpoints:
                 self._check_checkpoint(sequence)
+        self._report_incomplete()
         if self._state is None:
             self._report(
                 "state_at_head", self._keys.entries(self._chain), "the newest state is unknown after the damage"
@@ -113,22 +117,20 @@ class ChainVerifier:
         self._found.violations.append(Violation(name, message, subject))
 
     def _list_checkpoints(self) -> set[int]:
-        """The checkpoints with a head, except incomplete ones older than the newest complete one.
-
-        A writer that was paused can write the head of a checkpoint whose batches a vacuum has deleted. There is a newer
-        checkpoint then, so this is not damage.
-        """
+        """The checkpoints with a head."""
         # The hint first: it is written after the objects that it names.
         hint = checkpoint.hinted(self._chain, read_if_there(self._objects, latest(self._chain)))
-        found = {item.key for item in self._objects.list(self._keys.checkpoints(self._chain))}
-        head = self._keys.checkpoint_head(self._chain, hint)
-        if hint > 0 and head not in found and self._keys.checkpoint_batches(self._chain, hint) in found:
-            message = f"it is missing, although {latest(self._chain)} names it and its batches exist"
-            self._report("checkpoint_intact", head, message)
-        heads = {sequence for key in found if (sequence := checkpoint_sequence(key)) is not None}
-        whole = {sequence for sequence in heads if self._keys.checkpoint_batches(self._chain, sequence) in found}
-        newest = max(whole, default=0)
-        return {sequence for sequence in heads if sequence in whole or sequence > newest}
+        heads = {
+            sequence
+            for item in self._objects.list(self._keys.checkpoints(self._chain))
+            if (sequence := checkpoint_sequence(item.key)) is not None
+        }
+        self._index = {item.key for item in self._objects.list(self._keys.index(self._chain))}
+        indexed = {until for _, until in filter(None, map(index_range, self._index))}
+        if hint > 0 and hint not in heads and hint in indexed:
+            message = f"it is missing, although {latest(self._chain)} names it and its index exists"
+            self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, hint), message)
+        return heads
 
     def _list_entries(self) -> set[int]:
         found = (entry_sequence(item.key) for item in self._objects.list(self._keys.entries(self._chain)))
@@ -233,21 +235,39 @@ class ChainVerifier:
     def _check_checkpoint(self, sequence: int) -> None:
         """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
         key = self._keys.checkpoint_head(self._chain, sequence)
-        saved = checkpoint.receive(
-            self._keys,
-            self._chain,
-            sequence,
-            checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence),
-        )
         self._found.checkpoints += 1
+        saved = self._read_checkpoint(sequence)
         if saved is None:
-            self._report("checkpoint_intact", key, "it cannot be read: one of its two objects is missing or altered")
-        elif self._state is None:
+            named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
+            missing = [name for name in named or () if name not in self._index]
+            if missing:
+                self._incomplete[sequence] = f"it cannot be read: {missing[0]} is missing, which it names"
+            else:
+                self._report("checkpoint_intact", key, "it cannot be read: it or its index is missing or altered")
+            return
+        self._newest_sound = sequence
+        if self._state is None:
             self._state, self._previous = saved, saved.entry_hash
         elif saved != self._state and saved != _as_saved_before(self._state, saved):
             different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
             message = f"it differs from the state after entry {sequence} in: {', '.join(different)}"
             self._report("checkpoint_equals_fold", key, message)
+
+    def _read_checkpoint(self, sequence: int) -> State | None:
+        """The state in a checkpoint, with all its batches decoded; None if it is damaged."""
+        requested = checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence)
+        saved = checkpoint.receive(self._keys, self._chain, sequence, requested)
+        return saved.state if saved is not None and checkpoint.is_readable(saved.state) else None
+
+    def _report_incomplete(self) -> None:
+        """Report checkpoints that lack index files, unless a newer one is sound.
+
+        A writer that was paused can write the head of a checkpoint whose index files a vacuum has deleted. There is a
+        newer checkpoint then, so this is not damage.
+        """
+        for sequence, message in self._incomplete.items():
+            if sequence > self._newest_sound:
+                self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, sequence), message)
 
 
 def _as_saved_before(folded: State, saved: State) -> State:

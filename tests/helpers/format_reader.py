@@ -1,6 +1,7 @@
 """A reader of stores in a local folder, written from docs/format.md alone: it imports nothing of txnstore.
 
-It folds all chains from their first entries, without checkpoints, and returns what a read_committed reader shows.
+It folds all chains from their first entries, compares the batches of their checkpoints on the way, and returns what a
+read_committed reader shows.
 """
 
 from __future__ import annotations
@@ -79,6 +80,38 @@ def _fold(root: Path, store_id: str, number: int) -> Chain:
         assert entry["sequence"] == sequence
         for event in entry["events"]:
             _apply(chain, event)
+        head = root / f"chains/{store_id}/{number:04d}/checkpoints/{sequence:020d}/head.json"
+        if head.exists():
+            logs = {tp: log.batches for tp, log in chain.logs.items() if log.batches}
+            assert logs == _indexed(root / f"chains/{store_id}/{number:04d}/index", _checked(head.read_bytes()))
+
+
+def _indexed(folder: Path, head: dict[str, Any]) -> dict[Tp, dict[int, dict[str, Any]]]:
+    """Section 2: the batches of a checkpoint, by partition and base offset."""
+    logs: dict[Tp, dict[int, dict[str, Any]]] = {}
+    last, previous = 0, ""
+    for until in head["index"]:
+        rows, _, line = (folder / f"{until:020d}-{last:020d}.index").read_bytes().rpartition(b"\n")
+        file = _checked(line)
+        assert (file["after"], file["until"], file["previous"]) == (last, until, previous)
+        assert file["sha256"] == hashlib.sha256(rows).hexdigest()
+        last, previous = until, file["entry_hash"]
+        added = iter(pq.read_table(pa.BufferReader(rows)).to_pylist() if rows else [])
+        for item in file["partitions"]:
+            log = logs.setdefault(tuple(item["tp"]), {})
+            for start, limit in item["removed"]:
+                for base in [base for base in log if start <= base < limit]:
+                    del log[base]
+            log.update({row["base_offset"]: _batch(row) for _, row in zip(range(item["rows"]), added, strict=False)})
+        assert next(added, None) is None
+    assert (last, previous) == (head["sequence"], head["entry_hash"])
+    return {tp: log for tp, log in logs.items() if log}
+
+
+def _batch(row: dict[str, Any]) -> dict[str, Any]:
+    """A batch as entries have it."""
+    names = ("key", "format", "size", "sha256", "rows", "explicit_offsets", "footer_size", "footer_sha256")
+    return {**{name: row[name] for name in row if name not in names}, "segment": {name: row[name] for name in names}}
 
 
 def _apply(chain: Chain, event: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txnstore.chain.index import edges
 from txnstore.chain.keys import (
     CHAINS,
     HINTS,
@@ -9,9 +10,9 @@ from txnstore.chain.keys import (
     TOPICS,
     Keys,
     chain_number,
-    checkpoint_of,
     checkpoint_sequence,
     entry_sequence,
+    index_range,
     is_segment,
     latest,
     segment,
@@ -24,7 +25,8 @@ STORE_ID = "0000aaaa-0000-7000-8000-00000000cafe"
 KEYS = Keys(STORE_ID)
 
 entries, entry = KEYS.entries, KEYS.entry
-checkpoints, checkpoint_head, checkpoint_batches = KEYS.checkpoints, KEYS.checkpoint_head, KEYS.checkpoint_batches
+checkpoints, checkpoint_head = KEYS.checkpoints, KEYS.checkpoint_head
+index, index_file = KEYS.index, KEYS.index_file
 
 __all__ = [
     "CHAINS",
@@ -35,14 +37,16 @@ __all__ = [
     "TOPICS",
     "FixedRuntime",
     "chain_number",
-    "checkpoint_batches",
     "checkpoint_head",
-    "checkpoint_of",
+    "checkpoint_index",
     "checkpoint_sequence",
     "checkpoints",
     "entries",
     "entry",
     "entry_sequence",
+    "index",
+    "index_file",
+    "index_range",
     "is_segment",
     "latest",
     "segment",
@@ -56,3 +60,8 @@ class FixedRuntime(Runtime):
     def new_store_id(self) -> str:
         self.new_id()  # The same random numbers follow.
         return STORE_ID
+
+
+def checkpoint_index(chain: int, sequence: int) -> str:
+    """The last index file of a checkpoint of an entry."""
+    return index_file(chain, [0, *edges(sequence)][-2], sequence)

@@ -7,7 +7,6 @@ from txnstore.chain.chains import Chains
 from txnstore.chain.identity import Identity
 from txnstore.chain.log import Chain
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
-from txnstore.compactor.leftovers import older_as_a_whole
 from txnstore.compactor.vacuum import _choose, _view_after_lists
 
 _TESTS = "protocol/test_replaced_stores.py::"
@@ -68,12 +67,5 @@ IDENTITY = (
         "named.gone.difference_update(item.key for item in page)",
         "pass",
         test="protocol/test_vacuum_segments.py::test_dropped_keys_stay_in_the_state_until_deleted",
-    ),
-    Mutant(
-        "a vacuum deletes a part of a checkpoint",
-        older_as_a_whole,
-        "youngest[whole_of(item.key)] <= limit",
-        "item.modified_ms <= limit",
-        test="protocol/test_vacuum_leftovers.py::test_checkpoint_is_deleted_as_a_whole",
     ),
 )

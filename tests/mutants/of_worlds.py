@@ -12,8 +12,8 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
-from txnstore.chain import checkpoint
 from txnstore.chain.log import Chain
+from txnstore.chain.saver import Saver
 
 _HOLES: Mapping[str, Any] = {"hidden": 0.3, "jumps": 0.0}
 _READERS = {"actors": ("producer:a/1", "plain:p/1", "committed:r/1", "scan:s/1"), "operations": 6, "pace_ms": 5_000}
@@ -59,17 +59,18 @@ WORLDS = (
         settings={"checkpoint_every": 8, "hidden": 0.3, "jumps": 0.0},
     ),
     Mutant(
-        "the head of a checkpoint is written before its batches",
-        checkpoint.write,
-        "[*encoded(keys, chain, state), hint_to(chain, state.sequence)]",
-        "[*reversed(encoded(keys, chain, state)), hint_to(chain, state.sequence)]",
+        "the head of a checkpoint is written before its index",
+        Saver._save,
+        "in checkpoint.encoded(self._keys, self._number, ends, state, stored):",
+        "in [*checkpoint.encoded(self._keys, self._number, ends, state, stored)][::-1]:",
         settings={"checkpoint_every": 8},
     ),
     Mutant(
         "the hint is written before the checkpoint that it names",
-        checkpoint.write,
-        "[*encoded(keys, chain, state), hint_to(chain, state.sequence)]",
-        "[hint_to(chain, state.sequence), *encoded(keys, chain, state)]",
+        Saver._save,
+        "in checkpoint.encoded(self._keys, self._number, ends, state, stored):",
+        "in [checkpoint.hint_to(self._number, state.sequence), "
+        "*checkpoint.encoded(self._keys, self._number, ends, state, stored)]:",
         settings={"checkpoint_every": 8},
     ),
 )

@@ -6,13 +6,13 @@ import logging
 from concurrent.futures import Executor, Future
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.harness.executors import DeferredExecutor, InlineExecutor
 from tests.helpers import keys
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import GatedStore, names_in_bucket, new_store, runtime, topic
+from txnstore.chain import checkpoint
 from txnstore.chain.log import CHECKPOINT_EVERY, Chain
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.errors import StorageError
@@ -65,7 +65,7 @@ def test_any_failure_of_a_checkpoint_leaves_the_commit_alone(
     bucket = MemoryStore()
     chain = _chain(bucket, InlineExecutor())
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, logger="txnstore.chain"):
-        patch.setattr(pq, "write_table", failing)
+        patch.setattr(checkpoint, "encode_file", failing)
         _commit(chain, "a", "b", "c", "d")
     assert names_in_bucket(bucket) == ["a", "b", "c", "d"]
     assert (chain.metrics.checkpoints, chain.metrics.checkpoint_failures) == (0, 2)
@@ -109,7 +109,7 @@ def test_close_waits_for_a_running_checkpoint() -> None:
     new_store(bucket).close()
     gated = GatedStore(bucket)
     store = open_on(gated, runtime=Runtime(ManualClock(), lambda _: None))
-    gate = gated.hold("put", "batches.parquet")
+    gate = gated.hold("put", "/index/")
     chain = connection_of(store).chain
     while chain.state.sequence < CHECKPOINT_EVERY:
         _commit(chain, f"t{chain.state.sequence}")

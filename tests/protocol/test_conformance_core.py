@@ -13,7 +13,7 @@ from tests.helpers.shell import another_process, backend, new_store
 from txnstore.chain.codec import _sealed
 from txnstore.chain.state_document import from_document, to_document
 from txnstore.core.log.commands import Append
-from txnstore.core.model import Outcome
+from txnstore.core.model import Map, Outcome
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 from txnstore.core.transactions.model import MAX_EPOCH, TxnState
 from txnstore.errors import ConcurrentTransactionsError, OutOfOrderSequenceError
@@ -27,9 +27,9 @@ def test_stm_03_states_that_pass_in_a_moment_are_never_stored(state: TxnState) -
     odd = with_txn(world.state, replace(world.txn("a"), state=state))
     if state in {TxnState.DEAD, TxnState.PREPARE_EPOCH_FENCE}:
         with pytest.raises(ValueError, match=state.name):
-            to_document(odd, "")
+            to_document(odd, [])
     else:
-        assert from_document(to_document(odd, ""), {}).transactions["a"].state is state
+        assert from_document(to_document(odd, []), Map()).transactions["a"].state is state
 
 
 @pytest.mark.parametrize("name", ["DEAD", "PREPARE_EPOCH_FENCE", "UNHEARD_OF"])

@@ -40,9 +40,11 @@ def test_the_reader_knows_nothing_of_txnstore() -> None:
 def test_the_documented_format_is_complete(tmp_path: Path, clock: ManualClock, chains: int, seed: int) -> None:
     """Inlined, uploaded and merged segments, in both formats; open, aborted and committed transactions; deletions."""
     history = History(create_on(LocalStore(tmp_path), chains, runtime=runtime(clock)), random.Random(seed))
-    for _ in range(60):
+    for number in range(60):
         clock.advance(1_000)
         history.step()
+        if number % 7 == 0:
+            history.store.checkpoint()
     expected = {name: shown(history.store, name) for name in TOPICS}
     assert {name: [columns(row) for row in rows] for name, rows in read_store(tmp_path).items()} == expected
     history.store.close()

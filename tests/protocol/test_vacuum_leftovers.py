@@ -59,9 +59,9 @@ def test_old_checkpoints_are_deleted_except_the_newest_two(store: Store, clock: 
 @ONE_CHAIN
 def test_old_incomplete_checkpoint_is_deleted(store: Store, clock: ManualClock) -> None:
     """Only a head makes a checkpoint; one that is being written now is above the newest ones."""
-    half = keys.checkpoint_batches(0, 1)
+    half = keys.checkpoint_index(0, 1)
     connection_of(store).objects.put(half, b"half")
-    being_written = keys.checkpoint_batches(0, 10_000)
+    being_written = keys.checkpoint_index(0, 10_000)
     connection_of(store).objects.put(being_written, b"half")
     clock.advance(DAY_MS)
     assert store.vacuum().deleted == ()
@@ -93,7 +93,7 @@ def test_checkpoint_is_deleted_as_a_whole(store: Store, clock: ManualClock) -> N
     assert store.vacuum().deleted == ()
     assert store.verify(deep=True).ok
     clock.advance(DAY_MS)
-    assert store.vacuum().deleted == (keys.checkpoint_head(0, made[0]), keys.checkpoint_batches(0, made[0]))
+    assert store.vacuum().deleted == (keys.checkpoint_head(0, made[0]), keys.checkpoint_index(0, made[0]))
 
 
 @ONE_CHAIN

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.helpers import keys
+from tests.helpers import checkpoints, keys
 from tests.helpers.compaction import batches, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.verification import _entry, _find, _found, _fresh, _rewrite, sample_store
@@ -56,7 +56,7 @@ def test_verification_writes_nothing_and_reads_segments_only_if_deep(store: Stor
     spent = connection_of(store).counts.snapshot() - counts
     assert (spent.puts, spent.delete) == (0, 0)
     assert spent.get == 1 + connection_of(store).view().sequence + 3  # Identity, entries, checkpoint and hint.
-    assert spent.list == 5
+    assert spent.list == 6
 
 
 def test_an_empty_store_is_sound(clock: ManualClock) -> None:
@@ -250,7 +250,7 @@ def test_a_compaction_above_the_last_stable_offset_is_named(store: Store) -> Non
 # Checkpoints and identity ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", [keys.checkpoint_head, keys.checkpoint_batches])
+@pytest.mark.parametrize("part", [keys.checkpoint_head, keys.checkpoint_index])
 def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     """OBJ-13; readers go round it."""
     sequence = store.checkpoint()
@@ -263,7 +263,7 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
 
 
 def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Store) -> None:
-    """OBJ-13: its batches remain; batches that no hint names are those of a writer that died."""
+    """OBJ-13: its index remains; an index that no hint names is that of a writer that died."""
     sequence = store.checkpoint()
     connection_of(store).objects.delete([keys.checkpoint_head(0, sequence)])
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
@@ -271,10 +271,10 @@ def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Stor
     assert store.verify().ok
 
 
-def test_batches_of_a_checkpoint_that_no_hint_names_are_no_damage(clock: ManualClock) -> None:
-    """OBJ-13: a writer that died left the batches of an empty chain's checkpoint, and there is no hint."""
+def test_index_of_a_checkpoint_that_no_hint_names_is_no_damage(clock: ManualClock) -> None:
+    """OBJ-13: a writer that died left an index file of an empty chain, and there is no hint."""
     store = new_store(clock)
-    connection_of(store).objects.put(keys.checkpoint_batches(0, 0), b"batches")
+    connection_of(store).objects.put(keys.index_file(0, 0, 0), b"index")
     assert store.verify().ok
 
 
@@ -302,18 +302,16 @@ def test_event_that_no_state_fits_is_named_whatever_it_raises(store: Store, monk
     assert connection_of(open_on(connection_of(store).counts.inner)).chain.state.sequence == last
 
 
-def test_a_checkpoint_without_its_batches_is_named(store: Store) -> None:
+def test_a_checkpoint_without_its_index_is_named(store: Store) -> None:
     sequence = store.checkpoint()
-    connection_of(store).objects.delete([keys.checkpoint_batches(0, sequence)])
+    connection_of(store).objects.delete([keys.checkpoint_index(0, sequence)])
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
 
 
 def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> None:
     """Invariant 10."""
     state = connection_of(store).chain.refresh()
-    checkpoint.write(
-        connection_of(store).objects, keys.KEYS, 0, replace(state, next_producer_id=state.next_producer_id + 1)
-    )
+    checkpoints.write(connection_of(store).objects, replace(state, next_producer_id=state.next_producer_id + 1))
     report = store.verify()
     assert _found(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]
     assert "next_producer_id" in report.violations[0].message
@@ -326,7 +324,7 @@ def test_checkpoint_of_a_release_without_revisions_is_sound(store: Store, revisi
     for tp, partition in state.partitions.items():
         assert partition.revision > 1
         partitions = partitions.insert(tp, replace(partition, revision=revision))
-    checkpoint.write(connection_of(store).objects, keys.KEYS, 0, replace(state, partitions=partitions))
+    checkpoints.write(connection_of(store).objects, replace(state, partitions=partitions))
     assert [name for name, _ in _found(store.verify())] == named
     other = open_on(connection_of(store).counts.inner)
     commit(other, [b"more"], partition=1)

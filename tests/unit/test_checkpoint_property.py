@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.executors import InlineExecutor
-from tests.helpers import keys
+from tests.helpers import checkpoints, keys
 from tests.helpers.shell import runtime
-from txnstore.chain import checkpoint
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.commands import Command
@@ -158,9 +157,7 @@ def test_checkpoint_at_any_entry_equals_folded_state(steps: list[Step], every: i
         saved = sorted(number for number in numbers if number is not None)
         assert saved == [number for number in range(1, writer.state.sequence + 1) if number % every == 0]
         for sequence in saved:
-            state = checkpoint.receive(
-                keys.KEYS, 0, sequence, checkpoint.request(objects, pool, keys.KEYS, 0, sequence)
-            )
+            state = checkpoints.read(objects, sequence)
             assert state is not None
             assert state.sequence == sequence
             assert check(state) == []

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from txnstore.chain.checkpoint import _decode_batches, _encode_batches
+from txnstore.chain.index import Edge, IndexFile, edges_of, encode_file
 from txnstore.core.catalog.model import Topic
 from txnstore.core.decide import decide
 from txnstore.core.invariants.check import check, check_step
-from txnstore.core.log.model import Batch, BatchList, Partition, Segment
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.maintenance import ReplaceSegments, SegmentsReplaced
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.state import State, begin_entry
@@ -115,16 +116,8 @@ def test_damage_of_the_checkpoint_and_of_horizons_is_found(state: State) -> None
     assert "batches_hold_their_offsets" in names(replace(log, batches=BatchList([stamped, SECOND, OPEN])))
 
 
-def test_checkpoints_of_older_stores_have_no_delete_horizons(state: State) -> None:
-    """The column is optional: stores of older releases are read as before."""
-    import io
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    partition = replace(state.partitions[TP], batches=BatchList([replace(CLEANED, delete_horizon=9), OPEN]))
-    data = _encode_batches(replace(state, partitions=Map({TP: partition})))
-    assert [batch.delete_horizon for batch in _decode_batches(data)[TP]] == [9, None]
-    sink = io.BytesIO()
-    pq.write_table(pq.read_table(pa.BufferReader(data)).drop_columns(["delete_horizon"]), sink)
-    assert [batch.delete_horizon for batch in _decode_batches(sink.getvalue())[TP]] == [None, None]
+def test_a_checkpoint_keeps_delete_horizons(state: State) -> None:
+    log = replace(state.partitions[TP], batches=BatchList([replace(CLEANED, delete_horizon=9), OPEN]))
+    data = encode_file(Edge(), Edge(7, "hash", Map({TP: log})))
+    (read,) = edges_of([IndexFile("key", data)])[1:]
+    assert [batch.delete_horizon for batch in read.partitions[TP].batches] == [9, None]

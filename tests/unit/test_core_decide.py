@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from tests.helpers import keys
+from tests.helpers import checkpoints
 from tests.helpers.core import RC, T0, World
-from txnstore.chain import checkpoint
 from txnstore.core.catalog.model import AlterTopic, CreateTopic, DeleteTopic, Topic
 from txnstore.core.claims import ClaimPartitions
 from txnstore.core.log.model import Batch
@@ -198,7 +196,5 @@ def test_state_is_restored_from_checkpoint(world: World, log: tuple[Batch, ...])
     world.do(DeleteTopic("deleted"))
     world.do(ClaimPartitions("compactor", (T0,), 1000))
     objects = MemoryStore()
-    checkpoint.write(objects, keys.KEYS, 0, world.state)
-    with ThreadPoolExecutor(1) as pool:
-        requested = checkpoint.request(objects, pool, keys.KEYS, 0, world.state.sequence)
-        assert checkpoint.receive(keys.KEYS, 0, world.state.sequence, requested) == world.state
+    checkpoints.write(objects, world.state)
+    assert checkpoints.read(objects, world.state.sequence) == world.state

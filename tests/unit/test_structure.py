@@ -116,7 +116,7 @@ def test_checkpoint_document_has_every_field_of_the_state() -> None:
     assert _names(GroupDocument) == _names(Group) | {"name"}
     assert _names(TransactionDocument) == _names(Transaction)
     assert _names(PartitionDocument) == _names(Partition) - {"batches"} | {"tp"}
-    assert set(HeadDocument.model_fields) - {"version"} == _names(State) | {"batches_sha256"}
+    assert set(HeadDocument.model_fields) - {"version"} == _names(State) | {"index"}
 
 
 #: The greatest number of lines of a Python file.

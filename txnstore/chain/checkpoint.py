@@ -1,76 +1,60 @@
 """Checkpoints: saved states of a chain, so that opening a store does not read its whole history.
 
-A checkpoint consists of two objects: ``batches.parquet`` (the list of batches, which grows) and ``head.json`` (the rest
-of the state), which is written last and contains the hash of the former. A hint names the newest one.
+A checkpoint consists of index files (the batches, :mod:`txnstore.chain.index`), most of which it shares with others,
+and ``head.json`` (the rest of the state), which is written last and names them. A hint names the newest one.
 See docs/format.md.
 """
 
 from __future__ import annotations
 
-import io
 import logging
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import fields
-from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import NamedTuple
 
-from txnstore.chain.codec import LatestDocument, content_hash, decode, encode
+from txnstore.chain.codec import LatestDocument, decode, encode
+from txnstore.chain.index import Edge, IndexFile, edges, edges_of, encode_file
 from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
 from txnstore.core.invariants.logs import topics_own_their_partitions
-from txnstore.core.log.model import Batch, BatchList, Segment
-from txnstore.core.model import TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
-from txnstore.threads import load
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _LOG = logging.getLogger(__name__)
 
-_BATCH_FIELDS = [field.name for field in fields(Batch) if field.name != "segment"]
-_SEGMENT_FIELDS = [field.name for field in fields(Segment)]
-_TEXTS = {"topic", "key", "format", "sha256", "footer_sha256"}
-_BOOLEANS = {"explicit_offsets", "transactional"}
-_COLUMNS = ["topic", "partition", *_BATCH_FIELDS, *_SEGMENT_FIELDS]
-#: Columns that checkpoints of the first stores lack.
-_OPTIONAL = {"delete_horizon", "footer_size", "footer_sha256"}
+
+class Saved(NamedTuple):
+    """A checkpoint that was read: the state, and the logs at the ends of its index files."""
+
+    state: State
+    edges: list[Edge]
 
 
-def _arrow() -> tuple[ModuleType, ModuleType]:
-    """Arrow, imported when it is needed: opening a store that has no checkpoint yet does without, in half the time."""
-    load("pyarrow.parquet")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pa, pq
+def edge_of(state: State) -> Edge:
+    """The logs of a state."""
+    return Edge(state.sequence, state.entry_hash, state.partitions)
 
 
-@cache
-def _schema() -> pa.Schema:
-    """The schema of the list of batches."""
-    pa, _ = _arrow()
-    kinds = {**dict.fromkeys(_TEXTS, pa.string()), **dict.fromkeys(_BOOLEANS, pa.bool_())}
-    return pa.schema([(name, kinds.get(name, pa.int64())) for name in _COLUMNS])
+def encoded(
+    keys: Keys, chain: int, ends: Sequence[Edge], state: State, stored: Collection[str] = ()
+) -> Iterator[tuple[str, bytes]]:
+    """The objects of a checkpoint, in the order in which they are written; each a key with its bytes.
 
-
-def write(objects: ObjectStore, keys: Keys, chain: int, state: State) -> None:
-    """Save the state: batches, head, hint, in this order. Deterministic: equal states give equal bytes."""
-    for key, data in [*encoded(keys, chain, state), hint_to(chain, state.sequence)]:
-        objects.put(key, data)
-
-
-def encoded(keys: Keys, chain: int, state: State) -> list[tuple[str, bytes]]:
-    """The objects of a checkpoint, in the order in which they are written; each a key with its bytes."""
-    batches = _encode_batches(state)
-    head = encode(to_document(state, content_hash(batches)))
-    return [
-        (keys.checkpoint_batches(chain, state.sequence), batches),
-        (keys.checkpoint_head(chain, state.sequence), head),
-    ]
+    Args:
+        keys: The keys of the store.
+        chain: The number of the chain.
+        ends: The logs at the ends of its index files, from those before entry 1 to those of the state.
+        state: The state.
+        stored: The keys of index files that exist already.
+    """
+    for before, after in pairwise(ends):
+        key = keys.index_file(chain, before.sequence, after.sequence)
+        if key not in stored:
+            yield key, encode_file(before, after)
+    head = encode(to_document(state, [end.sequence for end in ends[1:]]))
+    yield keys.checkpoint_head(chain, state.sequence), head
 
 
 def hint_to(chain: int, sequence: int) -> tuple[str, bytes]:
@@ -89,42 +73,58 @@ def hinted(chain: int, hint: bytes | None) -> int:
         return 0
 
 
-#: The pending requests for the head and the batches of a checkpoint.
-Requested = tuple[Future[bytes], Future[bytes]]
+class Requested(NamedTuple):
+    """The pending requests for a checkpoint.
+
+    Attributes:
+        objects: The object store.
+        head: The head.
+        files: The index files that it most likely names, by key.
+    """
+
+    objects: ObjectStore
+    head: Future[bytes]
+    files: dict[str, Future[bytes]]
+
+    def file(self, key: str) -> bytes:
+        """The bytes of an index file."""
+        return self.files[key].result() if key in self.files else self.objects.get(key)
 
 
 def request(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, sequence: int) -> Requested | None:
-    """Request both objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint)."""
-    if sequence < 1:
+    """Request all objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint)."""
+    if not 0 < sequence < 2**63:
         return None
     head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
-    return head, pool.submit(objects.get, keys.checkpoint_batches(chain, sequence))
+    files = [keys.index_file(chain, *ends) for ends in pairwise([0, *edges(sequence)])]
+    return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files})
 
 
-def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) -> State | None:
-    """The state saved at ``sequence``, or None if the checkpoint is missing or damaged; logs a warning for None."""
+def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) -> Saved | None:
+    """The checkpoint of entry ``sequence``, or None if it is missing or damaged; logs a warning for None."""
     if requested is None:
         return None
-    head_key, batches_key = keys.checkpoint_head(chain, sequence), keys.checkpoint_batches(chain, sequence)
+    head_key = keys.checkpoint_head(chain, sequence)
     try:
-        head, batches = requested[0].result(), requested[1].result()
-        document = decode(HeadDocument, head_key, head)
+        document = decode(HeadDocument, head_key, requested.head.result())
         if document.sequence != sequence:
             msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
             raise CorruptionError(msg)
-        if document.batches_sha256 != content_hash(batches):
-            msg = f"{batches_key} was altered: its hash differs from the one in {head_key}"
-            raise CorruptionError(msg)
-        return _state_of(document, batches, head_key)
+        files = [IndexFile(name, requested.file(name)) for name in _names(document, keys, chain)]
+        return _saved(document, files, head_key)
     except (ObjectNotFoundError, CorruptionError) as error:
         _LOG.warning("checkpoint ignored: %s", error, extra={"sequence": sequence, "error": str(error)})
         return None
 
 
-def _state_of(document: HeadDocument, batches: bytes, key: str) -> State:
+def _saved(document: HeadDocument, files: Sequence[IndexFile], key: str) -> Saved:
     """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
+    ends = edges_of(files)
+    if (ends[-1].sequence, ends[-1].entry_hash) != (document.sequence, document.entry_hash):
+        msg = f"{key} is of entry {document.sequence} ({document.entry_hash}), and its index ends at another one"
+        raise CorruptionError(msg)
     try:
-        state = from_document(document, _decode_batches(batches))
+        state = from_document(document, ends[-1].partitions)
         # Looked up without a check by all readers; everything else that a state must be is checked by a verification.
         missing = next(topics_own_their_partitions(state), None)
     except MemoryError:
@@ -133,10 +133,36 @@ def _state_of(document: HeadDocument, batches: bytes, key: str) -> State:
         raise CorruptionError(f"{key} does not hold a state: {error!r}") from error
     if missing is not None:
         raise CorruptionError(f"{key} does not hold a state: {missing}")
-    return state
+    return Saved(state, ends)
 
 
-def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> State | None:
+def is_readable(state: State) -> bool:
+    """Whether all batches of a state that was read can be decoded; logs a warning if not."""
+    try:
+        for log in state.partitions.values():
+            for _ in log.batches:
+                pass
+    except CorruptionError as error:
+        _LOG.warning("checkpoint ignored: %s", error, extra={"sequence": state.sequence, "error": str(error)})
+        return False
+    return True
+
+
+def named_files(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> list[str] | None:
+    """The keys of the index files that the head of a checkpoint names; None if the head is missing or damaged."""
+    key = keys.checkpoint_head(chain, sequence)
+    try:
+        document = decode(HeadDocument, key, objects.get(key))
+    except (ObjectNotFoundError, CorruptionError):
+        return None
+    return _names(document, keys, chain)
+
+
+def _names(document: HeadDocument, keys: Keys, chain: int) -> list[str]:
+    return [keys.index_file(chain, after, until) for after, until in pairwise([0, *document.index])]
+
+
+def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, until: int | None = None) -> Saved | None:
     """The newest readable checkpoint, found by listing; for an earlier state, or if the hint is missing or damaged.
 
     ``until``: the last entry that it may contain.
@@ -144,9 +170,9 @@ def newest(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, *, unti
     found = (checkpoint_sequence(item.key) for item in objects.list(keys.checkpoints(chain)))
     known = (number for number in found if number is not None and (until is None or number <= until))
     for sequence in sorted(known, reverse=True):
-        state = receive(keys, chain, sequence, request(objects, pool, keys, chain, sequence))
-        if state is not None:
-            return state
+        saved = receive(keys, chain, sequence, request(objects, pool, keys, chain, sequence))
+        if saved is not None:
+            return saved
     return None
 
 
@@ -158,37 +184,3 @@ def check_chain(keys: Keys, found: State, number: int, chains: int) -> None:
             f"expected chain {number} of {chains}: {STORE} belongs to another store"
         )
         raise CorruptionError(msg)
-
-
-def _encode_batches(state: State) -> bytes:
-    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    for tp, partition in sorted_items(state.partitions):
-        for batch in partition.batches:
-            columns["topic"].append(tp.topic)
-            columns["partition"].append(tp.partition)
-            for name in _BATCH_FIELDS:
-                columns[name].append(getattr(batch, name))
-            for name in _SEGMENT_FIELDS:
-                columns[name].append(getattr(batch.segment, name))
-    load("pandas")  # pa.table imports it, if it is installed.
-    pa, pq = _arrow()
-    sink = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=_schema()), sink, compression="zstd")
-    return sink.getvalue()
-
-
-def _decode_batches(data: bytes) -> dict[TopicPartition, BatchList[Batch]]:
-    pa, pq = _arrow()
-    # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
-    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    absent = _OPTIONAL.difference(table.schema.names)
-    if table.schema.names != [name for name in _COLUMNS if name not in absent]:
-        msg = f"the batches of a checkpoint have the columns {table.schema.names}; expected {_COLUMNS}"
-        raise CorruptionError(msg)
-    columns = {**table.to_pydict(), **{name: [None] * table.num_rows for name in absent}}
-    found: dict[TopicPartition, list[Batch]] = {}
-    for row in range(table.num_rows):
-        segment = Segment(**{name: columns[name][row] for name in _SEGMENT_FIELDS})
-        batch = Batch(segment=segment, **{name: columns[name][row] for name in _BATCH_FIELDS})
-        found.setdefault(TopicPartition(columns["topic"][row], columns["partition"][row]), []).append(batch)
-    return {tp: BatchList(batches) for tp, batches in found.items()}

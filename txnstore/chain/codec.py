@@ -150,7 +150,7 @@ def decode(model: type[M], key: str, data: bytes) -> M:
         raise CorruptionError(msg) from error
 
 
-def content_hash(data: bytes) -> str:
+def content_hash(data: bytes | memoryview) -> str:
     """The hex SHA-256 of an object's bytes, stored in the next entry (``previous``) or in a segment reference."""
     return hashlib.sha256(data).hexdigest()
 

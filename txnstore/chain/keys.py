@@ -16,7 +16,7 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of the entries and checkpoints of one store.
+    """The keys of the entries, checkpoints and index files of one store.
 
     Its id is part of them, so that no object of a store that was deleted is taken for one of the store that was created
     in its place.
@@ -26,7 +26,7 @@ class Keys:
 
     @property
     def chains(self) -> str:
-        """The prefix of the entries and checkpoints of all chains."""
+        """The prefix of the entries, checkpoints and index files of all chains."""
         return f"{CHAINS}{self.store_id}/"
 
     def entries(self, chain: int) -> str:
@@ -45,9 +45,13 @@ class Keys:
         """The head of the checkpoint of the state after entry ``sequence``; written last, it completes it."""
         return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
 
-    def checkpoint_batches(self, chain: int, sequence: int) -> str:
-        """The batches of the checkpoint of the state after entry ``sequence``."""
-        return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/batches.parquet"
+    def index(self, chain: int) -> str:
+        """The prefix of a chain's index files."""
+        return f"{self.chains}{chain:04d}/index/"
+
+    def index_file(self, chain: int, after: int, until: int) -> str:
+        """The index file of the entries from ``after + 1`` to ``until``."""
+        return f"{self.index(chain)}{until:0{_DIGITS}d}-{after:0{_DIGITS}d}.index"
 
 
 def latest(chain: int) -> str:
@@ -63,11 +67,12 @@ def checkpoint_sequence(key: str) -> int | None:
     return None
 
 
-def checkpoint_of(key: str) -> int | None:
-    """The sequence number of the checkpoint that ``key`` is a part of, or None."""
+def index_range(key: str) -> tuple[int, int] | None:
+    """The entries ``(after, until)`` of an index file, or None if ``key`` is not one."""
     parts = key.split("/")
-    if len(parts) == 6 and parts[3] == "checkpoints" and parts[4].isdigit():
-        return int(parts[4])
+    until, _, after = parts[-1].removesuffix(".index").partition("-")
+    if len(parts) == 5 and parts[3] == "index" and until.isdigit() and after.isdigit():
+        return int(after), int(until)
     return None
 
 
@@ -81,13 +86,13 @@ def entry_sequence(key: str) -> int | None:
 
 
 def chain_number(key: str) -> int | None:
-    """The number of the chain that the entry or checkpoint ``key`` belongs to, or None."""
+    """The number of the chain that the entry, checkpoint or index file ``key`` belongs to, or None."""
     parts = key.split("/")
     return int(parts[2]) if store_of(key) is not None and len(parts) > 3 and parts[2].isdigit() else None
 
 
 def store_of(key: str) -> str | None:
-    """The id of the store that ``key`` is an entry or a part of a checkpoint of, or None."""
+    """The id of the store that ``key`` is an entry, an index file or a checkpoint of, or None."""
     if not key.startswith(CHAINS) or key.startswith(HINTS):
         return None
     return key.split("/")[1]

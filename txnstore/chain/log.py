@@ -129,8 +129,9 @@ class Chain:
                 found = checkpoint.newest(self._objects, self._pool, self._keys, self.number)
                 window = None
             if found is not None:
-                checkpoint.check_chain(self._keys, found, self.number, self._chains)
-            self._publish(found or first_state(self.number, self._chains))
+                checkpoint.check_chain(self._keys, found.state, self.number, self._chains)
+                self._saver.loaded(found)
+            self._publish(found.state if found is not None else first_state(self.number, self._chains))
             self._catch_up(FIRST_WINDOW, window, sure=True)
             if lost is not None and lost.result() is not None and self.state.sequence < self._checkpoint_every:
                 later = f"entry {self._checkpoint_every} exists"
@@ -175,6 +176,7 @@ class Chain:
         with self._publishing:
             if state.sequence > self.state.sequence:
                 self.state = state
+                self._saver.saw(state)
 
     # Committing -------------------------------------------------------------------------------------------------------
 

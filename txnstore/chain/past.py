@@ -45,10 +45,10 @@ class Past:
         head, chain = self._head, self._head.chain
         if sequence == head.sequence:
             return head
-        base = checkpoint.newest(self._objects, self._pool, self._keys, chain, until=sequence) if sequence else None
-        if base is not None:
-            checkpoint.check_chain(self._keys, base, chain, head.chains)
-        base = base or first_state(chain, head.chains)
+        saved = checkpoint.newest(self._objects, self._pool, self._keys, chain, until=sequence) if sequence else None
+        if saved is not None:
+            checkpoint.check_chain(self._keys, saved.state, chain, head.chains)
+        base = saved.state if saved is not None else first_state(chain, head.chains)
         tail = Tail(self._objects, self._keys, chain, self._pool)
         found = tail.follow(base, lambda _: None, sequence - base.sequence, until=sequence)
         if found.sequence < sequence:

@@ -90,7 +90,11 @@ def encode_entry(entry: Entry, payload: bytes = b"") -> bytes:
     Raises:
         InvalidConfigError: A value has a wrong type.
     """
-    line = encode(entry)
+    return with_payload(encode(entry), payload)
+
+
+def with_payload(line: bytes, payload: bytes) -> bytes:
+    """The bytes of an object that has this line, after a payload if it is not empty."""
     return b"".join((payload, _BREAK, line)) if payload else line
 
 
@@ -118,12 +122,12 @@ def payload_damage(entry: Entry, data: bytes) -> str | None:
 
 
 def line_of(data: bytes) -> bytes:
-    """The line of an entry, without its payload."""
-    return data.rpartition(_BREAK)[2]
+    """The line of an entry or an index file, without its payload."""
+    return data[data.rfind(_BREAK) + 1 :]
 
 
 def payload_of(data: bytes) -> bytes:
-    """The payload of an entry; empty if it has none, or if a vacuum has deleted it."""
+    """The payload of an entry or an index file; empty if it has none, or if a vacuum has deleted it."""
     return data.rpartition(_BREAK)[0]
 
 

@@ -6,14 +6,20 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from itertools import pairwise
 
 from txnstore.chain import checkpoint
+from txnstore.chain.checkpoint import Saved, edge_of
+from txnstore.chain.index import Edge, Edges
 from txnstore.chain.keys import Keys
 from txnstore.chain.metrics import ChainMetrics
 from txnstore.core.state import State
 from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
+
+#: After so many checkpoints the saver looks again whether the index files that it shares are there.
+_LOOK_EVERY = 16
 
 
 class Saver:
@@ -42,13 +48,41 @@ class Saver:
         self._background = background
         # Re-entrant, so that a signal handler that uses the store in between cannot block its own thread.
         self._lock = threading.RLock()
-        self._next: State | None = None
+        self._next: tuple[State, list[Edge]] | None = None
         self._task: Future[None] | None = None
+        self._edges = Edges()
+        self._stored: frozenset[str] = frozenset()
+        self._saves = 0
+
+    def loaded(self, saved: Saved) -> None:
+        """The chain starts with a checkpoint."""
+        self._edges.start(saved.edges)
+        self._stored = frozenset(self._keys_of(saved.edges))
+
+    def saw(self, state: State) -> None:
+        """The chain is at this state, which follows the last one."""
+        self._edges.saw(edge_of(state))
 
     def save(self, state: State) -> None:
         """Write a checkpoint now."""
-        checkpoint.write(self._objects, self._keys, self._number, state)
+        self._save(state, self._edges.of(edge_of(state)))
+
+    def _save(self, state: State, ends: list[Edge]) -> None:
+        names = self._keys_of(ends)
+        stored = self._stored.intersection(names)
+        if self._saves % _LOOK_EVERY == 0:
+            stored = frozenset(name for name in stored if self._objects.list(name))
+        self._saves += 1
+        for key, data in checkpoint.encoded(self._keys, self._number, ends, state, stored):
+            self._objects.put(key, data)
+        self._objects.put(*checkpoint.hint_to(self._number, state.sequence))
+        self._stored = frozenset(names)
         self._metrics.checkpoints += 1
+
+    def _keys_of(self, ends: list[Edge]) -> list[str]:
+        """The keys of the index files that end there."""
+        pairs = pairwise(end.sequence for end in ends)
+        return [self._keys.index_file(self._number, after, until) for after, until in pairs]
 
     def save_later(self, state: State) -> None:
         """Write a checkpoint in the background, after a running one; of several that wait only the newest is written.
@@ -57,8 +91,9 @@ class Saver:
         next commit that reaches the interval tries again.
         """
         try:
+            ends = self._edges.of(edge_of(state))  # Before the chain goes on, which forgets some of them.
             with self._lock:
-                self._next = state
+                self._next = (state, ends)
                 if self._task is not None and not self._task.done():
                     return
                 if self._background is not None:
@@ -71,12 +106,13 @@ class Saver:
     def _save_all(self) -> None:
         while True:
             with self._lock:
-                state, self._next = self._next, None
-                if state is None:
+                following, self._next = self._next, None
+                if following is None:
                     self._task = None
                     return
+            state, ends = following
             try:
-                self.save(state)
+                self._save(state, ends)
             except Exception as error:  # noqa: BLE001 - logged and counted; the next interval repeats it
                 self._failed(state, error)
 

@@ -10,7 +10,8 @@ from pydantic import Field
 from txnstore.chain.codec import Int64, Stored
 from txnstore.core.catalog.model import Topic
 from txnstore.core.groups.model import CommittedOffset, Group, Member
-from txnstore.core.log.model import AbortedTxn, Batch, BatchList, Partition, ProducerState
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import AbortedTxn, Batch, Partition, ProducerState
 from txnstore.core.model import Claim, Fence, Map, TopicPartition, sorted_items
 from txnstore.core.state import State
 from txnstore.core.transactions.model import Transaction, TxnState
@@ -89,7 +90,7 @@ class ClaimDocument:
 
 
 class HeadDocument(Stored):
-    """``head.json`` of a checkpoint; ``batches_sha256`` is the hash of the object with the batches."""
+    """``head.json`` of a checkpoint; ``index``: the last entry of each of its index files, in order."""
 
     chain: int
     chains: int
@@ -108,13 +109,13 @@ class HeadDocument(Stored):
     deleted: dict[str, int]
     fences: dict[int, Fence]
     claims: list[ClaimDocument] = Field(default_factory=list)
-    batches_sha256: str
+    index: list[Int64]
 
 
 D = TypeVar("D", PartitionDocument, TransactionDocument, GroupDocument, Partition, Transaction, Group)
 
 
-def to_document(state: State, batches_sha256: str) -> HeadDocument:
+def to_document(state: State, index: list[int]) -> HeadDocument:
     """The document of a state; equal states have equal documents."""
     return HeadDocument(
         chain=state.chain,
@@ -134,12 +135,12 @@ def to_document(state: State, batches_sha256: str) -> HeadDocument:
         deleted=_sorted(state.deleted),
         fences=_sorted(state.fences),
         claims=[ClaimDocument(tp, *claim) for tp, claim in sorted_items(state.claims)],
-        batches_sha256=batches_sha256,
+        index=index,
     )
 
 
-def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchList[Batch]]) -> State:
-    """The state of a document and its batches."""
+def from_document(document: HeadDocument, logs: Map[TopicPartition, Partition]) -> State:
+    """The state of a document, with the batches of these logs."""
     return State(
         chain=document.chain,
         chains=document.chains,
@@ -149,7 +150,7 @@ def from_document(document: HeadDocument, batches: dict[TopicPartition, BatchLis
         next_producer_id=document.next_producer_id,
         next_offset_position=document.next_offset_position,
         topics=Map({topic.name: topic for topic in document.topics}),
-        partitions=Map({item.tp: _partition(item, batches) for item in document.partitions}),
+        partitions=Map({item.tp: _partition(item, logs.get(item.tp)) for item in document.partitions}),
         transactions=Map({item.transactional_id: _transaction(item) for item in document.transactions}),
         transactional_ids=Map(document.transactional_ids),
         groups=Map({item.name: _group(item) for item in document.groups}),
@@ -172,11 +173,11 @@ def _partition_document(tp: TopicPartition, partition: Partition) -> PartitionDo
     )
 
 
-def _partition(item: PartitionDocument, batches: dict[TopicPartition, BatchList[Batch]]) -> Partition:
+def _partition(item: PartitionDocument, log: Partition | None) -> Partition:
     return _converted(
         Partition,
         item,
-        batches=batches.get(item.tp, BatchList()),
+        batches=log.batches if log is not None else BatchList[Batch](),
         producers=Map(item.producers),
         open_txns=Map(item.open_txns),
         aborted=tuple(item.aborted),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
-from tests.helpers.keys import HINTS, checkpoint_of, checkpoint_sequence
+from tests.helpers.keys import HINTS, checkpoint_sequence, index_range
 from txnstore.chain.codec import LatestDocument, decode
+from txnstore.chain.state_document import HeadDocument
 
 
 class Written:
-    """The parts of checkpoints that were ever written to a bucket."""
+    """The checkpoints and index files that were ever written to a bucket."""
 
     def __init__(self) -> None:
         self._parts: set[str] = set()
@@ -21,7 +23,11 @@ class Written:
             head = f"/{key.removeprefix(HINTS).removesuffix('.json')}/checkpoints/{number:020d}/head.json"
             if not any(part.endswith(head) for part in self._parts):
                 yield f"hint-before-checkpoint: {key} names {number}"
-        elif checkpoint_of(key) is not None:
-            if checkpoint_sequence(key) is not None and key.replace("head.json", "batches.parquet") not in self._parts:
-                yield f"head-before-batches: {key}"
+        elif checkpoint_sequence(key) is not None:
+            folder = key.rpartition("checkpoints/")[0]
+            for after, until in pairwise([0, *decode(HeadDocument, key, data).index]):
+                if f"{folder}index/{until:020d}-{after:020d}.index" not in self._parts:
+                    yield f"head-before-index: {key} names the entries {after + 1} to {until}"
+            self._parts.add(key)
+        elif index_range(key) is not None:
             self._parts.add(key)

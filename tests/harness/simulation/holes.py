@@ -13,7 +13,7 @@ import random
 
 from tests.harness.simulation.scheduler import Scheduler
 from tests.harness.simulation.storage import Bucket
-from tests.helpers.keys import HINTS, chain_number, checkpoint_of, entry_sequence
+from tests.helpers.keys import HINTS, chain_number, checkpoint_sequence, entry_sequence, index_range
 from txnstore.chain.log import CHECKPOINT_EVERY
 
 #: A chain trusts its last look at the head for this time.
@@ -89,8 +89,8 @@ class Holes:
 
 
 def _is_saved(key: str) -> bool:
-    """Whether it is a hint or a part of a checkpoint."""
-    return key.startswith(HINTS) or checkpoint_of(key) is not None
+    """Whether it is a hint, a checkpoint or an index file."""
+    return key.startswith(HINTS) or checkpoint_sequence(key) is not None or index_range(key) is not None
 
 
 def _chain(key: str) -> int:

@@ -1,0 +1,251 @@
+"""Index files: together they are the batches of a state, whatever happened to the logs, and checkpoints share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers import keys
+from tests.helpers.shell import a_chain, topic
+from txnstore.chain import index
+from txnstore.chain.index import Edge, Edges, IndexFile, edges, edges_of, encode_file, may_need
+from txnstore.chain.log import Chain
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.log import batches
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.commands import Append
+from txnstore.core.log.model import Batch, NewBatch, Partition, Segment
+from txnstore.core.model import Map, ProducerIdentity, TopicPartition
+from txnstore.errors import CorruptionError, StorageError
+from txnstore.storage.counting import CountingStore
+from txnstore.storage.memory import MemoryStore
+
+REPEATABLE = settings(derandomize=True, deadline=None, max_examples=60)
+TPS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_groups() -> Iterator[None]:
+    """Row groups and chunks of four batches, so that short lists have many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "_GROUP", 4)
+        patch.setattr(batches, "_CHUNK", 4)
+        yield
+
+
+def batch(base: int, limit: int, name: str = "x") -> Batch:
+    segment = Segment(f"topics/a/0/{name}.parquet", "parquet", 9, "5" * 64, limit - base)
+    return Batch(base, limit, limit - base, segment, base, limit)
+
+
+class Step(NamedTuple):
+    """What an entry does to the log of a partition: see ``after``."""
+
+    kind: str
+    tp: TopicPartition
+    first: int
+    last: int
+
+
+steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from(["append", "append", "append", "merge", "shorten", "delete"]),
+        st.sampled_from(TPS),
+        st.integers(0, 12),
+        st.integers(0, 12),
+    ),
+    min_size=1,
+    max_size=70,
+)
+
+
+def after(edge: Edge, step: Step) -> Edge:
+    """The logs after one more entry."""
+    number = edge.sequence + 1
+    log = edge.partitions.get(step.tp) or Partition()
+    known = [*log.batches]
+    match step.kind:
+        case "append":
+            for _ in range(1 + step.first % 6):
+                end = log.high_watermark
+                longer = log.batches.append(batch(end + step.last % 2, end + 3, f"{number}"))
+                log = replace(log, high_watermark=end + 3, batches=longer)
+        case "merge":
+            removed = known[step.first : step.first + step.last]
+            added = [batch(removed[0].base_offset, removed[-1].limit, f"merged-{number}")] if removed else []
+            log = replace(log, batches=log.batches.replace(removed, added))
+        case "shorten":
+            log = replace(log, batches=log.batches.starting_at(step.first * 5))
+        case _:
+            return Edge(number, f"hash-{number}", edge.partitions.discard(step.tp))
+    return Edge(number, f"hash-{number}", edge.partitions.insert(step.tp, log))
+
+
+def contents(edge: Edge) -> dict[TopicPartition, list[Batch]]:
+    return {tp: [*log.batches] for tp, log in edge.partitions.items() if len(log.batches)}
+
+
+def written(ends: list[Edge]) -> list[IndexFile]:
+    return [IndexFile(f"{this.sequence}", encode_file(last, this)) for last, this in pairwise(ends)]
+
+
+@REPEATABLE
+@given(steps, st.integers(1, 5))
+def test_files_of_a_checkpoint_are_the_batches_of_its_state(history: list[Step], restarts: int) -> None:
+    """Also after processes have begun with the files of earlier checkpoints."""
+    seen, now = Edges(), Edge()
+    for step in history:
+        now = after(now, step)
+        seen.saw(now)
+        ends = seen.of(now)
+        assert [end.sequence for end in ends] == [0, *edges(now.sequence)]
+        if now.sequence % (3 * restarts) == 0:
+            read = edges_of(written(ends))
+            assert [contents(end) for end in read] == [contents(end) for end in ends]
+            assert [end.entry_hash for end in read] == [end.entry_hash for end in ends]
+            seen = Edges()
+            seen.start(read)
+            now = now._replace(partitions=with_batches(now.partitions, read[-1]))
+
+
+def with_batches(logs: Map[TopicPartition, Partition], read: Edge) -> Map[TopicPartition, Partition]:
+    """The logs with the batches that were read in the place of their own."""
+    for tp, log in [*logs.items()]:
+        found = read.partitions.get(tp)
+        logs = logs.insert(tp, replace(log, batches=found.batches if found is not None else BatchList()))
+    return logs
+
+
+def test_a_process_that_saw_less_writes_fewer_files() -> None:
+    """They are longer, and the state is the same."""
+    now = Edge()
+    for number in range(70):
+        now = after(now, Step("append", TPS[number % 3], number, 0))
+    read = edges_of(written(Edges().of(now)))
+    assert [end.sequence for end in read] == [0, 70]
+    assert contents(read[-1]) == contents(now)
+
+
+def test_edges_are_the_number_without_its_last_digits_in_base_4() -> None:
+    assert edges(1) == [1]
+    assert edges(64) == [64]
+    assert edges(300) == [256, 288, 300]
+    assert edges(4**9 - 1) == [4**9 - 4**digit for digit in range(9)][::-1]
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**7))
+@REPEATABLE
+def test_what_a_later_checkpoint_shares_an_earlier_one_may_need(one: int, other: int) -> None:
+    """So a vacuum that keeps the newest checkpoint keeps all that a writer may take for stored."""
+    earlier, later = sorted((one, other))
+    for ends in pairwise([0, *edges(later)]):
+        assert may_need(later, *ends)
+        assert may_need(earlier, *ends) or ends[1] > earlier
+
+
+def test_runs_are_decoded_only_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither to read a checkpoint, nor to append: the tail of a log costs one row group."""
+    now = Edge()
+    for _ in range(10):
+        now = after(now, Step("append", TPS[0], 5, 0))
+    decoded: list[int] = []
+    decode = IndexFile._decode
+
+    def counted(file: IndexFile, group: int) -> list[Batch]:
+        decoded.append(group)
+        return decode(file, group)
+
+    monkeypatch.setattr(IndexFile, "_decode", counted)
+    (log,) = (log for _, log in edges_of(written([Edge(), now]))[-1].partitions.items())
+    grown = log.batches.append(batch(now.partitions[TPS[0]].high_watermark, 10**6))
+    assert (len(log.batches), len(grown), decoded) == (60, 61, [])
+    assert [item.limit for item in grown.overlapping(179, 10**6)] == [180, 10**6]
+    assert decoded == [14]
+    assert next(reversed(log.batches)).limit == 180
+    assert decoded == [14], "decoded groups are kept"
+
+
+@pytest.mark.parametrize("change", [{"after": 1}, {"previous": "other"}], ids=str)
+def test_a_file_that_does_not_follow_the_one_before_is_damage(change: dict[str, object]) -> None:
+    now = after(Edge(), Step("append", TPS[0], 0, 0))
+    file = IndexFile("key", encode_file(Edge(), now))
+    file.document = file.document.model_copy(update=change)
+    with pytest.raises(CorruptionError, match="key follows entry"):
+        edges_of([file])
+
+
+# In a chain -----------------------------------------------------------------------------------------------------------
+
+
+def append(chain: Chain, number: int) -> None:
+    """Commit one batch."""
+    segment = Segment(f"topics/t/0/{number}.parquet", "parquet", 9, "5" * 64, 1)
+    chain.submit(Append(ProducerIdentity(), (NewBatch("t", 0, segment, number, number),)))
+
+
+def test_a_checkpoint_writes_only_what_is_new() -> None:
+    objects = CountingStore(MemoryStore(), log=True)
+    with a_chain(objects, checkpoint_every=4) as chain:
+        chain.submit(CreateTopic(topic("t")))
+        for number in range(2, 25):
+            append(chain, number)
+        put = [key for kind, key in objects.log if kind == "put" and "/index/" in key]
+    file = keys.index_file
+    until_16 = [file(0, 0, 4), file(0, 0, 8), file(0, 0, 12), file(0, 0, 16)]
+    assert put == [*until_16, file(0, 16, 20), file(0, 16, 24)]
+    objects.reset()
+    with a_chain(objects, checkpoint_every=4) as chain:
+        for number in range(25, 33):
+            append(chain, number)
+        put = [key for kind, key in objects.log if kind == "put" and "/index/" in key]
+        assert put == [file(0, 16, 28), file(0, 0, 32)]
+        assert [key for kind, key in objects.log if kind == "list" and "/index/" in key] == [file(0, 0, 16)]
+        state = chain.state
+    with a_chain(objects, checkpoint_every=4) as chain:
+        assert chain.state == state
+
+
+def test_a_writer_notices_that_a_shared_file_is_gone() -> None:
+    """An operator deleted all checkpoints: those that a running writer saves afterwards are whole again."""
+    objects = MemoryStore()
+    with a_chain(objects, checkpoint_every=1) as chain:
+        chain.submit(CreateTopic(topic("t")))
+        for number in range(2, 25):
+            append(chain, number)
+        objects.delete([item.key for prefix in (keys.index(0), keys.checkpoints(0)) for item in objects.list(prefix)])
+        for number in range(25, 42):
+            append(chain, number)
+        state = chain.state
+    objects.delete([item.key for item in objects.list(keys.entries(0))][:40])
+    with a_chain(objects, checkpoint_every=1) as chain:
+        assert chain.state == state
+
+
+def test_a_failed_file_is_written_with_the_next_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = MemoryStore()
+    put = objects.put
+    failing = [keys.index_file(0, 0, 16)]
+
+    def once(key: str, data: bytes) -> None:
+        if key in failing:
+            failing.remove(key)
+            raise StorageError("503")
+        put(key, data)
+
+    monkeypatch.setattr(objects, "put", once)
+    with a_chain(objects, checkpoint_every=4) as chain:
+        chain.submit(CreateTopic(topic("t")))
+        for number in range(2, 22):
+            append(chain, number)
+        assert (chain.metrics.checkpoints, chain.metrics.checkpoint_failures) == (4, 1)
+        state = chain.state
+    assert {keys.index_file(0, 0, 16), keys.index_file(0, 16, 20)} <= {item.key for item in objects.list("")}
+    with a_chain(objects, checkpoint_every=4) as chain:
+        assert chain.state == state

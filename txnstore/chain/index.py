@@ -1,0 +1,336 @@
+"""Index files: the batches that a range of entries has added to a chain's logs and removed from them.
+
+A checkpoint names the index files that together cover the entries up to its own. They are immutable and shared by
+checkpoints, so that a checkpoint costs what is new, and they are decoded only where a reader needs their batches. See
+docs/format.md and docs/design/0022-index.md.
+
+The files of a checkpoint end at the *edges* of its number: the number without its last digits in base 4. So a file is
+merged into one of four times as many entries when as many are there, and checkpoints of all processes share them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from txnstore.chain.codec import Int64, Stored, content_hash, decode, encode
+from txnstore.chain.payload import line_of, with_payload
+from txnstore.core.log.batches import BatchList
+from txnstore.core.log.model import Batch, Partition, Segment
+from txnstore.core.model import Map, TopicPartition, items_of
+from txnstore.errors import CorruptionError
+from txnstore.threads import load
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+#: The factor between the numbers of entries that the files of a checkpoint cover.
+_FAN = 4
+#: The batches that are decoded together.
+_GROUP = 512
+#: The decoded groups of a file that are kept.
+_KEPT = 32
+
+_BATCH_FIELDS = [field.name for field in fields(Batch) if field.name != "segment"]
+_SEGMENT_FIELDS = [field.name for field in fields(Segment)]
+_COLUMNS = [*_BATCH_FIELDS, *_SEGMENT_FIELDS]
+_TEXTS = {"key", "format", "sha256", "footer_sha256"}
+_BOOLEANS = {"explicit_offsets", "transactional"}
+
+Partitions: TypeAlias = "Map[TopicPartition, Partition]"
+
+
+class Edge(NamedTuple):
+    """The logs after an entry at which index files may end.
+
+    ``entry_hash``: the hash of that entry. Of the logs only the batches count.
+    """
+
+    sequence: int = 0
+    entry_hash: str = ""
+    partitions: Partitions = Map()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """What a range of entries has done to the batches of a partition.
+
+    Attributes:
+        tp: The partition.
+        removed: The offsets ``[start, limit)`` of the batches that were removed; before others were added.
+        rows: The number of batches that were added: rows of the file, which follow those of the partition before.
+        runs: Of those in each row group, the base offset of the first one and the limit of the last one.
+    """
+
+    tp: TopicPartition
+    removed: list[tuple[int, int]]
+    rows: int
+    runs: list[tuple[int, int]]
+
+
+class IndexDocument(Stored):
+    """The line of an index file; the Parquet file before it has a row for each batch, ``sha256`` is its hash."""
+
+    after: Int64
+    until: Int64
+    previous: str
+    entry_hash: str
+    partitions: list[PartitionRows]
+    sha256: str
+
+
+def edges(sequence: int) -> list[int]:
+    """The entries at which the index files of a checkpoint may end, in order; the last one is its own."""
+    found, unit = {sequence}, _FAN
+    while unit <= sequence:
+        found.add(sequence - sequence % unit)
+        unit *= _FAN
+    return sorted(found - {0})
+
+
+def may_need(sequence: int, after: int, until: int) -> bool:
+    """Whether a checkpoint may name the index file of the entries from ``after + 1`` to ``until``."""
+    ends = {0, *edges(sequence)}
+    return after in ends and until in ends
+
+
+class Edges:
+    """The logs at the edges of the newest known entry, as far as this process has seen them."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Edge, ...] = ()
+
+    def saw(self, edge: Edge) -> None:
+        """These are the logs after an entry, which follows the last one."""
+        if edge.sequence % _FAN == 0:
+            needed = edges(edge.sequence)[:-1]
+            self._known = (*(known for known in self._known if known.sequence in needed), edge)
+
+    def start(self, known: Sequence[Edge]) -> None:
+        """Begin with the edges of a checkpoint that was read."""
+        self._known = tuple(known)
+
+    def of(self, last: Edge) -> list[Edge]:
+        """The known edges of an entry, in order, from the empty logs before the first entry to ``last``."""
+        needed = edges(last.sequence)[:-1]
+        return [Edge(), *(known for known in self._known if known.sequence in needed), last]
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def encode_file(before: Edge, after: Edge) -> bytes:
+    """The bytes of the index file of the entries between two edges."""
+    rows: list[Batch] = []
+    partitions: list[PartitionRows] = []
+    for tp, removed, added in _changes(before.partitions, after.partitions):
+        earlier = before.partitions.get(tp)
+        ranges = list(_joined(earlier.batches, removed)) if earlier is not None else []
+        cuts = [cut - len(rows) for cut in _cuts(len(rows), len(rows) + len(added))]
+        runs = [(added[first].base_offset, added[end - 1].limit) for first, end in pairwise(cuts)]
+        partitions.append(PartitionRows(tp, ranges, len(added), runs))
+        rows += added
+    data = _encode_rows(rows)
+    document = IndexDocument(
+        after=before.sequence,
+        until=after.sequence,
+        previous=before.entry_hash,
+        entry_hash=after.entry_hash,
+        partitions=partitions,
+        sha256=content_hash(data),
+    )
+    return with_payload(encode(document), data)
+
+
+def _changes(before: Partitions, after: Partitions) -> Iterator[tuple[TopicPartition, list[Batch], list[Batch]]]:
+    """The partitions whose batches differ, in order, with the batches that were removed and added."""
+    none = Partition()
+    found = [(tp, before.get(tp, none), log) for tp, log in items_of(after)]
+    found += [(tp, log, none) for tp, log in items_of(before) if tp not in after]
+    for tp, old, new in sorted(found, key=lambda item: item[0]):
+        if old.batches is not new.batches:
+            removed, added = old.batches.changes(new.batches)
+            if removed or added:
+                yield tp, removed, added
+
+
+def _cuts(first: int, limit: int) -> list[int]:
+    """Where the rows ``[first, limit)`` of a partition are cut: at the ends of row groups."""
+    return [first, *range(first - first % _GROUP + _GROUP, limit, _GROUP), limit] if first < limit else []
+
+
+def _joined(batches: BatchList[Batch], removed: Sequence[Batch]) -> Iterator[tuple[int, int]]:
+    """The ranges of removed batches; those between which no batch stays are one range."""
+    start = None
+    for batch, following in pairwise([*removed, None]):
+        assert batch is not None
+        start = batch.base_offset if start is None else start
+        if following is None or next(batches.overlapping(batch.limit, following.base_offset), None) is not None:
+            yield start, batch.limit
+            start = None
+
+
+def _encode_rows(rows: Sequence[Batch]) -> bytes:
+    if not rows:
+        return b""
+    load("pandas")  # pa.table imports it, if it is installed.
+    pa, pq = _arrow()
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in _BATCH_FIELDS}
+    segments = [row.segment for row in rows]
+    columns |= {name: [getattr(segment, name) for segment in segments] for name in _SEGMENT_FIELDS}
+    numbers = [name for name in _COLUMNS if name not in _TEXTS | _BOOLEANS]
+    sink = io.BytesIO()
+    pq.write_table(
+        pa.table(columns, schema=_schema()),
+        sink,
+        compression="zstd",
+        row_group_size=_GROUP,
+        use_dictionary=["format", "footer_sha256"],
+        column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        write_statistics=False,
+    )
+    return sink.getvalue()
+
+
+def _arrow() -> tuple[ModuleType, ModuleType]:
+    """Arrow, imported when it is needed: opening a store does without, in half the time."""
+    load("pyarrow.parquet")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pa, pq
+
+
+@cache
+def _schema() -> pa.Schema:
+    pa, _ = _arrow()
+    kinds = {**dict.fromkeys(_TEXTS, pa.string()), **dict.fromkeys(_BOOLEANS, pa.bool_())}
+    return pa.schema([(name, kinds.get(name, pa.int64())) for name in _COLUMNS])
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+class IndexFile:
+    """An index file that was read; its batches are decoded when they are needed.
+
+    Args:
+        key: Its key.
+        data: Its bytes.
+
+    Raises:
+        CorruptionError: The bytes are altered.
+        UnsupportedFormatError: A newer version of the format.
+    """
+
+    def __init__(self, key: str, data: bytes) -> None:
+        self.key = key
+        line = line_of(data)
+        self.document = decode(IndexDocument, key, line)
+        self._rows = memoryview(data)[: -len(line) - 1]
+        if content_hash(self._rows) != self.document.sha256:
+            msg = f"{key} was altered: the SHA-256 of its rows differs from the one in its last line"
+            raise CorruptionError(msg)
+        self._metadata: pq.FileMetaData | None = None
+        self._number = sum(item.rows for item in self.document.partitions)
+        #: The batches of a row group.
+        self.group = lru_cache(_KEPT)(self._decode)
+
+    def apply(self, partitions: Partitions) -> Partitions:
+        """The logs after the range of entries, of those before it; only their batches count.
+
+        Raises:
+            CorruptionError: The file does not fit them.
+        """
+        limits = list(accumulate((item.rows for item in self.document.partitions), initial=0))
+        for item, (first, limit) in zip(self.document.partitions, pairwise(limits), strict=True):
+            known = partitions.get(item.tp)
+            batches = known.batches if known is not None else BatchList[Batch]()
+            removed = [batch for start, end in item.removed for batch in batches.overlapping(start, end)]
+            batches = batches.replace(removed, ()).extended(self._runs(first, limit, item.runs))
+            partitions = partitions.insert(item.tp, Partition(batches=batches))
+        return partitions
+
+    def _runs(self, first: int, limit: int, offsets: Sequence[tuple[int, int]]) -> list[StoredRun]:
+        """The rows ``[first, limit)``, a run for each row group."""
+        rows = list(pairwise(_cuts(first, limit)))
+        if len(rows) != len(offsets):
+            msg = f"{self.key} is not a valid index file: {limit - first} rows of a partition are the runs {offsets}"
+            raise CorruptionError(msg)
+        return [StoredRun(self, *run, *covered) for run, covered in zip(rows, offsets, strict=True)]
+
+    def _decode(self, group: int) -> list[Batch]:
+        try:
+            pa, pq = _arrow()
+            self._metadata = self._metadata or pq.read_metadata(pa.BufferReader(self._rows))
+            # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
+            file = pq.ParquetFile(pa.BufferReader(self._rows), metadata=self._metadata)
+            table = file.read_row_group(group, use_threads=False)
+            if table.num_rows != min(_GROUP, self._number - group * _GROUP):
+                raise ValueError(f"row group {group} has {table.num_rows} rows")
+            columns = table.select(_COLUMNS).to_pydict()
+            segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
+            rows = zip(segments, *(columns[name] for name in _BATCH_FIELDS), strict=True)
+            return [Batch(segment=segment, **dict(zip(_BATCH_FIELDS, row, strict=True))) for segment, *row in rows]
+        except MemoryError:
+            raise
+        except Exception as error:
+            msg = f"{self.key} cannot be read, although its bytes are intact: {error!r}"
+            raise CorruptionError(msg) from error
+
+
+class StoredRun:
+    """Batches of a partition in a row group of an index file.
+
+    Args:
+        file: The index file.
+        first: The number of the first row in the file.
+        end: The number after the last row.
+        base_offset: The first offset of the first batch.
+        limit: The limit of the last batch.
+    """
+
+    __slots__ = ("_begin", "_end", "_file", "_group", "base_offset", "limit")
+
+    def __init__(self, file: IndexFile, first: int, end: int, base_offset: int, limit: int) -> None:
+        self._file, self._group = file, first // _GROUP
+        self._begin, self._end = first - self._group * _GROUP, end - self._group * _GROUP
+        self.base_offset, self.limit = base_offset, limit
+
+    def _batches(self) -> list[Batch]:
+        return self._file.group(self._group)[self._begin : self._end]
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __getitem__(self, index: int, /) -> Batch:
+        return self._file.group(self._group)[self._end + index if index < 0 else self._begin + index]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches())
+
+    def __reversed__(self) -> Iterator[Batch]:
+        return reversed(self._batches())
+
+
+def edges_of(files: Sequence[IndexFile]) -> list[Edge]:
+    """The edges at which consecutive index files end.
+
+    Raises:
+        CorruptionError: One does not follow the one before it.
+    """
+    found = [Edge()]
+    for file in files:
+        last, this = found[-1], file.document
+        if (this.after, this.previous) != (last.sequence, last.entry_hash):
+            expected = f"{last.sequence} ({last.entry_hash})"
+            msg = f"{file.key} follows entry {this.after} ({this.previous}); expected {expected}"
+            raise CorruptionError(msg)
+        found.append(Edge(this.until, this.entry_hash, file.apply(last.partitions)))
+    return found
