@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -125,6 +126,60 @@ def test_an_entry_written_over_is_noticed_by_the_next_commit(clock: ManualClock)
         with pytest.raises(CorruptionError, match=f"{keys.entry(0, 1)} was altered"):
             ours.submit(CreateTopic(topic("next")))
         assert names_in_bucket(bucket) == ["mine", "b"]
+
+
+class LongLook(MemoryStore):
+    """One GET of an entry takes effect after those of two other names, and after what happens meanwhile."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self._slow: tuple[str, Callable[[], object]] | None = None
+        self._others = threading.Semaphore(0)
+
+    def pause_before(self, key: str, meanwhile: Callable[[], object]) -> None:
+        self._slow, self._others = (key, meanwhile), threading.Semaphore(0)
+
+    def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        slow = self._slow
+        if slow is not None and slow[0] == key:
+            for _ in range(2):
+                assert self._others.acquire(timeout=60)
+            self._slow = None
+            slow[1]()
+        try:
+            return super().get(key, start, end)
+        finally:
+            self._others.release()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_entry_that_is_deleted_in_the_middle_of_a_long_look_is_noticed_by_the_next_look(
+    clock: ManualClock, *, deleted: bool
+) -> None:
+    """The process pauses after it has asked for the later names, which did not exist by then.
+
+    An entry that exists is found by such a look, too. A long look is no reason to trust the head afterwards.
+    """
+    bucket = LongLook(clock)
+    with a_chain(bucket, clock) as ours, a_chain(bucket, clock) as theirs:
+        theirs.submit(CreateTopic(topic("a")))
+        clock.advance(PAUSE)
+
+        def meanwhile() -> None:
+            clock.advance(PAUSE)
+            theirs.submit(CreateTopic(topic("b")))
+            if deleted:
+                bucket.delete([keys.entry(0, 1)])
+
+        bucket.pause_before(keys.entry(0, 1), meanwhile)
+        if not deleted:
+            assert ours.refresh().sequence >= 1
+            return
+        assert ours.refresh().sequence == 0
+        with pytest.raises(CorruptionError, match=f"{keys.entry(0, 1)} is missing, but later entries exist"):
+            ours.refresh()
+        with pytest.raises(CorruptionError, match=f"{keys.entry(0, 1)} is missing, but later entries exist"):
+            ours.submit(CreateTopic(topic("mine")))
 
 
 def test_certainty_costs_two_requests_after_a_pause_and_none_otherwise(clock: ManualClock) -> None:

@@ -1,8 +1,10 @@
 """Entries that one process does not find for a while, although they exist, and later ones exist, too (stale absence).
 
 A chain promises to notice this where it looks at :data:`~txnstore.chain.tail.ABSENT` names: when it is loaded, and at
-the first look at its head after a pause. So an entry is hidden only in such a look. ``CorruptionError`` may name it, or
-the process finds it when it asks again; it must not take the entry before it for the head.
+the first look at its head after a pause. So an entry is hidden only in such a look, and only if the look finds the
+entry after it: the requests of a look overlap while entries are written, and one of them may take very long. Then
+``CorruptionError`` may name it, or the process finds it when it asks again; it must not take the entry before it for
+the head.
 
 Hints and checkpoints are hidden at any time: without them, a chain is loaded from an older checkpoint or from entry 1.
 """
@@ -45,6 +47,8 @@ class Holes:
         self._proved: dict[int, int] = {}
         self._asked: dict[int, int] = {}
         self._since_proof: set[int] = set()
+        #: The chains and numbers of entries that the process did not find when it asked last.
+        self._absent: set[tuple[int, int]] = set()
 
     def asked(self, key: str) -> None:
         """A GET begins."""
@@ -58,7 +62,7 @@ class Holes:
 
     def hides(self, key: str) -> bool:
         """Whether this GET does not find the entry; called when it takes effect."""
-        sequence, now = entry_sequence(key), self._scheduler.now
+        sequence = entry_sequence(key)
         if sequence is None:
             return _is_saved(key) and self._rng.random() < self._share
         chain = _chain(key)
@@ -67,16 +71,30 @@ class Holes:
         # first checkpoint's entry is read apart, before all others.
         if sequence > head and sequence % CHECKPOINT_EVERY:
             self._know(chain)
-        if sequence >= head:
-            return False  # The newest entry has no successor that shows that it is missing.
-        if key not in self._until and self._may_begin(chain) and self._rng.random() < self._share:
+        # The newest entry has no successor that shows that it is missing.
+        hidden = sequence < head and self._is_hidden(key, chain, sequence)
+        if hidden or sequence > head:
+            self._absent.add((chain, sequence))
+        else:
+            self._absent.discard((chain, sequence))
+        return hidden
+
+    def _is_hidden(self, key: str, chain: int, sequence: int) -> bool:
+        now = self._scheduler.now
+        if (
+            key not in self._until
+            and self._may_begin(chain)
+            and self._rng.random() < self._share
+            # It exists by now. But the current look may have been told before that it does not.
+            and (chain, sequence + 1) not in self._absent
+        ):
             self._until[key] = self._ends[chain] = now + self._rng.choice((2, 500, 30_000))
             self._hidden.add(key)
             self._since_proof.add(chain)
         return now < self._until.get(key, 0)
 
     def _may_begin(self, chain: int) -> bool:
-        """Whether the current look reads three names, and finds the successor of the entry."""
+        """Whether the current look reads three names, and finds all others of these that exist when it asks."""
         proved = self._proved.get(chain)
         looks = proved is None or self._asked.get(chain, proved) - proved > _TRUST_MS
         alone = chain not in self._since_proof and self._scheduler.now >= self._ends.get(chain, 0)
