@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("send", "commits", "hot", "bulk", "writers", "chains", "sql", "merge", "clean", "spark", "microbatches",
-         "transports")  # fmt: skip
+NAMES = ("send", "commits", "history", "hot", "bulk", "writers", "chains", "sql", "merge", "clean", "spark",
+         "microbatches", "transports")  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -133,11 +133,12 @@ def test_a_process_that_saw_less_writes_fewer_files() -> None:
     assert contents(read[-1]) == contents(now)
 
 
-def test_edges_are_the_number_without_its_last_digits_in_base_4() -> None:
+def test_edges_are_the_number_without_its_last_digits_in_base_8() -> None:
     assert edges(1) == [1]
     assert edges(64) == [64]
-    assert edges(300) == [256, 288, 300]
-    assert edges(4**9 - 1) == [4**9 - 4**digit for digit in range(9)][::-1]
+    assert edges(300) == [256, 296, 300]
+    assert edges(704) == [512, 704]
+    assert edges(8**5 - 1) == [8**5 - 8**digit for digit in range(5)][::-1]
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**7))
@@ -198,15 +199,14 @@ def test_a_checkpoint_writes_only_what_is_new() -> None:
             append(chain, number)
         put = [key for kind, key in objects.log if kind == "put" and "/index/" in key]
     file = keys.index_file
-    until_16 = [file(0, 0, 4), file(0, 0, 8), file(0, 0, 12), file(0, 0, 16)]
-    assert put == [*until_16, file(0, 16, 20), file(0, 16, 24)]
+    assert put == [file(0, 0, 4), file(0, 0, 8), file(0, 8, 12), file(0, 0, 16), file(0, 16, 20), file(0, 0, 24)]
     objects.reset()
     with a_chain(objects, checkpoint_every=4) as chain:
         for number in range(25, 33):
             append(chain, number)
         put = [key for kind, key in objects.log if kind == "put" and "/index/" in key]
-        assert put == [file(0, 16, 28), file(0, 0, 32)]
-        assert [key for kind, key in objects.log if kind == "list" and "/index/" in key] == [file(0, 0, 16)]
+        assert put == [file(0, 24, 28), file(0, 0, 32)]
+        assert [key for kind, key in objects.log if kind == "list" and "/index/" in key] == [file(0, 0, 24)]
         state = chain.state
     with a_chain(objects, checkpoint_every=4) as chain:
         assert chain.state == state

@@ -4,8 +4,8 @@ A checkpoint names the index files that together cover the entries up to its own
 checkpoints, so that a checkpoint costs what is new, and they are decoded only where a reader needs their batches. See
 docs/format.md and docs/design/0022-index.md.
 
-The files of a checkpoint end at the *edges* of its number: the number without its last digits in base 4. So a file is
-merged into one of four times as many entries when as many are there, and checkpoints of all processes share them.
+The files of a checkpoint end at the *edges* of its number: the number without its last digits in base 8. So a file is
+merged into one of eight times as many entries when as many are there, and checkpoints of all processes share them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 #: The factor between the numbers of entries that the files of a checkpoint cover.
-_FAN = 4
+_FAN = 8
 #: The batches that are decoded together.
 _GROUP = 512
 #: The decoded groups of a file that are kept.
