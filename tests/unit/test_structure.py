@@ -175,7 +175,7 @@ UNLOADED = {
     "txnstore/sql/interrupts.py": {"duckdb"},
     "txnstore/sql/kept.py": {"duckdb"},
     "txnstore/sql/session.py": {"duckdb"},
-    "txnstore/storage/s3_client.py": {"s3fs"},
+    "txnstore/storage/s3_client.py": {"aiobotocore.session", "botocore.loaders", "s3fs"},
     "txnstore/storage/s3_obstore.py": {"botocore.exceptions", "obstore.store"},
     "txnstore/storage/s3_session.py": {"aiobotocore.httpsession", "aiohttp", "botocore.exceptions"},
     "txnstore/validation.py": {"difflib"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -44,6 +45,8 @@ def connect(options: Mapping[str, Any], url: str, secrets: Collection[str]) -> A
     }
     try:
         files = s3fs.S3FileSystem(**{**given, **_FIXED}, config_kwargs=config)
+        if files.session is None:
+            files.session = _session(files.kwargs)
         files.connect()
         unknown_name = _not_a_parameter(files, given.get("s3_additional_kwargs") or {})
         files.s3.meta.events.register("before-call.s3.HeadBucket", _never_redirected)
@@ -82,6 +85,27 @@ _OPTIONS = ("key", "secret", "token", "endpoint_url", "anon", "profile", "client
 def _meant_by(name: str) -> str:
     close = difflib.get_close_matches(name, _OPTIONS, n=1)
     return _MEANT.get(name) or (f"Did you mean {close[0]}?" if close else "Its options are those of s3fs.S3FileSystem.")
+
+
+#: What botocore has parsed of its descriptions of services, by process and folders (``AWS_DATA_PATH``).
+_LOADERS: dict[tuple[int, str | None], Any] = {}
+
+
+def _session(arguments: Mapping[str, Any]) -> Any:
+    """A session as s3fs would make it, with credentials and settings of its own. It parses botocore's description of
+    S3 at most once in this process, instead of once in each session, which costs more than the rest of a client.
+
+    Clients only read what is parsed, and s3fs makes all clients of a process in one thread, its event loop. A fork may
+    find that thread in the middle, so a child parses anew.
+    """
+    from aiobotocore.session import AioSession
+    from botocore.loaders import create_loader
+
+    session = AioSession(**arguments)
+    folders = session.get_config_variable("data_path")
+    loader = _LOADERS.setdefault((os.getpid(), folders), create_loader(folders))
+    session.register_component("data_loader", loader)
+    return session
 
 
 def _not_a_parameter(files: Any, names: Mapping[str, Any]) -> str | None:
