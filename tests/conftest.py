@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import signal
@@ -46,6 +47,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_checked(item: pytest.Item) -> bool:
     return item.get_closest_marker("slow") is None and any(item.path.is_relative_to(folder) for folder in CHECKED)
+
+
+def pytest_collection_finish() -> None:
+    """The tests and the modules that were imported stay until the end: leave them out of all garbage collections, each
+    of which would look at hundreds of thousands of them. Not in the middle of the run: it would keep garbage.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """The interpreter frees at its exit only what is not left out; nanobind reports the rest as leaks."""
+    gc.unfreeze()
 
 
 def pytest_configure() -> None:
