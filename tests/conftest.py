@@ -49,17 +49,15 @@ def _is_checked(item: pytest.Item) -> bool:
     return item.get_closest_marker("slow") is None and any(item.path.is_relative_to(folder) for folder in CHECKED)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """The tests and the modules that were imported stay until the end: leave them out of all garbage collections, each
-    of which would look at hundreds of thousands of them. Not in the middle of the run: it would keep garbage.
+    of which would look at hundreds of thousands of them. Not in the middle of a run, nor of one inside of another: that
+    would keep garbage. They are back in the end, since nanobind reports what is not freed at exit as leaks.
     """
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_sessionfinish() -> None:
-    """The interpreter frees at its exit only what is not left out; nanobind reports the rest as leaks."""
-    gc.unfreeze()
+    if gc.get_freeze_count() == 0:
+        gc.collect()
+        gc.freeze()
+        session.config.add_cleanup(gc.unfreeze)
 
 
 def pytest_configure() -> None:
