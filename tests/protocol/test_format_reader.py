@@ -36,7 +36,7 @@ def test_the_reader_knows_nothing_of_txnstore() -> None:
 
 
 @pytest.mark.parametrize("chains", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_documented_format_is_complete(tmp_path: Path, clock: ManualClock, chains: int, seed: int) -> None:
     """Inlined, uploaded and merged segments, in both formats; open, aborted and committed transactions; deletions."""
     history = History(create_on(LocalStore(tmp_path), chains, runtime=runtime(clock)), random.Random(seed))
