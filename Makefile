@@ -173,6 +173,12 @@ corruption: $(STAMP) ## Damage every kind of object in CASES=2000 ways; no reade
 hostile: $(STAMP) ## Put hostile entries, names and schemas into CASES=2000 stores, and read them in every way: SEED
 	'$(BIN)/python' -m tests.harness.hostile --cases '$(CASES)' --seed '$(SEED)'
 
+COPIES ?= 100000
+
+.PHONY: copies
+copies: $(STAMP) ## End processes that copy COPIES=100000 records from topic to topic; each arrives once, in its order
+	TXNSTORE_COPIES='$(COPIES)' $(PYTEST) tests/integration/test_copiers.py
+
 # KAFKA: the folder with the jars of a Kafka release (its libs); then each history also runs against a broker.
 # SEED chooses the histories; without it each run has new ones, and prints the seed that repeats them.
 HISTORIES ?= 1000
