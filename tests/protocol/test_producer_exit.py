@@ -56,6 +56,6 @@ def test_records_that_are_lost_at_exit_are_reported(tmp_path: Path, arguments: s
 
 
 def test_records_that_the_storage_refuses_at_exit_are_reported(tmp_path: Path) -> None:
-    said = _run(tmp_path, "linger=0.1", end="import shutil; shutil.rmtree(sys.argv[1])")
+    said = _run(tmp_path, "linger=3600", end="import shutil; shutil.rmtree(sys.argv[1])")
     assert said.startswith(LOST)
     assert "was deleted while it was in use" in said
