@@ -60,12 +60,9 @@ def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int, limit: int) 
     read from it. A checkpoint whose writer slept for longer than the grace period, before it wrote the head, may lack
     index files: it is not complete, and readers ignore it.
     """
-    index = objects.list(names.index(chain))
-    heads = {
-        sequence: item
-        for item in objects.list(names.checkpoints(chain))
-        if (sequence := keys.checkpoint_sequence(item.key)) is not None
-    }
+    found = objects.list(names.checkpoints(chain))
+    heads = {number: item for item in found if (number := keys.checkpoint_sequence(item.key)) is not None}
+    index = [item for item in found if keys.index_range(item.key) is not None]
     listed = {item.key for item in index}
 
     def complete(sequences: Iterable[int]) -> Iterator[int]:

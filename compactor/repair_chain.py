@@ -75,19 +75,15 @@ class ChainRepairs:
         """Look at the hint, and read the checkpoints that an open may use."""
         # The hint first: it is written after the objects that it names.
         hint = read_if_there(self._objects, keys.latest(self._chain))
-        heads = {
-            sequence
-            for item in self._objects.list(self._names.checkpoints(self._chain))
-            if (sequence := keys.checkpoint_sequence(item.key)) is not None
-        }
-        index = {item.key for item in self._objects.list(self._names.index(self._chain))}
+        listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
+        heads = {sequence for key in listed if (sequence := keys.checkpoint_sequence(key)) is not None}
         saved, sound = dict[int, Saved | None](), 0
         for number in sorted(heads, reverse=True):
             if len(saved) == KEPT_CHECKPOINTS:
                 break
             found = self._read(number)
             # A checkpoint below a sound one that lacks index files is what a paused writer leaves after a vacuum.
-            if found is not None or number > sound or not self._lacks_files(number, index):
+            if found is not None or number > sound or not self._lacks_files(number, listed):
                 saved[number] = found
             sound = sound or (number if found is not None else 0)
         hinted, damage = self._hinted(hint, heads)
@@ -100,9 +96,9 @@ class ChainRepairs:
         saved = checkpoint.receive(self._names, self._chain, number, requested)
         return saved if saved is not None and checkpoint.is_readable(saved.state) else None
 
-    def _lacks_files(self, number: int, index: set[str]) -> bool:
+    def _lacks_files(self, number: int, listed: set[str]) -> bool:
         named = checkpoint.named_files(self._objects, self._names, self._chain, number)
-        return named is not None and not index.issuperset(named)
+        return named is not None and not listed.issuperset(named)
 
     def _hinted(self, hint: bytes | None, known: set[int]) -> tuple[int | None, str]:
         if hint is None:

@@ -120,12 +120,9 @@ class ChainVerifier:
         """The checkpoints with a head."""
         # The hint first: it is written after the objects that it names.
         hint = checkpoint.hinted(self._chain, read_if_there(self._objects, latest(self._chain)))
-        heads = {
-            sequence
-            for item in self._objects.list(self._keys.checkpoints(self._chain))
-            if (sequence := checkpoint_sequence(item.key)) is not None
-        }
-        self._index = {item.key for item in self._objects.list(self._keys.index(self._chain))}
+        listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
+        heads = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
+        self._index = {key for key in listed if index_range(key) is not None}
         indexed = {until for _, until in filter(None, map(index_range, self._index))}
         if hint > 0 and hint not in heads and hint in indexed:
             message = f"it is missing, although {latest(self._chain)} names it and its index exists"

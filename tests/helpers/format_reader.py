@@ -83,7 +83,7 @@ def _fold(root: Path, store_id: str, number: int) -> Chain:
         head = root / f"chains/{store_id}/{number:04d}/checkpoints/{sequence:020d}/head.json"
         if head.exists():
             logs = {tp: log.batches for tp, log in chain.logs.items() if log.batches}
-            assert logs == _indexed(root / f"chains/{store_id}/{number:04d}/index", _checked(head.read_bytes()))
+            assert logs == _indexed(root / f"chains/{store_id}/{number:04d}/checkpoints", _checked(head.read_bytes()))
 
 
 def _indexed(folder: Path, head: dict[str, Any]) -> dict[Tp, dict[int, dict[str, Any]]]:

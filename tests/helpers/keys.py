@@ -26,7 +26,7 @@ KEYS = Keys(STORE_ID)
 
 entries, entry = KEYS.entries, KEYS.entry
 checkpoints, checkpoint_head = KEYS.checkpoints, KEYS.checkpoint_head
-index, index_file = KEYS.index, KEYS.index_file
+index_file = KEYS.index_file
 
 __all__ = [
     "CHAINS",
@@ -44,7 +44,6 @@ __all__ = [
     "entries",
     "entry",
     "entry_sequence",
-    "index",
     "index_file",
     "index_range",
     "is_segment",

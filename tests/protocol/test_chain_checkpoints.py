@@ -109,7 +109,7 @@ def test_close_waits_for_a_running_checkpoint() -> None:
     new_store(bucket).close()
     gated = GatedStore(bucket)
     store = open_on(gated, runtime=Runtime(ManualClock(), lambda _: None))
-    gate = gated.hold("put", "/index/")
+    gate = gated.hold("put", ".index")
     chain = connection_of(store).chain
     while chain.state.sequence < CHECKPOINT_EVERY:
         _commit(chain, f"t{chain.state.sequence}")

@@ -193,7 +193,8 @@ def test_vacuum_deletes_old_checkpoints_of_every_chain(store: Store, clock: Manu
         store.checkpoint()
         clock.advance(HOUR_MS)
     clock.advance(DAY_MS)
-    assert len(store.vacuum().deleted) == CHAINS * 2 * 2
+    heads = [key for key in store.vacuum().deleted if keys.checkpoint_sequence(key) is not None]
+    assert len(heads) == CHAINS * 2
     for number in range(CHAINS):
         heads = [
             key

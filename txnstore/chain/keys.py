@@ -38,20 +38,16 @@ class Keys:
         return f"{self.entries(chain)}{sequence:0{_DIGITS}d}.json"
 
     def checkpoints(self, chain: int) -> str:
-        """The prefix of a chain's checkpoints."""
+        """The prefix of a chain's checkpoints and index files."""
         return f"{self.chains}{chain:04d}/checkpoints/"
 
     def checkpoint_head(self, chain: int, sequence: int) -> str:
         """The head of the checkpoint of the state after entry ``sequence``; written last, it completes it."""
         return f"{self.checkpoints(chain)}{sequence:0{_DIGITS}d}/head.json"
 
-    def index(self, chain: int) -> str:
-        """The prefix of a chain's index files."""
-        return f"{self.chains}{chain:04d}/index/"
-
     def index_file(self, chain: int, after: int, until: int) -> str:
         """The index file of the entries from ``after + 1`` to ``until``."""
-        return f"{self.index(chain)}{until:0{_DIGITS}d}-{after:0{_DIGITS}d}.index"
+        return f"{self.checkpoints(chain)}{until:0{_DIGITS}d}-{after:0{_DIGITS}d}.index"
 
 
 def latest(chain: int) -> str:
@@ -71,7 +67,7 @@ def index_range(key: str) -> tuple[int, int] | None:
     """The entries ``(after, until)`` of an index file, or None if ``key`` is not one."""
     parts = key.split("/")
     until, _, after = parts[-1].removesuffix(".index").partition("-")
-    if len(parts) == 5 and parts[3] == "index" and until.isdigit() and after.isdigit():
+    if len(parts) == 5 and parts[3] == "checkpoints" and until.isdigit() and after.isdigit():
         return int(after), int(until)
     return None
 

@@ -26,7 +26,7 @@ class Written:
         elif checkpoint_sequence(key) is not None:
             folder = key.rpartition("checkpoints/")[0]
             for after, until in pairwise([0, *decode(HeadDocument, key, data).index]):
-                if f"{folder}index/{until:020d}-{after:020d}.index" not in self._parts:
+                if f"{folder}checkpoints/{until:020d}-{after:020d}.index" not in self._parts:
                     yield f"head-before-index: {key} names the entries {after + 1} to {until}"
             self._parts.add(key)
         elif index_range(key) is not None:
