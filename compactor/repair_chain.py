@@ -94,7 +94,12 @@ class ChainRepairs:
     def _read(self, number: int) -> Saved | None:
         requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)
         saved = checkpoint.receive(self._names, self._chain, number, requested)
-        return saved if saved is not None and checkpoint.is_readable(saved.state) else None
+        try:
+            if saved is not None:
+                checkpoint.decode_all(saved.state)
+        except CorruptionError:
+            return None
+        return saved
 
     def _lacks_files(self, number: int, listed: set[str]) -> bool:
         named = checkpoint.named_files(self._objects, self._names, self._chain, number)

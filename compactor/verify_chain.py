@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from txnstore.chain import checkpoint
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import Entry
+from txnstore.chain.index import Edge
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
 from txnstore.core.evolve import evolve
@@ -85,6 +86,7 @@ class ChainVerifier:
         self._seen: set[str] = set()
         self._index: set[str] = set()
         self._newest_sound = 0
+        self._edges: list[Edge] = []
         self._incomplete: dict[int, str] = {}
 
     def run(self) -> ChainFindings:
@@ -233,7 +235,8 @@ class ChainVerifier:
         """Check that a checkpoint is readable and equals the folded state; after damage, resume from it."""
         key = self._keys.checkpoint_head(self._chain, sequence)
         self._found.checkpoints += 1
-        saved = self._read_checkpoint(sequence)
+        requested = checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence, self._edges)
+        saved = checkpoint.receive(self._keys, self._chain, sequence, requested)
         if saved is None:
             named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
             missing = [name for name in named or () if name not in self._index]
@@ -242,19 +245,28 @@ class ChainVerifier:
             else:
                 self._report("checkpoint_intact", key, "it cannot be read: it or its index is missing or altered")
             return
-        self._newest_sound = sequence
-        if self._state is None:
-            self._state, self._previous = saved, saved.entry_hash
-        elif saved != self._state and saved != _as_saved_before(self._state, saved):
-            different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
-            message = f"it differs from the state after entry {sequence} in: {', '.join(different)}"
-            self._report("checkpoint_equals_fold", key, message)
+        try:
+            self._compare(key, saved.state)
+        except CorruptionError as error:
+            self._report("checkpoint_intact", key, str(error))
+            return
+        self._newest_sound, self._edges = sequence, saved.edges
 
-    def _read_checkpoint(self, sequence: int) -> State | None:
-        """The state in a checkpoint, with all its batches decoded; None if it is damaged."""
-        requested = checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence)
-        saved = checkpoint.receive(self._keys, self._chain, sequence, requested)
-        return saved.state if saved is not None and checkpoint.is_readable(saved.state) else None
+    def _compare(self, key: str, saved: State) -> None:
+        """Compare a saved state with the folded one, and go on with it: its batches are shared with later checkpoints.
+
+        Raises:
+            CorruptionError: Its batches cannot be decoded.
+        """
+        if self._state is None:
+            checkpoint.decode_all(saved)
+            self._state, self._previous = saved, saved.entry_hash
+        elif saved == self._state:
+            self._state = saved
+        else:
+            different = [item.name for item in fields(State) if _differs(saved, self._state, item.name)]
+            message = f"it differs from the state after entry {saved.sequence} in: {', '.join(different)}"
+            self._report("checkpoint_equals_fold", key, message)
 
     def _report_incomplete(self) -> None:
         """Report checkpoints that lack index files, unless a newer one is sound.
@@ -265,15 +277,6 @@ class ChainVerifier:
         for sequence, message in self._incomplete.items():
             if sequence > self._newest_sound:
                 self._report("checkpoint_intact", self._keys.checkpoint_head(self._chain, sequence), message)
-
-
-def _as_saved_before(folded: State, saved: State) -> State:
-    """The folded state without the revisions that ``saved`` lacks, because an earlier release has written it."""
-    partitions = folded.partitions
-    for tp, partition in saved.partitions.items():
-        if partition.revision == 0 and tp in partitions:
-            partitions = partitions.insert(tp, replace(partitions[tp], revision=0))
-    return replace(folded, partitions=partitions)
 
 
 def _differs(saved: State, folded: State, name: str) -> bool:

@@ -25,6 +25,7 @@ from txnstore.core.state import State
 from txnstore.core.transactions.events import TxnPrepared
 from txnstore.errors import CorruptionError, StorageError, StoreNotFoundError
 from txnstore.storage.base import ObjectInfo
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
@@ -308,6 +309,21 @@ def test_a_checkpoint_without_its_index_is_named(store: Store) -> None:
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
 
 
+def test_an_index_file_is_read_once(store: Store) -> None:
+    """However many checkpoints share it."""
+    for _ in range(3):
+        store.checkpoint()
+        commit(store, [b"x"])
+    sequence = store.checkpoint()
+    shared = keys.index_file(0, 0, sequence - sequence % 8)
+    counting = CountingStore(connection_of(store).counts.inner, log=True)
+    with open_on(counting, read_only=True) as reader:
+        counting.reset()
+        assert reader.verify().ok
+    assert counting.log.count(("get", shared)) == 1
+    assert len([key for kind, key in counting.log if kind == "get" and key.endswith("head.json")]) >= 4
+
+
 def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> None:
     """Invariant 10."""
     state = connection_of(store).chain.refresh()
@@ -315,20 +331,6 @@ def test_checkpoint_different_from_the_folded_state_is_named(store: Store) -> No
     report = store.verify()
     assert _found(report) == [("checkpoint_equals_fold", keys.checkpoint_head(0, state.sequence))]
     assert "next_producer_id" in report.violations[0].message
-
-
-@pytest.mark.parametrize(("revision", "named"), [(0, []), (1, ["checkpoint_equals_fold"])])
-def test_checkpoint_of_a_release_without_revisions_is_sound(store: Store, revision: int, named: list[str]) -> None:
-    state = connection_of(store).chain.refresh()
-    partitions = state.partitions
-    for tp, partition in state.partitions.items():
-        assert partition.revision > 1
-        partitions = partitions.insert(tp, replace(partition, revision=revision))
-    checkpoints.write(connection_of(store).objects, replace(state, partitions=partitions))
-    assert [name for name, _ in _found(store.verify())] == named
-    other = open_on(connection_of(store).counts.inner)
-    commit(other, [b"more"], partition=1)
-    assert other.compact().merges == 1
 
 
 def test_an_altered_identity_is_named(store: Store) -> None:

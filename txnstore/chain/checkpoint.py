@@ -8,9 +8,10 @@ See docs/format.md.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from txnstore.chain.codec import LatestDocument, decode, encode
@@ -18,6 +19,7 @@ from txnstore.chain.index import Edge, IndexFile, edges, edges_of, encode_file
 from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
 from txnstore.core.invariants.logs import topics_own_their_partitions
+from txnstore.core.model import items_of
 from txnstore.core.state import State
 from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
@@ -80,24 +82,38 @@ class Requested(NamedTuple):
         objects: The object store.
         head: The head.
         files: The index files that it most likely names, by key.
+        known: The logs at the ends of index files that need not be read.
     """
 
     objects: ObjectStore
     head: Future[bytes]
     files: dict[str, Future[bytes]]
+    known: Sequence[Edge]
 
     def file(self, key: str) -> bytes:
         """The bytes of an index file."""
         return self.files[key].result() if key in self.files else self.objects.get(key)
 
 
-def request(objects: ObjectStore, pool: Executor, keys: Keys, chain: int, sequence: int) -> Requested | None:
-    """Request all objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint)."""
+def request(
+    objects: ObjectStore, pool: Executor, keys: Keys, chain: int, sequence: int, known: Sequence[Edge] = ()
+) -> Requested | None:
+    """Request all objects of a checkpoint concurrently; None if ``sequence`` is 0 (no checkpoint).
+
+    ``known``: the edges of another checkpoint of this chain, whose files are not read again.
+    """
     if not 0 < sequence < 2**63:
         return None
     head = pool.submit(objects.get, keys.checkpoint_head(chain, sequence))
-    files = [keys.index_file(chain, *ends) for ends in pairwise([0, *edges(sequence)])]
-    return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files})
+    ends = [0, *edges(sequence)]
+    files = [keys.index_file(chain, *pair) for pair in pairwise(ends[len(_shared(known, ends)) - 1 :])]
+    return Requested(objects, head, {key: pool.submit(objects.get, key) for key in files}, known)
+
+
+def _shared(known: Sequence[Edge], ends: Sequence[int]) -> list[Edge]:
+    """The first edges of a checkpoint whose files end there, as far as they are known; at least that before entry 1."""
+    same = takewhile(lambda pair: pair[0].sequence == pair[1], zip(known, ends, strict=False))
+    return [edge for edge, _ in same] or [Edge()]
 
 
 def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) -> Saved | None:
@@ -110,16 +126,17 @@ def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) 
         if document.sequence != sequence:
             msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
             raise CorruptionError(msg)
-        files = [IndexFile(name, requested.file(name)) for name in _names(document, keys, chain)]
-        return _saved(document, files, head_key)
+        shared = _shared(requested.known, [0, *document.index])
+        names = _names(document, keys, chain)[len(shared) - 1 :]
+        ends = edges_of([IndexFile(name, requested.file(name)) for name in names], shared)
+        return _saved(document, ends, head_key)
     except (ObjectNotFoundError, CorruptionError) as error:
         _LOG.warning("checkpoint ignored: %s", error, extra={"sequence": sequence, "error": str(error)})
         return None
 
 
-def _saved(document: HeadDocument, files: Sequence[IndexFile], key: str) -> Saved:
+def _saved(document: HeadDocument, ends: list[Edge], key: str) -> Saved:
     """The saved state; whatever cannot be read in intact bytes is damage, which another checkpoint repairs."""
-    ends = edges_of(files)
     if (ends[-1].sequence, ends[-1].entry_hash) != (document.sequence, document.entry_hash):
         msg = f"{key} is of entry {document.sequence} ({document.entry_hash}), and its index ends at another one"
         raise CorruptionError(msg)
@@ -136,16 +153,14 @@ def _saved(document: HeadDocument, files: Sequence[IndexFile], key: str) -> Save
     return Saved(state, ends)
 
 
-def is_readable(state: State) -> bool:
-    """Whether all batches of a state that was read can be decoded; logs a warning if not."""
-    try:
-        for log in state.partitions.values():
-            for _ in log.batches:
-                pass
-    except CorruptionError as error:
-        _LOG.warning("checkpoint ignored: %s", error, extra={"sequence": state.sequence, "error": str(error)})
-        return False
-    return True
+def decode_all(state: State) -> None:
+    """Decode all batches of a state that was read.
+
+    Raises:
+        CorruptionError: Some cannot be decoded.
+    """
+    for _, log in items_of(state.partitions):
+        deque(log.batches, maxlen=0)
 
 
 def named_files(objects: ObjectStore, keys: Keys, chain: int, sequence: int) -> list[str] | None:

@@ -319,13 +319,13 @@ class StoredRun:
         return reversed(self._batches())
 
 
-def edges_of(files: Sequence[IndexFile]) -> list[Edge]:
-    """The edges at which consecutive index files end.
+def edges_of(files: Sequence[IndexFile], known: Sequence[Edge] = (Edge(),)) -> list[Edge]:
+    """The edges at which consecutive index files end, after the known ones that they follow.
 
     Raises:
         CorruptionError: One does not follow the one before it.
     """
-    found = [Edge()]
+    found = list(known)
     for file in files:
         last, this = found[-1], file.document
         if (this.after, this.previous) != (last.sequence, last.entry_hash):

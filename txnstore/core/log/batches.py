@@ -183,7 +183,7 @@ class BatchList(Generic[T]):
         return sum(map(len, self._runs)) + len(self._tail)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchList) and tuple(self) == tuple(other)
+        return isinstance(other, BatchList) and self.changes(other) == ([], [])
 
     def __hash__(self) -> int:
         return hash(tuple(self))
