@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 _CHUNK = 256
 
@@ -80,14 +80,16 @@ class BatchList(Generic[T]):
     __slots__ = ("_runs", "_tail")
 
     def __init__(self, batches: Iterable[T] = ()) -> None:
+        self._runs: tuple[Run[T], ...]
+        self._tail: tuple[T, ...]
         self._set(_chunks(tuple(batches)))
 
     def _set(self, runs: tuple[Run[T], ...]) -> None:
         """Take these runs; a last one in memory that is not full is the tail, to which batches are appended."""
         if runs and isinstance(runs[-1], Chunk) and len(runs[-1]) < _CHUNK:
-            self._runs, self._tail = runs[:-1], cast("Chunk[T]", runs[-1])
+            self._runs, self._tail = runs[:-1], tuple(runs[-1])
         else:
-            self._runs, self._tail = runs, Chunk[T]()
+            self._runs, self._tail = runs, ()
 
     @classmethod
     def _of(cls, runs: tuple[Run[T], ...]) -> BatchList[T]:
@@ -96,14 +98,14 @@ class BatchList(Generic[T]):
         return made
 
     def _all(self) -> tuple[Run[T], ...]:
-        return (*self._runs, self._tail) if self._tail else self._runs
+        return (*self._runs, Chunk(self._tail)) if self._tail else self._runs
 
     def append(self, batch: T) -> BatchList[T]:
         """A list with ``batch`` added at the end; its offsets must be above all others."""
         result: BatchList[T] = object.__new__(BatchList)
-        tail = Chunk((*self._tail, batch))
+        tail = (*self._tail, batch)
         if len(tail) == _CHUNK:
-            result._runs, result._tail = (*self._runs, tail), Chunk()
+            result._runs, result._tail = (*self._runs, Chunk(tail)), ()
         else:
             result._runs, result._tail = self._runs, tail
         return result
