@@ -128,7 +128,7 @@ class Chains:
             for number, needed in behind.items():
                 states[number] = found[number]
                 if found[number].sequence < needed:
-                    msg = f"{self.keys.entry(number, needed)} is missing, but an entry of another chain depends on it"
+                    msg = f"{self.keys.entry(number, found[number].sequence + 1)} is missing, but an entry of another chain depends on it"
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
