@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,12 @@ def read_listed(spark: SparkSession, ddl: str, files: Sequence[ListedFile]) -> D
         # With this option, Spark takes the files of the log from any folder, and no column from a folder's name.
         frame = spark.read.schema(ddl).option("recursiveFileLookup", "true").parquet(_path(folder))
     # A setting (spark.sql.streaming.fileStreamSink.ignoreMetadata), or another Spark, may not read the log: no files.
-    return frame if len(frame._jdf.inputFiles()) == len(files) else None  # noqa: SLF001 - ``DataFrame.inputFiles`` makes a call for each file.
+    return frame if _index_of(frame).allFiles().size() == len(files) else None
+
+
+def _index_of(frame: DataFrame) -> Any:
+    """Spark's list of the files of a frame. ``DataFrame.inputFiles`` optimizes the query, and makes a call for each."""
+    return frame._jdf.queryExecution().analyzed().relation().location()  # noqa: SLF001 - Spark gives it to Scala only.
 
 
 def _path(folder: str) -> str:
