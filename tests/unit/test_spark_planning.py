@@ -161,6 +161,20 @@ def test_large_segments_are_split_into_shares_and_small_ones_are_not() -> None:
     assert pickle.loads(pickle.dumps(groups)) == groups  # noqa: S301 - our own bytes; Spark does the same
 
 
+def test_small_reads_have_two_tasks_for_each_processor() -> None:
+    """Within bounds: each task costs more than its share of a small read. ``minPartitions`` asks for more."""
+
+    def part(number: int) -> Slice:
+        segment = Segment(f"k{number}", "parquet", 7 << 20, "", 1)
+        return Slice(TopicPartition("t", 0), Batch(number, number + 1, 1, segment, 0, 0), number, number + 1)
+
+    topic = Topic(name="t", topic_id="i", partitions=1, schema=None, key=None, timestamp=None, config={}, created_at=0)
+    found = [(topic, [part(number) for number in range(16)])]
+    tasks = {processors: len(in_groups(found, processors=processors)) for processors in (1, 2, 4, 8, 64)}
+    assert tasks == {1: 4, 2: 4, 4: 8, 8: 16, 64: 16}
+    assert len(in_groups(found, 16, processors=2)) == 16
+
+
 # Blocked reads --------------------------------------------------------------------------------------------------------
 
 

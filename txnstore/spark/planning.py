@@ -5,6 +5,7 @@ Tasks read no chain, only the segments of their slices.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 #: The bounds of the bytes of segments per task; small reads get small tasks, so that all cores are used.
 _MAX_TASK_BYTES, _MIN_TASK_BYTES = 64 << 20, 4 << 20
-_TASKS_AT_LEAST = 16
+#: The tasks of a small read for each processor of the driver, and their bounds. Each task costs Spark some 30 ms of a
+#: processor, as much as the transport of 100,000 rows; with two for a processor, unequal ones still fill all of them.
+_TASKS_EACH, _FEWEST_TASKS, _MOST_TASKS = 2, 4, 16
 #: The cost of opening an object, in bytes.
 _OPEN_COST = 256 << 10
 
@@ -103,16 +106,20 @@ def plan(connection: Connection, view: View, options: ReadOptions) -> list[Slice
     return in_groups(found, options.min_partitions)
 
 
-def in_groups(found: Sequence[tuple[Topic, Sequence[Slice]]], min_partitions: int | None = None) -> list[SliceGroup]:
+def in_groups(
+    found: Sequence[tuple[Topic, Sequence[Slice]]], min_partitions: int | None = None, processors: int | None = None
+) -> list[SliceGroup]:
     """The slices of each topic in groups of suitable size for a task; large segments are split into shares.
 
     Args:
         found: The slices of each topic.
         min_partitions: The number of tasks that is wanted at least; None for what is suitable.
+        processors: The number of processors; None for those of this machine, as Spark does not say how many it has.
     """
     total = sum(_cost(part) for _, slices in found for part in slices)
     least = _MIN_TASK_BYTES if min_partitions is None else 1
-    target = min(_MAX_TASK_BYTES, max(least, total // (min_partitions or _TASKS_AT_LEAST)))
+    suitable = min(_MOST_TASKS, max(_FEWEST_TASKS, _TASKS_EACH * (processors or os.cpu_count() or 1)))
+    target = min(_MAX_TASK_BYTES, max(least, total // (min_partitions or suitable)))
     return [each for topic, slices in found for run in group(slices, target) for each in _shares(topic, run, target)]
 
 
