@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
@@ -14,12 +15,12 @@ from typing import Any
 import py4j
 import pyspark
 import pytest
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 
 from txnstore.errors import InvalidConfigError
-from txnstore.spark import register, session
+from txnstore.spark import register, session, workers
 from txnstore.spark.reading import TxnStoreReader
-from txnstore.spark.workers import check_workers
+from txnstore.spark.workers import check_workers, shorten_collections
 
 
 @pytest.fixture
@@ -95,3 +96,25 @@ def test_an_executor_without_txnstore_says_so(bare: str, tmp_path: Path) -> None
 def test_a_wrong_name_of_a_setting_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match=r"'cores' is no setting of Spark: their names start with spark\."):
         session(cores=4)
+
+
+def test_garbage_collections_leave_out_what_a_worker_has_imported_but_not_what_tasks_leave() -> None:
+    """Only in a task: a process of a user keeps its own collections."""
+    workers._freeze_once.cache_clear()
+    before = gc.get_freeze_count()
+    shorten_collections()
+    assert gc.get_freeze_count() == before
+    TaskContext._setTaskContext(TaskContext())
+    try:
+        shorten_collections()
+        frozen = gc.get_freeze_count()
+        assert frozen > before + 10_000
+        later: list[object] = []
+        later.append(later)
+        shorten_collections()
+        assert gc.get_freeze_count() <= frozen
+        assert any(each is later for each in gc.get_objects())
+    finally:
+        TaskContext._setTaskContext(None)
+        gc.unfreeze()
+        workers._freeze_once.cache_clear()

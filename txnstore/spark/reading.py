@@ -21,7 +21,7 @@ from txnstore.spark import types
 from txnstore.spark.options import Location, ReadOptions
 from txnstore.spark.planning import SliceGroup, plan, projection_schema, view_to_read, with_topics
 from txnstore.spark.stores import open_objects, open_reader
-from txnstore.spark.workers import Sent
+from txnstore.spark.workers import Sent, shorten_collections
 from txnstore.threads import Workers
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class TxnStoreReader(Sent, DataSourceReader):
 
 def read_group(location: Location, group: SliceGroup, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a group as record batches of this schema."""
+    shorten_collections()
     projection = Projection(group.topic, schema.names)
     objects = open_objects(location)
     pool = Workers(_THREADS, "txnstore-read")

@@ -6,6 +6,7 @@ the driver. Where that one lacks txnstore, Spark says that there is no data sour
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import subprocess
@@ -91,6 +92,24 @@ def make_session(master: str | None, app_name: str | None, conf: dict[str, objec
     session = builder.getOrCreate()
     check_workers(session)
     return session
+
+
+def shorten_collections() -> None:
+    """In a task: leave all objects that the worker has now, which are mostly modules, out of garbage collections.
+
+    Spark collects the garbage of a worker after each task, before the worker takes the next one. Without this, that
+    walks over 100,000 objects of PySpark, PyArrow and txnstore each time. Once in a process, so that what later tasks
+    leave behind is collected.
+    """
+    from pyspark import TaskContext
+
+    if TaskContext.get() is not None:
+        _freeze_once()
+
+
+@cache
+def _freeze_once() -> None:
+    gc.freeze()
 
 
 class Sent:
