@@ -228,8 +228,15 @@ class _Frames:
             "_timestamp": lambda: self._timestamp(known("default_ms"), explicit=explicit),
         }
         # As text it takes one call of the JVM; as objects, each function and each literal takes some.
+        names, everything = self._schema.names, [] if explicit else [field.name for field in stored]
+        rest = len(names) - len(everything)
+        chosen = ["*"] if everything and names[rest:] == everything else []  # One call for all of them, too.
         return frame.selectExpr(
-            [f"{derived[name]()} AS {name}" if name in derived else types.quoted(name) for name in self._schema.names]
+            [
+                f"{derived[name]()} AS {name}" if name in derived else types.quoted(name)
+                for name in (names[:rest] if chosen else names)
+            ]
+            + chosen
         )
 
     def _timestamp(self, default_ms: str, *, explicit: bool) -> str:
