@@ -128,7 +128,8 @@ class Chains:
             for number, needed in behind.items():
                 states[number] = found[number]
                 if found[number].sequence < needed:
-                    msg = f"{self.keys.entry(number, found[number].sequence + 1)} is missing, but an entry of another chain depends on it"
+                    missing = self.keys.entry(number, found[number].sequence + 1)
+                    msg = f"{missing} is missing, but an entry of another chain depends on it"
                     raise CorruptionError(msg)
         self._view = View(tuple(states))
         return self._view
