@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import settings
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from tests.harness.kafka import RunningBroker
@@ -97,4 +98,4 @@ def test_dif_11_random_cleans_are_the_same_everywhere(
 ) -> None:
     """DIF-11, DIF-13: CMP-17 and RET-04 after each clean, retention and deletion."""
     monkeypatch.setattr(Histories, "running", running)
-    run_state_machine_as_test(Cleaning, settings=SETTINGS)
+    run_state_machine_as_test(Cleaning, settings=settings(SETTINGS, max_examples=MORE or 8))
