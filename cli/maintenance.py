@@ -52,7 +52,8 @@ def compact(app: App, /, topic: str | None, watch: bool, interval: float, max_by
     """
     check_watch(given, watch=watch)
     if watch:
-        watch_rounds(app, topic, interval=interval, max_bytes=max_bytes, memory_limit=given["memory_limit"])
+        limits = {name: given[name] for name in ("memory_limit", "past_hw")}
+        watch_rounds(app, topic, interval=interval, max_bytes=max_bytes, **limits)
     else:
         _compact(app, topic, **given)
 

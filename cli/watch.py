@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def check_watch(given: Mapping[str, object], *, watch: bool) -> None:
     """Refuse options that have no effect with, or without, ``--watch``."""
-    for name in ("dry_run", "force", "past_hw", "no_expire", "spark_conf"):
+    for name in ("dry_run", "force", "no_expire", "spark_conf"):
         if watch and given[name]:
             raise click.UsageError(f"--watch cannot be combined with --{name.replace('_', '-')}")
     context = click.get_current_context()

@@ -6,6 +6,7 @@ enough; a clean stops at the first offset that is undecided or too young.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from txnstore.catalog.settings import TopicConfig
@@ -109,7 +110,13 @@ def plan_clean(
 
 
 def plan_past_hw(
-    tp: TopicPartition, partition: Partition, config: TopicConfig, now: int, *, force: bool = False
+    tp: TopicPartition,
+    partition: Partition,
+    config: TopicConfig,
+    now: int,
+    *,
+    force: bool = False,
+    settled: Collection[str] = (),
 ) -> list[CleanPlan]:
     """Plan cleans above the transactional high-watermark, the LSO (CMP-03, CMP-04).
 
@@ -123,6 +130,7 @@ def plan_past_hw(
         config: The settings of its topic.
         now: The time in ms.
         force: Clean also if few batches of a run are new.
+        settled: The segments in which an earlier clean found nothing to remove: they are not new (:class:`Settled`).
     """
     is_aborted, lag = aborted_batches(partition), config.min_compaction_lag_ms
     runs: list[list[Batch]] = [[]]
@@ -135,13 +143,40 @@ def plan_past_hw(
             runs[-1].append(batch)
     found = []
     for run in filter(None, runs):
-        dirty = sum(_bytes(batch) for batch in run if not batch.segment.explicit_offsets)
+        new = [batch for batch in run if not batch.segment.explicit_offsets and batch.segment.key not in settled]
+        dirty = sum(map(_bytes, new))
         ratio = dirty / sum(map(_bytes, run))
-        if ratio > config.min_cleanable_dirty_ratio or (force and dirty):
-            sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
+        sources = tuple(Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch))
+        if sources and (ratio > config.min_cleanable_dirty_ratio or (force and dirty)):
             start = run[0].base_offset
             found.append(CleanPlan(tp, tuple(run), sources, partition.clean_until, dirty, ratio, start, past_hw=True))
     return [replace(plan, revision=partition.revision) for plan in found]
+
+
+class Settled:
+    """The segments above the LSO in which a clean found nothing to remove.
+
+    Such a clean changes nothing in the log: neither the batches nor the checkpoint tell of it. A compactor that works
+    round after round remembers it, or it would read the same segments in each round.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[TopicPartition, frozenset[str]] = {}
+
+    def add(self, plan: CleanPlan) -> None:
+        """Note that the clean of this plan had nothing to remove."""
+        found = frozenset(batch.segment.key for batch in plan.removed)
+        self._keys[plan.tp] = self._keys.get(plan.tp, frozenset()) | found
+
+    def known(self, tp: TopicPartition, partition: Partition) -> frozenset[str]:
+        """The keys of these segments of a partition; forgets those that the LSO has passed, or that are gone."""
+        if tp not in self._keys:
+            return frozenset()
+        held = partition.batches.overlapping(partition.last_stable_offset, partition.high_watermark)
+        known = self._keys.pop(tp).intersection(batch.segment.key for batch in held)
+        if known:
+            self._keys[tp] = known
+        return known
 
 
 def _bytes(batch: Batch) -> float:

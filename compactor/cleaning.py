@@ -10,7 +10,7 @@ from functools import partial
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.clean import Clean, Cleaned
-from txnstore.compactor.clean_plan import CleanPlan, plan_clean, plan_past_hw
+from txnstore.compactor.clean_plan import CleanPlan, Settled, plan_clean, plan_past_hw
 from txnstore.compactor.engine import Engine, Job, time_of_upload
 from txnstore.compactor.newest import DEFAULT_MEMORY, MIN_MEMORY
 from txnstore.compactor.revisions import Revisions
@@ -41,12 +41,15 @@ class CleanOptions:
         memory_limit: The memory of a clean in bytes; by default 1 GiB.
         dry_run: Only plan.
         past_hw: Clean also above the transactional high-watermark, around what is undecided.
+        settled: What cleans above it need not read again, because an earlier one found nothing to remove; gets what
+            this one finds. None: each reads all that is due.
     """
 
     force: bool = False
     memory_limit: int | None = None
     dry_run: bool = False
     past_hw: bool = False
+    settled: Settled | None = None
 
     def __post_init__(self) -> None:
         if self.memory_limit is not None:
@@ -109,7 +112,10 @@ def clean(
             found.setdefault(plan.tp, []).append(CleanResult(plan, Cleaned()))
             continue
         try:
-            found.setdefault(plan.tp, []).append(_replace(connection, topic, plan, started, run, revisions))
+            result = _replace(connection, topic, plan, started, run, revisions)
+            found.setdefault(plan.tp, []).append(result)
+            if options.settled is not None and plan.past_hw and not (result.conflict or result.done.changed):
+                options.settled.add(plan)
         except CorruptionError as error:
             _LOG.warning("clean failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
             failed.append(error)
@@ -123,7 +129,8 @@ def _plans(topic: Topic, tp: TopicPartition, log: Partition, now: int, options: 
     if plan is not None:
         yield plan
     if options.past_hw:
-        yield from plan_past_hw(tp, log, config, now, force=options.force)
+        settled = options.settled.known(tp, log) if options.settled is not None else ()
+        yield from plan_past_hw(tp, log, config, now, force=options.force, settled=settled)
 
 
 def _is_compacted(topic: Topic) -> bool:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, replace
 
+from txnstore.compactor.clean_plan import Settled
 from txnstore.compactor.cleaning import CleanOptions
 from txnstore.compactor.compaction import all_in_one, compact_sound
 from txnstore.compactor.report import CompactionReport, PartitionCompaction
@@ -72,6 +73,7 @@ def watch(
     interval: float = 30.0,
     max_bytes: int | None = None,
     memory_limit: int | None = None,
+    past_hw: bool = False,
     rounds: int | None = None,
 ) -> Generator[Round, None, None]:
     """Compact round after round; yields each round when it ends, then pauses.
@@ -87,6 +89,8 @@ def watch(
         interval: The pause between two rounds with work, in seconds: at least 1, at most a day.
         max_bytes: How many bytes of segments a round reads at most, but at least one partition; None for no limit.
         memory_limit: The memory of a clean in bytes, as in :func:`txnstore.compactor.compact`.
+        past_hw: Clean also above the last stable offset, as in :func:`txnstore.compactor.compact`. A round reads again
+            what an earlier one found nothing to remove in only with more than the ratio of new bytes beside it.
         rounds: End after so many rounds; None to go on until the caller stops.
 
     Raises:
@@ -102,7 +106,8 @@ def watch(
     if connection.read_only:
         msg = f"the store {connection.url} was opened read_only, so it cannot be compacted"
         raise ReadOnlyError(msg)
-    return _Rounds(connection, topic, max_bytes, CleanOptions(memory_limit=memory_limit)).run(interval, rounds)
+    options = CleanOptions(memory_limit=memory_limit, past_hw=past_hw, settled=Settled() if past_hw else None)
+    return _Rounds(connection, topic, max_bytes, options).run(interval, rounds)
 
 
 class _Rounds:

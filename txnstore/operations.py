@@ -231,6 +231,7 @@ class Operations:
         interval: float = 30.0,
         max_bytes: int | None = None,
         memory_limit: int | None = None,
+        past_hw: bool = False,
         rounds: int | None = None,
     ) -> Generator[Round, None, None]:
         """Compact round after round, beside other compactors; yields each round, then pauses.
@@ -241,7 +242,7 @@ class Operations:
         from txnstore.compactor import watch
 
         limits = {"max_bytes": max_bytes, "memory_limit": memory_limit}
-        return watch(self._connection, topic=topic, interval=interval, **limits, rounds=rounds)
+        return watch(self._connection, topic=topic, interval=interval, **limits, past_hw=past_hw, rounds=rounds)
 
     def retain(self, topic: str | None = None, *, dry_run: bool = False) -> RetentionReport:
         """Delete the records that ``retention.ms`` and ``retention.bytes`` of their topic have passed.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 import txnstore
-from tests.helpers.cli import Cli
+from tests.helpers.cli import Cli, process
 
 
 @pytest.fixture
@@ -42,8 +44,25 @@ def test_compact_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
         held.abort_transaction()
 
 
+def test_a_watching_compactor_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
+    """CMP-04: the first round removes two records below the open transaction, and one above it."""
+    with txnstore.open(cli.url) as store, store.producer("open") as held, store.producer() as producer:
+        held.begin_transaction()
+        held.send("users", b"x", key=b"b")
+        held.flush()
+        for value in (b"4", b"5"):
+            producer.send("users", value, key=b"a")
+            producer.flush()
+        with process("--store", cli.url, "compact", "--watch", "--past-hw", "--interval", "1h") as compactor:
+            assert compactor.stdout is not None
+            assert "3 superseded records removed" in compactor.stdout.readline()
+            compactor.send_signal(signal.SIGTERM)
+            compactor.communicate()
+        held.abort_transaction()
+
+
 def test_bad_options_of_a_clean_change_nothing(cli: Cli) -> None:
     small = cli("compact", "--memory-limit", "1MB")
     assert (small.status, "a clean needs at least" in small.err) == (1, True)
     assert "is not a size" in cli("compact", "--memory-limit", "much").err
-    assert "--watch cannot be combined with --past-hw" in cli("compact", "--watch", "--past-hw").err
+    assert "--watch cannot be combined with --force" in cli("compact", "--watch", "--force").err

@@ -12,6 +12,7 @@ from txnstore.producer import records
 
 _CLEAN = "protocol/test_clean.py::"
 _VECTORS = "protocol/test_clean_vectors.py::"
+_ROUNDS = "protocol/test_clean_rounds.py::"
 _PLAN = "unit/test_clean_plan.py::"
 _REPLACE = "unit/test_clean_replace.py::"
 
@@ -142,6 +143,20 @@ CLEANS = (
         "partition.clean_until, dirty",
         "partition.high_watermark, dirty",
         test=_VECTORS + "test_both_ways_end_with_the_same_records",
+    ),
+    Mutant(
+        "each round reads again what it found nothing to remove in",
+        clean_plan.plan_past_hw,
+        "and batch.segment.key not in settled",
+        "",
+        test=_ROUNDS + "test_what_a_round_found_nothing_in_is_not_read_again",
+    ),
+    Mutant(
+        "a clean above the LSO reads only what is new",
+        clean_plan.plan_past_hw,
+        "Slice(tp, batch, batch.base_offset, batch.limit) for batch in run if not is_aborted(batch)",
+        "Slice(tp, batch, batch.base_offset, batch.limit) for batch in new if not is_aborted(batch)",
+        test=_ROUNDS + "test_more_than_the_ratio_of_new_bytes_is_read_again_with_the_rest",
     ),
     Mutant(
         "a clean above the LSO replaces open batches",
