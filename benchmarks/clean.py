@@ -20,6 +20,8 @@ SEGMENTS, ROWS, KEYS = 100, 5_000, 150_000
 ROUNDS = 3
 #: The memory limit in bytes, and how many times as large the partition is.
 LIMIT, TIMES = 128 << 20, 4
+#: What a clean takes beyond its limit, in bytes, whatever the limit and the partition (docs/operations.md).
+OVERHEAD = 64 << 20
 _CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 #: Cleans the store of its argument, and prints how many bytes the peak of its memory is above the start. The start
@@ -85,5 +87,5 @@ def _memory(base: Path) -> Result:
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True, text=True)
     peak = int(done.stdout)
     detail = f"{peak >> 20} MiB above the start, for {count * rows:,} records in {LIMIT * TIMES >> 20} MiB"
-    name = f"clean of {TIMES} x the memory limit: peak / limit"
-    return Result(name, peak / LIMIT, 1.0, at_most=True, detail=detail)
+    name = f"clean of {TIMES} x the limit: peak / (limit + {OVERHEAD >> 20} MiB)"
+    return Result(name, peak / (LIMIT + OVERHEAD), 1.0, at_most=True, detail=detail)

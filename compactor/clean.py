@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.chain import keys
 from txnstore.compactor.ages import by_period
 from txnstore.compactor.clean_plan import CleanPlan
+from txnstore.compactor.memory import Memory
 from txnstore.compactor.newest import NewestByKey, Offsets
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch, Segment
@@ -33,6 +35,7 @@ from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import row_hashes, total
 from txnstore.storage.base import ObjectStore
+from txnstore.threads import Task
 
 _VALUE = "value"
 
@@ -104,7 +107,7 @@ class Clean:
         plan: What to clean.
         now: The time in ms by the clock of the storage.
         target_bytes: The maximum size of a new segment.
-        memory: The memory for finding the newest records, in bytes.
+        memory: Its memory.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class Clean:
         plan: CleanPlan,
         now: int,
         target_bytes: int,
-        memory: int,
+        memory: Memory,
     ) -> None:
         self._objects, self._pool, self._runtime = objects, pool, runtime
         self._topic, self._plan, self._now = topic, plan, now
@@ -143,7 +146,7 @@ class Clean:
             InvalidConfigError: The memory is too small.
             StorageRefusedError: There is no space left to spill.
         """
-        with NewestByKey(self._memory) as newest:
+        with NewestByKey(self._memory.keys, threads=1 if self._memory.few_threads else None) as newest:
             records = self._read_keys(newest)
             kept = newest.count()
             self._done.keyless, self._done.superseded = records - newest.records, newest.records - kept
@@ -162,26 +165,38 @@ class Clean:
         for table in self._tables(self._plan.sources, projection):
             newest.add(key_bytes(table.column(column), column), table.column(OFFSET_FIELD.name))
             records += table.num_rows
+            del table  # Else it is in memory while the next one is decoded.
         return records
 
     def _tables(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
         """The tables of the sources in offset order, checked."""
         at, rows = -1, 0
-        for table in read_ahead(
-            self._objects, self._pool, sources, projection, together=True, window=self._memory // 8
-        ):
-            if not table.num_rows:
-                continue
+        for table in self._blocks(sources, projection):
             offsets = table.column(OFFSET_FIELD.name).to_numpy()
             if offsets[0] <= at or (offsets[1:] <= offsets[:-1]).any():
                 msg = f"a segment of {self._plan.tp} has offsets out of order: {offsets[0]} follows {at}"
                 raise CorruptionError(msg)
             at, rows = int(offsets[-1]), rows + table.num_rows
             yield table
+            del table, offsets
         expected = sum(source.batch.records for source in sources)
         if rows > expected or (rows < expected and all(source.whole for source in sources)):
             msg = f"the segments of {self._plan.tp} up to offset {at} have {rows} records; expected {expected}"
             raise CorruptionError(msg)
+
+    def _blocks(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
+        """The rows of the sources; with little memory in tables of a few bytes, and only one row group is decoded."""
+        few, window = self._memory.few_threads, self._memory.fetched
+        for table in read_ahead(
+            self._objects, self._pool, sources, projection, together=True, window=window, decode_ahead=not few
+        ):
+            count = max(1, -(-table.nbytes // self._memory.rows)) if few else 1
+            step = max(1, -(-table.num_rows // count))
+            for start in range(0, table.num_rows, step):
+                yield table.slice(start, step) if count > 1 else table
+            del table
+            if few:  # The allocator keeps what was freed, also of row groups of other sizes.
+                pa.default_memory_pool().release_unused()
 
     def _has_removable_tombstones(self) -> bool:
         """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
@@ -217,9 +232,15 @@ class Clean:
                 if not kept.num_rows:
                     continue
                 if pending is None:
-                    pending = SegmentWriter(self._projection.rows, config.segment_format, config.compression)
+                    pending = SegmentWriter(
+                        self._projection.rows,
+                        config.segment_format,
+                        config.compression,
+                        row_group_bytes=self._memory.rows,
+                    )
                 pending.append(kept)
                 parts.append(_range_of(kept, part))
+                del table, offsets, kept
                 if pending.size >= self._target:
                     self._upload(pending, parts)
                     pending, parts = None, []
@@ -232,8 +253,13 @@ class Clean:
     def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Future[ConservedSums]:
         """Hash the rows of a table beside what follows; one table at a time, so that few are in memory."""
         self._collect()
-        self._accounts.append(self._pool.submit(_account, table, np.isin(offsets, kept, assume_unique=True)))
-        return self._accounts[-1]
+        task = Task(partial(_account, table, np.isin(offsets, kept, assume_unique=True)))
+        if self._memory.few_threads:
+            task.run()
+        else:
+            self._pool.submit(task.run)
+        self._accounts.append(task)
+        return task
 
     def _collect(self) -> None:
         """Add the hashed rows to the sums of what was read and what was removed."""

@@ -12,7 +12,7 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.clean import Clean, Cleaned
 from txnstore.compactor.clean_plan import CleanPlan, Settled, plan_clean, plan_past_hw
 from txnstore.compactor.engine import Engine, Job, time_of_upload
-from txnstore.compactor.newest import DEFAULT_MEMORY, MIN_MEMORY
+from txnstore.compactor.memory import DEFAULT_MEMORY, MIN_MEMORY, Memory
 from txnstore.compactor.revisions import Revisions
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import Topic
@@ -26,10 +26,6 @@ from txnstore.storage.base import ObjectStore
 from txnstore.validation import check_integer
 
 _LOG = logging.getLogger(__name__)
-
-#: The part of the memory limit that DuckDB gets. What is fetched ahead takes an eighth of that, decoded some times as
-#: much; of a new segment a row group is in memory.
-_FOR_KEYS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +55,9 @@ class CleanOptions:
                 raise InvalidConfigError(msg)
 
     @property
-    def memory(self) -> int:
-        """The memory limit in bytes."""
-        return self.memory_limit if self.memory_limit is not None else DEFAULT_MEMORY
+    def memory(self) -> Memory:
+        """The memory of a clean."""
+        return Memory(self.memory_limit if self.memory_limit is not None else DEFAULT_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +144,9 @@ def _clean(
     plan: CleanPlan,
     now: int,
     target_bytes: int,
-    memory: int,
+    memory: Memory,
 ) -> Cleaned:
-    return Clean(objects, pool, runtime, topic, plan, now, target_bytes, int(memory * _FOR_KEYS)).run()
+    return Clean(objects, pool, runtime, topic, plan, now, target_bytes, memory).run()
 
 
 def _replace(

@@ -14,10 +14,10 @@ import pyarrow as pa
 from txnstore.errors import InvalidConfigError, StorageRefusedError
 from txnstore.threads import load
 
-#: The least memory in bytes with which a clean runs, and the default.
-MIN_MEMORY, DEFAULT_MEMORY = 128 << 20, 1 << 30
 #: The rows that are added with one statement, and read with one call.
 _ROWS = 1 << 18
+#: Fewer are added if they take more than this part of the memory.
+_ADDED = 8
 _KEY, _OFFSET = "record_key", "place"
 
 Offsets = npt.NDArray[np.int64]
@@ -29,13 +29,14 @@ class NewestByKey:
     Args:
         memory: The memory of DuckDB in bytes.
         folder: The folder in which it may create a temporary folder; None: that of the system.
+        threads: The threads of DuckDB; None: one per processor.
 
     Raises:
         StorageRefusedError: There is no space left to spill.
         InvalidConfigError: The memory is too small.
     """
 
-    def __init__(self, memory: int, folder: str | None = None) -> None:
+    def __init__(self, memory: int, folder: str | None = None, threads: int | None = None) -> None:
         load("duckdb")
         import duckdb
 
@@ -54,13 +55,14 @@ class NewestByKey:
             "preserve_insertion_order": False,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            **({"threads": threads} if threads is not None else {}),
         }
         self._database = duckdb.connect(":memory:", config=settings)
         # In a process without a main file, such as an interactive one, DuckDB draws it on standard output.
         self._run("SET enable_progress_bar = false")
         self._run(f"CREATE TABLE seen ({_KEY} BLOB, {_OFFSET} BIGINT)")
         self._pending: list[pa.Table] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         #: The number of records with a key.
         self.records = 0
 
@@ -71,14 +73,15 @@ class NewestByKey:
             table = table.filter(keys.is_valid())
         self._pending.append(table)
         self._rows += table.num_rows
+        self._bytes += table.nbytes
         self.records += table.num_rows
-        if self._rows >= _ROWS:
+        if self._rows >= _ROWS or self._bytes >= self._memory // _ADDED:
             self._store()
 
     def _store(self) -> None:
         if self._rows:
             table = pa.concat_tables(self._pending)
-            self._pending, self._rows = [], 0
+            self._pending, self._rows, self._bytes = [], 0, 0
             self._run(f"INSERT INTO seen SELECT {_KEY}, max({_OFFSET}) FROM added GROUP BY {_KEY}", table)
 
     def count(self) -> int:

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txnstore.compactor.newest import MIN_MEMORY, NewestByKey
+from txnstore.compactor.memory import MIN_MEMORY
+from txnstore.compactor.newest import NewestByKey
 from txnstore.errors import InvalidConfigError, StorageRefusedError
 
 _RECORDS, _STEP = 800_000, 200_000

@@ -85,6 +85,23 @@ def test_a_caller_may_fetch_less_ahead(store: Store) -> None:
     assert len(list(tables)) == 39
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_caller_may_decode_nothing_ahead(store: Store, *, together: bool) -> None:
+    """Then the pool only fetches, and each table is decoded when it is taken, in the calling thread."""
+    slices = _slices(store, 40)
+    pool = _Inline()
+    tables = read_ahead(
+        connection_of(store).objects,
+        pool,
+        slices,
+        Projection(stored_topic(store, "t")),
+        together=together,
+        decode_ahead=False,
+    )
+    assert [value for table in tables for value in _values(table)] == [b"%d" % number for number in range(40)]
+    assert pool.submitted == (20 if together else 40)
+
+
 def _values(table: pa.Table) -> list[bytes]:
     return [bytes(value) for value in table["value"].to_pylist()]
 

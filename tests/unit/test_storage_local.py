@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -369,3 +371,15 @@ def test_write_survives_deletions_of_others_above_its_folder(root: Path, store: 
     assert not (root / "topics/t").exists()
     getattr(store, write)("topics/t/1/b", b"2")
     assert store.get("topics/t/1/b") == b"2"
+
+
+def test_a_mapped_file_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages leave the memory of the process; pieces need not begin with a page."""
+    monkeypatch.setattr(local_module, "_WRITE_BYTES", 5_000)
+    content = random.Random(1).randbytes(23_456)
+    (tmp_path / "file").write_bytes(content)
+    with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        store = LocalStore(tmp_path / "store")
+        store.put("mapped", mapped)  # type: ignore[arg-type]
+        assert store.put_if_absent("again", mapped)  # type: ignore[arg-type]
+    assert store.get("mapped") == store.get("again") == content

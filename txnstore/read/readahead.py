@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -54,7 +55,16 @@ def fetch_slice(objects: ObjectStore, part: Slice, projection: Projection) -> Fe
     if len(opened) == 1:
         table = opened.read(0)
         return Fetched(opened, table, iter((table,)), 1)
+    return _undecoded(opened)
+
+
+def _undecoded(opened: OpenSlice) -> Fetched:
     return Fetched(opened, None, map(opened.read, range(len(opened))), len(opened))
+
+
+def _open(objects: ObjectStore, part: Slice, projection: Projection) -> Fetched:
+    """Open a slice, and decode nothing."""
+    return _undecoded(open_slice(objects, part, projection))
 
 
 class _Together:
@@ -72,10 +82,13 @@ class _Together:
         return pa.concat_tables([opened.read(number) for opened in self._slices for number in range(len(opened))])
 
 
-def _fetch(objects: ObjectStore, parts: Sequence[Slice], projection: Projection) -> Fetched | _Together:
+def _fetch(
+    objects: ObjectStore, parts: Sequence[Slice], projection: Projection, *, decode: bool
+) -> Fetched | _Together:
     """Open one slice, or several of small segments."""
     if len(parts) == 1:
-        return fetch_slice(objects, parts[0], projection)
+        fetched = fetch_slice if decode else _open
+        return fetched(objects, parts[0], projection)
     return _Together([open_slice(objects, part, projection) for part in parts])
 
 
@@ -104,6 +117,7 @@ def read_ahead(
     *,
     together: bool = False,
     window: int = MAX_FETCH_BYTES,
+    decode_ahead: bool = True,
 ) -> Iterator[pa.Table]:
     """Read slices in order.
 
@@ -117,6 +131,8 @@ def read_ahead(
         together: One task may fetch several small segments, one after the other, and their rows be one table: less
             work in all, but the first rows come later, and fewer of them before an error.
         window: The maximum number of bytes that are fetched and not yet returned; one segment may be larger.
+        decode_ahead: Decode in the pool, ahead of use. Otherwise a table is decoded when it is taken, in the calling
+            thread, and no other one is in memory.
 
     Yields:
         The rows, as tables of ``projection.schema``.
@@ -124,29 +140,35 @@ def read_ahead(
     Raises:
         CorruptionError: A segment is missing or damaged; raised after the rows of the slices before it.
     """
-    fetches = _Fetches(objects, pool, slices, projection, together=together, window=window)
+    fetches = _Fetches(objects, pool, slices, projection, together=together, window=window, decode=decode_ahead)
+    decodes = _MAX_DECODES if decode_ahead else 1
     tables: deque[Future[pa.Table] | pa.Table] = deque()
     pieces: Iterator[Future[pa.Table] | pa.Table] = iter(())
     try:
         while True:
-            while len(tables) < _MAX_DECODES:
+            while len(tables) < decodes:
                 following = next(pieces, None)
                 if following is not None:
                     tables.append(following)
                 elif fetches.fill() and (not tables or fetches.arrived()):
-                    pieces = _decode(pool, fetches.pop())
+                    pieces = _decode(pool, fetches.pop(), ahead=decode_ahead)
                     fetches.fill()
                 else:
                     break
             if not tables:
                 return
-            table = tables.popleft()
-            yield table.result() if isinstance(table, Future) else table
+            yield _taken(tables)
     finally:
         fetches.cancel()
         for table in tables:
             if isinstance(table, Future):
                 table.cancel()
+
+
+def _taken(tables: deque[Future[pa.Table] | pa.Table]) -> pa.Table:
+    """The next table, to which nothing else refers from now on."""
+    table = tables.popleft()
+    return table.result() if isinstance(table, Future) else table
 
 
 class _Fetches:
@@ -161,8 +183,10 @@ class _Fetches:
         *,
         together: bool,
         window: int,
+        decode: bool,
     ) -> None:
-        self._objects, self._pool, self._projection = objects, pool, projection
+        self._pool, self._projection = pool, projection
+        self._fetch = partial(_fetch, objects, projection=projection, decode=decode)
         self._waiting = deque(slices)
         self._flying: deque[tuple[int, Future[Fetched | _Together]]] = deque()
         self._bytes, self._window = 0, min(window, MAX_FETCH_BYTES)
@@ -174,7 +198,7 @@ class _Fetches:
         while self._waiting and len(self._flying) < MAX_FETCHES and (not self._flying or self._bytes < self._window):
             parts = self._following()
             size = sum(map(self._projection.fetched_bytes, parts))
-            self._flying.append((size, self._pool.submit(_fetch, self._objects, parts, self._projection)))
+            self._flying.append((size, self._pool.submit(self._fetch, parts)))
             self._bytes += size
         return bool(self._flying)
 
@@ -207,18 +231,21 @@ class _Fetches:
             future.cancel()
 
 
-def _decode(pool: Executor, arrived: Future[Any]) -> Iterator[Future[pa.Table] | pa.Table]:
-    """The pieces of a segment; taking one starts its decoding. A failed fetch is returned as the only piece."""
+def _decode(pool: Executor, arrived: Future[Any], *, ahead: bool) -> Iterator[Future[pa.Table] | pa.Table]:
+    """The pieces of a segment; taking one starts its decoding, or with ``ahead=False`` decodes it.
+
+    A failed fetch is returned as the only piece.
+    """
     if arrived.exception() is not None:
         yield arrived
         return
     fetched: Fetched | _Together = arrived.result()
     if isinstance(fetched, _Together):
         if len(fetched):
-            yield pool.submit(fetched.read)
+            yield pool.submit(fetched.read) if ahead else fetched.read()
         return
     if fetched.only is not None:
         yield fetched.only
         return
     for number in range(fetched.pieces):
-        yield pool.submit(fetched.opened.read, number)
+        yield pool.submit(fetched.opened.read, number) if ahead else fetched.opened.read(number)

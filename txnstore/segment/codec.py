@@ -190,6 +190,8 @@ class SegmentWriter:
         fmt: ``"parquet"`` or ``"arrow"``.
         compression: A key of :data:`COMPRESSIONS` for this format.
         row_group_rows: The maximum number of rows per row group.
+        row_group_bytes: The maximum size of a row group in bytes before compression, and of the encoded bytes that are
+            not in a file; None: :data:`ROW_GROUP_BYTES`, and 32 MiB.
     """
 
     def __init__(
@@ -198,12 +200,14 @@ class SegmentWriter:
         fmt: str = "parquet",
         compression: str = "zstd",
         row_group_rows: int = ROW_GROUP_ROWS,
+        row_group_bytes: int | None = None,
     ) -> None:
         check_format(fmt, compression)
         self._schema = schema
         self._format = fmt
         self._compression = COMPRESSIONS[fmt][compression]
         self._row_group_rows = row_group_rows
+        self._row_group_bytes = row_group_bytes if row_group_bytes is not None else ROW_GROUP_BYTES
         self._sink: Any = None
         self._size = 0
         self._writer: Any = None
@@ -278,9 +282,9 @@ class SegmentWriter:
 
     def _group_rows(self) -> int:
         """The number of rows of the next row group."""
-        if self._pending_bytes <= ROW_GROUP_BYTES:
+        if self._pending_bytes <= self._row_group_bytes:
             return self._row_group_rows
-        return max(1, min(self._row_group_rows, ROW_GROUP_BYTES * self._pending_rows // self._pending_bytes))
+        return max(1, min(self._row_group_rows, self._row_group_bytes * self._pending_rows // self._pending_bytes))
 
     def _flush(self, whole_groups: bool) -> None:
         """Write the pending rows; with ``whole_groups``, keep those that do not fill a row group."""
@@ -296,7 +300,7 @@ class SegmentWriter:
         if self._writer is None:
             # A segment that is written whole, and is small, needs no file and no checksums of blocks.
             small = not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
-            self._sink = pa.BufferOutputStream() if small else SegmentSink()
+            self._sink = pa.BufferOutputStream() if small else SegmentSink(self._row_group_bytes)
             self._writer = self._open(table)
         if self._format == "parquet":
             self._writer.write_table(table, row_group_size=rows)

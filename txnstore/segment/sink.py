@@ -22,15 +22,19 @@ class SegmentSink(io.RawIOBase):
 
     Writing, and :meth:`content`, raise :class:`~txnstore.errors.StorageRefusedError` if there is no space left.
 
+    Args:
+        memory: More bytes than this are in a file, if it is less than :data:`MEMORY_BYTES`.
+
     Attributes:
         blocks: The checksums of the blocks written so far.
         sha256: The hash of the bytes written so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int | None = None) -> None:
         super().__init__()
+        self._memory = MEMORY_BYTES if memory is None else min(memory, MEMORY_BYTES)
         self._file: Any = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed with the sink
-            max_size=MEMORY_BYTES, prefix="txnstore-segment-"
+            max_size=self._memory, prefix="txnstore-segment-"
         )
         self._size = 0
         self.blocks = BlockSums()
@@ -53,7 +57,7 @@ class SegmentSink(io.RawIOBase):
 
     def content(self) -> bytes | mmap.mmap:
         """All bytes; if they are in a file, mapped into memory, which stays valid after the sink is closed."""
-        if self._size <= MEMORY_BYTES:
+        if self._size <= self._memory:
             self._file.seek(0)
             return bytes(self._file.read())
         with _on_disk():

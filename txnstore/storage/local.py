@@ -9,6 +9,7 @@ folder, so that an acknowledged name survives a power failure. ``rename`` would 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ from txnstore.storage.mapping import map_link_error, map_os_error, map_sync_erro
 HOUR_MS = 3_600_000
 #: How often a write makes its folder again that deletions remove at the same time.
 _RACES = 8
+#: The bytes that are written with one call.
+_WRITE_BYTES = 8 << 20
 
 
 class LocalStore:
@@ -224,9 +227,7 @@ class LocalStore:
             raise map_os_error(error, "write", path) from error
         try:
             try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(descriptor, view) :]
+                _write_all(descriptor, data)
                 fsync_file(descriptor)
             finally:
                 os.close(descriptor)
@@ -335,6 +336,17 @@ class LocalStore:
 
 def _create(path: str) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+
+
+def _write_all(descriptor: int, data: bytes | mmap.mmap) -> None:
+    """Write all bytes. Those of a mapped file leave the memory of the process again, piece by piece."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        written = os.write(descriptor, view[at : at + _WRITE_BYTES])
+        if isinstance(data, mmap.mmap) and hasattr(data, "madvise"):
+            first = at // mmap.PAGESIZE * mmap.PAGESIZE
+            data.madvise(mmap.MADV_DONTNEED, first, at + written - first)
+        at += written
 
 
 def _unlink_quietly(path: str) -> None:
