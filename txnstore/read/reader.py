@@ -68,6 +68,7 @@ class Projection:
         self.columns: tuple[str, ...] = tuple(everything.names if columns is None else columns)
         self.schema = pa.schema([everything.field(name) for name in self.columns])
         self._stored = [name for name in self.columns if name not in _RESERVED]
+        self._target = pa.schema([self._everything.field(name) for name in self._stored])
         self._append_time = topic.config.get("message.timestamp.type") == "LogAppendTime"
         self.time_column = None if self._append_time else _time_column(topic)
         self._constants: dict[str | int, Any] = {}
@@ -108,7 +109,7 @@ class Projection:
             part: The slice that they belong to.
             first_offset: The offset of the first row, for segments that store no offsets.
         """
-        stored = conform(table, self._topic_schema, self._stored)
+        stored = table if table.schema.equals(self._target) else conform(table, self._topic_schema, self._stored)
         arrays = [
             self._reserved(name, table, part, first_offset) if name in _RESERVED else stored.column(name)
             for name in self.columns

@@ -134,7 +134,8 @@ class ParquetFooter:
     def read(self, file: pq.ParquetFile, piece: int, columns: Sequence[str]) -> pa.Table:
         """Decode these columns of a row group; ignores names that the file does not have."""
         held = [name for name in columns if name in self.columns]
-        return file.read_row_group(piece, columns=held, use_threads=False)
+        every = len(held) == len(self.columns)  # Looking the columns up takes a tenth of the time of a small segment.
+        return file.read_row_group(piece, columns=None if every else held, use_threads=False)
 
 
 class _ArrowIpc:
