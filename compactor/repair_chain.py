@@ -11,7 +11,7 @@ from txnstore.chain import checkpoint, keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoint import Saved, edge_of
 from txnstore.chain.codec import LatestDocument, decode
-from txnstore.chain.index import Edge, Edges
+from txnstore.chain.index import FAN, Edge, Edges
 from txnstore.chain.keys import Keys
 from txnstore.chain.log import CHECKPOINT_EVERY
 from txnstore.chain.tail import Tail
@@ -142,7 +142,8 @@ class ChainRepairs:
 
         def known(state: State) -> None:
             self.state = state
-            self._edges.saw(edge_of(state))
+            if state.sequence % FAN == 0:
+                self._edges.saw(edge_of(state))
             if state.sequence in wanted:
                 rebuilt[state.sequence] = Rebuilt(state, self._edges.of(edge_of(state)))
 

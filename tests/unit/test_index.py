@@ -103,7 +103,8 @@ def test_files_of_a_checkpoint_are_the_batches_of_its_state(history: list[Step],
     seen, now = Edges(), Edge()
     for step in history:
         now = after(now, step)
-        seen.saw(now)
+        if now.sequence % index.FAN == 0:
+            seen.saw(now)
         ends = seen.of(now)
         assert [end.sequence for end in ends] == [0, *edges(now.sequence)]
         if now.sequence % (3 * restarts) == 0:

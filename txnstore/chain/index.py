@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-#: The factor between the numbers of entries that the files of a checkpoint cover.
-_FAN = 8
+#: The factor between the numbers of entries that the files of a checkpoint cover. All edges but the last one of a
+#: checkpoint are multiples of it.
+FAN = 8
 #: The batches that are decoded together.
 _GROUP = 512
 #: The decoded groups of a file that are kept.
@@ -87,10 +88,10 @@ class IndexDocument(Stored):
 
 def edges(sequence: int) -> list[int]:
     """The entries at which the index files of a checkpoint may end, in order; the last one is its own."""
-    found, unit = {sequence}, _FAN
+    found, unit = {sequence}, FAN
     while unit <= sequence:
         found.add(sequence - sequence % unit)
-        unit *= _FAN
+        unit *= FAN
     return sorted(found - {0})
 
 
@@ -107,10 +108,9 @@ class Edges:
         self._known: tuple[Edge, ...] = ()
 
     def saw(self, edge: Edge) -> None:
-        """These are the logs after an entry, which follows the last one."""
-        if edge.sequence % _FAN == 0:
-            needed = edges(edge.sequence)[:-1]
-            self._known = (*(known for known in self._known if known.sequence in needed), edge)
+        """These are the logs after an entry whose number is a multiple of :data:`FAN`; none was passed over."""
+        needed = edges(edge.sequence)[:-1]
+        self._known = (*(known for known in self._known if known.sequence in needed), edge)
 
     def start(self, known: Sequence[Edge]) -> None:
         """Begin with the edges of a checkpoint that was read."""

@@ -21,6 +21,7 @@ from typing import Any
 from txnstore.chain import checkpoint
 from txnstore.chain.codec import Entry, PayloadInfo, check
 from txnstore.chain.identity import Identity
+from txnstore.chain.index import FAN
 from txnstore.chain.keys import Keys
 from txnstore.chain.metrics import ChainMetrics
 from txnstore.chain.pacing import Pacing
@@ -176,7 +177,8 @@ class Chain:
         with self._publishing:
             if state.sequence > self.state.sequence:
                 self.state = state
-                self._saver.saw(state)
+                if state.sequence % FAN == 0:
+                    self._saver.saw(state)
 
     # Committing -------------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class Saver:
         self._stored = frozenset(self._keys_of(saved.edges))
 
     def saw(self, state: State) -> None:
-        """The chain is at this state, which follows the last one."""
+        """The chain is at this state, the next one whose number is a multiple of :data:`~txnstore.chain.index.FAN`."""
         self._edges.saw(edge_of(state))
 
     def save(self, state: State) -> None:
