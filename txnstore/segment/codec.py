@@ -208,6 +208,7 @@ class SegmentWriter:
         self._compression = COMPRESSIONS[fmt][compression]
         self._row_group_rows = row_group_rows
         self._row_group_bytes = row_group_bytes if row_group_bytes is not None else ROW_GROUP_BYTES
+        self._memory = row_group_bytes
         self._sink: Any = None
         self._size = 0
         self._writer: Any = None
@@ -300,7 +301,7 @@ class SegmentWriter:
         if self._writer is None:
             # A segment that is written whole, and is small, needs no file and no checksums of blocks.
             small = not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
-            self._sink = pa.BufferOutputStream() if small else SegmentSink(self._row_group_bytes)
+            self._sink = pa.BufferOutputStream() if small else SegmentSink(self._memory)
             self._writer = self._open(table)
         if self._format == "parquet":
             self._writer.write_table(table, row_group_size=rows)

@@ -60,10 +60,10 @@ def kind_of(key: str) -> str:
         return "entry"
     if key.startswith(keys.HINTS):
         return "latest"
-    return key.rpartition("/")[2].partition(".")[0]  # head, batches
+    return "index" if keys.index_range(key) is not None else "head"
 
 
-KINDS = ("store", "latest", "head", "batches", "entry", "segment")
+KINDS = ("store", "latest", "head", "index", "entry", "segment")
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:
