@@ -13,6 +13,7 @@ from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
 from tests.mutants.of_identity import IDENTITY
+from tests.mutants.of_index import INDEX
 from tests.mutants.of_inlining import INLINING
 from tests.mutants.of_past import PAST
 from tests.mutants.of_producer import PRODUCER
@@ -343,6 +344,7 @@ MUTANTS = (
         *CARE,
         *RANGES,
         *INLINING,
+        *INDEX,
         *PAST,
         *TURNS,
     ),

@@ -38,7 +38,7 @@ CARE = (
     Mutant(
         "a repair trusts the newest checkpoints without reading them",
         ChainRepairs.plan,
-        "if state is None}",
+        "if saved is None}",
         "if False}",
         test=f"{_REPAIRS}test_newest_checkpoint_is_written_again_byte_by_byte",
     ),

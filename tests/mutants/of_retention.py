@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 from txnstore.compactor import ages
 from txnstore.core import maintenance
 from txnstore.core.log import retention, visibility
+from txnstore.core.log.batches import BatchList
 
 _CORE = "protocol/test_core_retention.py::"
 _ACTORS = ("producer:a/1", "producer:b/1", "copy:c/1", "committed:r/1", "scan:s/1", "tidy:t/1", *SHORTENERS)
@@ -49,9 +50,9 @@ RETENTION = (
     ),
     Mutant(
         "a batch that the log start cuts is removed",
-        retention.with_log_start,
-        "if batch.limit > offset)",
-        "if batch.base_offset >= offset)",
+        BatchList.starting_at,
+        "if batch.limit > offset]",
+        "if batch.base_offset >= offset]",
         test=_CORE + "test_a_batch_that_is_cut_stays_and_is_read_from_the_log_start_on",
     ),
     Mutant(
@@ -133,9 +134,9 @@ RETENTION = (
     ),
     Mutant(
         "a batch that the log start cuts is removed (simulated)",
-        retention.with_log_start,
-        "if batch.limit > offset)",
-        "if batch.base_offset >= offset)",
+        BatchList.starting_at,
+        "if batch.limit > offset]",
+        "if batch.base_offset >= offset]",
         settings={"actors": _ACTORS},
     ),
     Mutant(

@@ -1,0 +1,100 @@
+"""Faults in the index files of checkpoints."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain import checkpoint, index
+from txnstore.chain.index import Edges, IndexFile
+from txnstore.chain.saver import Saver
+from txnstore.compactor import leftovers
+from txnstore.core.log.batches import BatchList
+
+_INDEX = "unit/test_index.py::"
+_HISTORIES = f"{_INDEX}test_files_of_a_checkpoint_are_the_batches_of_its_state"
+
+INDEX = (
+    Mutant(
+        "removed batches stay in the index",
+        IndexFile.apply,
+        "batches.replace(removed, ())",
+        "batches",
+        test=_HISTORIES,
+    ),
+    Mutant(
+        "batches of a deleted topic stay in the index",
+        index._changes,
+        "if tp not in after]",
+        "if False]",
+        test=_HISTORIES,
+    ),
+    Mutant(
+        "removed ranges reach over a batch that stays",
+        index._joined,
+        "if following is None or next(batches.overlapping(batch.limit, following.base_offset), None) is not None:",
+        "if following is None:",
+        test=_HISTORIES,
+    ),
+    Mutant(
+        "batches that were added below others follow them",
+        BatchList.extended,
+        "runs[0].base_offset < known[-1].limit",
+        "False",
+        test=_HISTORIES,
+    ),
+    Mutant(
+        "an index file may follow any other",
+        index.edges_of,
+        "if (this.after, this.previous) != (last.sequence, last.entry_hash):",
+        "if False:",
+        test=f"{_INDEX}test_a_file_that_does_not_follow_the_one_before_is_damage",
+    ),
+    Mutant(
+        "an index file with fewer rows than its line says is read",
+        IndexFile._decode,
+        "if table.num_rows != ",
+        "if 0 > ",
+        test="unit/test_checkpoint.py::test_index_whose_rows_do_not_fit_its_line_is_damage",
+    ),
+    Mutant(
+        "a checkpoint shares files with logs of another entry",
+        checkpoint._shared,
+        "lambda pair: pair[0].sequence == pair[1]",
+        "lambda pair: True",
+        test="protocol/test_verify_store.py::test_an_index_file_is_read_once",
+    ),
+    Mutant(
+        "a process forgets the logs at the edges",
+        Edges.saw,
+        "if known.sequence in needed",
+        "if False",
+        test=_HISTORIES,
+    ),
+    Mutant(
+        "a writer believes forever that a shared file is there",
+        Saver._save,
+        "if self._saves % _LOOK_EVERY == 0:",
+        "if False:",
+        test=f"{_INDEX}test_a_writer_notices_that_a_shared_file_is_gone",
+    ),
+    Mutant(
+        "files count as stored although their checkpoint failed",
+        Saver._save,
+        "        self._objects.put(key, data)",
+        "        self._stored = frozenset(names)\n        self._objects.put(key, data)",
+        test=f"{_INDEX}test_a_failed_file_is_written_with_the_next_checkpoint",
+    ),
+    Mutant(
+        "a vacuum deletes an index file that a kept checkpoint names",
+        leftovers._is_garbage,
+        "and not any(may_need(sequence, *found) for sequence in kept)",
+        "",
+        test="protocol/test_past_snapshots.py::test_a_vacuum_keeps_the_checkpoint_before_the_grace_period",
+    ),
+    Mutant(
+        "a vacuum deletes the index file of a checkpoint that is being written",
+        leftovers._is_garbage,
+        "found[1] <= newest and",
+        "",
+        test="protocol/test_vacuum_leftovers.py::test_old_incomplete_checkpoint_is_deleted",
+    ),
+)
