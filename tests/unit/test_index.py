@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 import random
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -154,13 +158,13 @@ def test_runs_are_decoded_only_when_needed(monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(10):
         now = after(now, Step("append", TPS[0], 5, 0))
     decoded: list[int] = []
-    decode = IndexFile._decode
+    decode = index._Rows.decode
 
-    def counted(file: IndexFile, group: int) -> list[Batch]:
+    def counted(rows: index._Rows, group: int) -> list[Batch]:
         decoded.append(group)
-        return decode(file, group)
+        return decode(rows, group)
 
-    monkeypatch.setattr(IndexFile, "_decode", counted)
+    monkeypatch.setattr(index._Rows, "decode", counted)
     (log,) = (log for _, log in edges_of(written([Edge(), now]))[-1].partitions.items())
     grown = log.batches.append(batch(now.partitions[TPS[0]].high_watermark, 10**6))
     assert (len(log.batches), len(grown), decoded) == (60, 61, [])
@@ -168,6 +172,30 @@ def test_runs_are_decoded_only_when_needed(monkeypatch: pytest.MonkeyPatch) -> N
     assert decoded == [14]
     assert next(reversed(log.batches)).limit == 180
     assert decoded == [14], "decoded groups are kept"
+
+
+def test_what_was_read_can_be_pickled_and_copied() -> None:
+    """Snapshots and scans go to other processes with the batches of their states."""
+    now = Edge()
+    for _ in range(3):
+        now = after(now, Step("append", TPS[0], 5, 0))
+    (log,) = (log for _, log in edges_of(written([Edge(), now]))[-1].partitions.items())
+    for again in (pickle.loads(pickle.dumps(log)), copy.deepcopy(log)):  # noqa: S301
+        assert [*again.batches] == [*log.batches] == [*now.partitions[TPS[0]].batches]
+
+
+def test_a_file_is_freed_with_the_last_list_that_names_it() -> None:
+    """Not when the garbage collector comes by: it counts objects, and a file is one with many MB."""
+    now = after(Edge(), Step("append", TPS[0], 5, 0))
+    gc.disable()
+    try:
+        (file,) = written([Edge(), now])
+        assert len(file.group(0)) == 4
+        found = weakref.ref(file)
+        del file
+        assert found() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("change", [{"after": 1}, {"previous": "other"}], ids=str)

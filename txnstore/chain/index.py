@@ -217,6 +217,40 @@ def _schema() -> pa.Schema:
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
+class _Rows:
+    """The rows of an index file.
+
+    Args:
+        key: The key of the file.
+        data: The bytes of its Parquet file.
+        number: The number of rows.
+    """
+
+    def __init__(self, key: str, data: memoryview, number: int) -> None:
+        self._key, self._data, self._number = key, data, number
+        self._metadata: pq.FileMetaData | None = None
+
+    def decode(self, group: int) -> list[Batch]:
+        """The batches of a row group."""
+        try:
+            pa, pq = _arrow()
+            self._metadata = self._metadata or pq.read_metadata(pa.BufferReader(self._data))
+            # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
+            file = pq.ParquetFile(pa.BufferReader(self._data), metadata=self._metadata)
+            table = file.read_row_group(group, use_threads=False)
+            if table.num_rows != min(_GROUP, self._number - group * _GROUP):
+                raise ValueError(f"row group {group} has {table.num_rows} rows")
+            columns = table.select(_COLUMNS).to_pydict()
+            segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
+            rows = zip(segments, *(columns[name] for name in _BATCH_FIELDS), strict=True)
+            return [Batch(segment=segment, **dict(zip(_BATCH_FIELDS, row, strict=True))) for segment, *row in rows]
+        except MemoryError:
+            raise
+        except Exception as error:
+            msg = f"{self._key} cannot be read, although its bytes are intact: {error!r}"
+            raise CorruptionError(msg) from error
+
+
 class IndexFile:
     """An index file that was read; its batches are decoded when they are needed.
 
@@ -233,14 +267,16 @@ class IndexFile:
         self.key = key
         line = line_of(data)
         self.document = decode(IndexDocument, key, line)
-        self._rows = memoryview(data)[: -len(line) - 1]
-        if content_hash(self._rows) != self.document.sha256:
+        rows = memoryview(data)[: -len(line) - 1]
+        if content_hash(rows) != self.document.sha256:
             msg = f"{key} was altered: the SHA-256 of its rows differs from the one in its last line"
             raise CorruptionError(msg)
-        self._metadata: pq.FileMetaData | None = None
-        self._number = sum(item.rows for item in self.document.partitions)
-        #: The batches of a row group.
-        self.group = lru_cache(_KEPT)(self._decode)
+        self._data = data
+        #: The batches of a row group. It holds no reference to this object: a cycle would keep the bytes for long.
+        self.group = lru_cache(_KEPT)(_Rows(key, rows, sum(item.rows for item in self.document.partitions)).decode)
+
+    def __reduce__(self) -> tuple[type[IndexFile], tuple[str, bytes]]:
+        return IndexFile, (self.key, self._data)
 
     def apply(self, partitions: Partitions) -> Partitions:
         """The logs after the range of entries, of those before it; only their batches count.
@@ -264,25 +300,6 @@ class IndexFile:
             msg = f"{self.key} is not a valid index file: {limit - first} rows of a partition are the runs {offsets}"
             raise CorruptionError(msg)
         return [StoredRun(self, *run, *covered) for run, covered in zip(rows, offsets, strict=True)]
-
-    def _decode(self, group: int) -> list[Batch]:
-        try:
-            pa, pq = _arrow()
-            self._metadata = self._metadata or pq.read_metadata(pa.BufferReader(self._rows))
-            # Without Arrow's threads: a process that exits while Arrow starts one is aborted.
-            file = pq.ParquetFile(pa.BufferReader(self._rows), metadata=self._metadata)
-            table = file.read_row_group(group, use_threads=False)
-            if table.num_rows != min(_GROUP, self._number - group * _GROUP):
-                raise ValueError(f"row group {group} has {table.num_rows} rows")
-            columns = table.select(_COLUMNS).to_pydict()
-            segments = [Segment(*row) for row in zip(*(columns[name] for name in _SEGMENT_FIELDS), strict=True)]
-            rows = zip(segments, *(columns[name] for name in _BATCH_FIELDS), strict=True)
-            return [Batch(segment=segment, **dict(zip(_BATCH_FIELDS, row, strict=True))) for segment, *row in rows]
-        except MemoryError:
-            raise
-        except Exception as error:
-            msg = f"{self.key} cannot be read, although its bytes are intact: {error!r}"
-            raise CorruptionError(msg) from error
 
 
 class StoredRun:
