@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.helpers import checkpoints, keys
-from tests.helpers.compaction import batches, commit, new_store, runtime
+from tests.helpers.compaction import DAY_MS, batches, commit, new_store, runtime
 from tests.helpers.connections import connection_of
 from tests.helpers.verification import _entry, _find, _found, _fresh, _rewrite, sample_store
 from txnstore.chain import checkpoint, tail
@@ -269,6 +269,25 @@ def test_missing_head_of_the_checkpoint_that_the_hint_names_is_named(store: Stor
     connection_of(store).objects.delete([keys.checkpoint_head(0, sequence)])
     assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
     connection_of(store).objects.delete([keys.latest(0)])
+    assert store.verify().ok
+
+
+def test_old_hint_to_a_checkpoint_that_a_vacuum_deleted_is_no_damage(clock: ManualClock) -> None:
+    """OBJ-13: its writer was paused before it wrote the hint; newer checkpoints share an index file that ends there."""
+    objects = MemoryStore(clock=clock)
+    store = new_store(clock, objects)
+    store.create_topic("t")
+    while store.checkpoint() != 8:
+        store.create_topic(f"t{store.checkpoint()}")
+    hint = objects.get(keys.latest(0))
+    for number in range(2):
+        commit(store, [b"x"])
+        assert store.checkpoint() > 8, number
+    clock.advance(DAY_MS)
+    store.vacuum()
+    assert keys.checkpoint_head(0, 8) not in {item.key for item in objects.list("")}
+    assert keys.index_file(0, 0, 8) in {item.key for item in objects.list("")}
+    objects.put(keys.latest(0), hint)
     assert store.verify().ok
 
 
