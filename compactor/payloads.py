@@ -15,6 +15,7 @@ from txnstore.chain.payload import decode_entry, line_of, payload_damage, payloa
 from txnstore.connection import Connection
 from txnstore.core.log.model import INLINED
 from txnstore.core.maintenance import ForgetObjects
+from txnstore.core.model import sorted_items
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
 from txnstore.storage.base import ObjectInfo
@@ -65,7 +66,7 @@ def _entries_in_use(view: View) -> set[str]:
     return {
         batch.segment.object
         for state in view.states
-        for partition in state.partitions.values()
+        for _, partition in sorted_items(state.partitions)  # In the order of the rows of index files.
         for batch in partition.batches
         if batch.segment.inlined
     }

@@ -16,6 +16,7 @@ from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
 from txnstore.core.log.model import INLINED
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
+from txnstore.core.model import sorted_items
 from txnstore.core.view import View
 from txnstore.errors import ReadOnlyError
 from txnstore.storage.base import ObjectInfo, ObjectStore
@@ -258,7 +259,7 @@ def named_keys(view: View) -> set[str]:
     return {
         batch.segment.key
         for chain in view.states
-        for partition in chain.partitions.values()
+        for _, partition in sorted_items(chain.partitions)  # In the order of the rows of index files.
         for batch in partition.batches
     }
 

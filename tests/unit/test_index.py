@@ -19,13 +19,15 @@ from hypothesis import strategies as st
 from tests.helpers import keys
 from tests.helpers.shell import a_chain, topic
 from txnstore.chain import index
+from txnstore.chain.checkpoint import decode_all
 from txnstore.chain.index import Edge, Edges, IndexFile, edges, edges_of, encode_file, may_need
 from txnstore.chain.log import Chain
 from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.log import batches
 from txnstore.core.log.batches import BatchList
-from txnstore.core.log.commands import Append
+from txnstore.core.log.commands import Append, DeleteRecords, Deletion
 from txnstore.core.log.model import Batch, NewBatch, Partition, Segment
+from txnstore.core.maintenance import DropObjects, ReplaceSegments
 from txnstore.core.model import Map, ProducerIdentity, TopicPartition
 from txnstore.errors import CorruptionError, StorageError
 from txnstore.storage.counting import CountingStore
@@ -157,14 +159,7 @@ def test_runs_are_decoded_only_when_needed(monkeypatch: pytest.MonkeyPatch) -> N
     now = Edge()
     for _ in range(10):
         now = after(now, Step("append", TPS[0], 5, 0))
-    decoded: list[int] = []
-    decode = index._Rows.decode
-
-    def counted(rows: index._Rows, group: int) -> list[Batch]:
-        decoded.append(group)
-        return decode(rows, group)
-
-    monkeypatch.setattr(index._Rows, "decode", counted)
+    decoded = decodes(monkeypatch)
     (log,) = (log for _, log in edges_of(written([Edge(), now]))[-1].partitions.items())
     grown = log.batches.append(batch(now.partitions[TPS[0]].high_watermark, 10**6))
     assert (len(log.batches), len(grown), decoded) == (60, 61, [])
@@ -274,3 +269,69 @@ def test_a_failed_file_is_written_with_the_next_checkpoint(monkeypatch: pytest.M
     assert {keys.index_file(0, 0, 16), keys.index_file(0, 16, 20)} <= {item.key for item in objects.list("")}
     with a_chain(objects, checkpoint_every=4) as chain:
         assert chain.state == state
+
+
+def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The row groups that are decoded from now on."""
+    decoded: list[int] = []
+    decode = index._Rows.decode
+
+    def counted(rows: index._Rows, group: int) -> list[Batch]:
+        decoded.append(group)
+        return decode(rows, group)
+
+    monkeypatch.setattr(index._Rows, "decode", counted)
+    return decoded
+
+
+def test_entries_that_remove_batches_decode_only_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process folds them, also while it opens the store: not at the cost of the whole log."""
+    objects, tp = MemoryStore(), TopicPartition("t", 0)
+    with a_chain(objects, checkpoint_every=64) as chain:
+        chain.submit(CreateTopic(topic("t")))
+        for number in range(2, 65):
+            append(chain, number)
+        known = [*chain.state.partitions[tp].batches]
+        segment = replace(known[0].segment, key="topics/t/0/merged.parquet", rows=2, explicit_offsets=True)
+        merged = replace(known[40], limit=known[41].limit, records=2, segment=segment)
+        chain.submit(ReplaceSegments(tp, tuple(known[40:42]), (merged,)))
+        chain.submit(DeleteRecords((Deletion(tp, 2),)))
+        state = chain.state
+    decoded = decodes(monkeypatch)
+    with a_chain(objects) as chain:
+        assert len(decoded) <= 3
+        assert chain.state == state
+        assert sorted(chain.state.dropped) == sorted(known[at].segment.key for at in (0, 1, 40, 41))
+
+
+def test_a_segment_of_several_batches_is_dropped_with_the_last_one() -> None:
+    objects, tp = MemoryStore(), TopicPartition("t", 0)
+    with a_chain(objects) as chain:
+        chain.submit(CreateTopic(topic("t")))
+        for number in range(2, 6):
+            append(chain, number)
+        known = tuple(chain.state.partitions[tp].batches)
+        segment = replace(known[0].segment, key="topics/t/0/merged.parquet", rows=4, explicit_offsets=True)
+        halves = [replace(known[at], limit=known[at + 1].limit, records=2, segment=segment) for at in (0, 2)]
+        chain.submit(ReplaceSegments(tp, known, (halves[0], replace(halves[1], first_row=2))))
+        chain.submit(DeleteRecords((Deletion(tp, 2),)))
+        assert segment.key not in chain.state.dropped
+        chain.submit(DeleteRecords((Deletion(tp, 4),)))
+        assert segment.key in chain.state.dropped
+
+
+def test_a_walk_through_all_partitions_decodes_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the rows: the decoded groups that are kept are few, and the order of a map is arbitrary."""
+    monkeypatch.setattr(index, "_KEPT", 1)
+    objects = MemoryStore()
+    with a_chain(objects) as chain:
+        chain.submit(CreateTopic(topic("t", 39)))
+        for number in range(39):
+            segment = Segment(f"topics/t/{number}/0.parquet", "parquet", 9, "5" * 64, 1)
+            chain.submit(Append(ProducerIdentity(), (NewBatch("t", number, segment, number, number),)))
+        chain.checkpoint()
+    decoded = decodes(monkeypatch)
+    with a_chain(objects) as chain:
+        decode_all(chain.state)
+        chain.submit(DropObjects(("topics/t/0/other.parquet",)))
+        assert decoded == [*range(10)] * 2

@@ -12,7 +12,7 @@ from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
-from txnstore.core.model import NO_PRODUCER, TopicPartition, items_of
+from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
 from txnstore.core.state import Draft, Fold, State
 from txnstore.errors import CompactionConflictError, CorruptionError
 
@@ -232,7 +232,8 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     """Announce the deletion of the segments that no batch names; returns their keys."""
-    named = {batch.segment.key for _, partition in items_of(draft.state.partitions) for batch in partition.batches}
+    # In the order of the rows of index files, each group of which is then decoded once.
+    named = {batch.segment.key for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
     keys = tuple(key for key in command.keys if key not in named)
     new = [key for key in keys if key not in draft.state.dropped]
     if new:
@@ -252,7 +253,9 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     partition = state.partitions[tp]
     removed = [batch for offset in event.removed for batch in partition.batches.overlapping(offset, offset + 1)]
     batches = partition.batches.replace(removed, event.added)
-    kept = {batch.segment.key for batch in batches}
+    # Most segments have one batch; to look through the log for others would decode all of it.
+    shared = not all(batch.alone for batch in removed)
+    kept = {batch.segment.key for batch in (batches if shared else event.added)}
     dropped = state.dropped
     for batch in removed:
         if batch.segment.key not in kept:

@@ -87,6 +87,11 @@ class Batch:
     appended_at: int = 0
     delete_horizon: int | None = None
 
+    @property
+    def alone(self) -> bool:
+        """Whether it has all rows of its segment; no other batch names that, because a row is one record."""
+        return self.first_row == 0 and self.records == self.segment.rows
+
 
 @value()
 class NewBatch:

@@ -101,8 +101,11 @@ def _log_start_moved(state: State, event: LogStartMoved) -> State:
     tp = TopicPartition(event.topic, event.partition)
     partition = state.partitions[tp]
     after = replace(with_log_start(partition, event.offset), revision=state.sequence)
-    named, dropped = {batch.segment.key for batch in after.batches}, state.dropped
-    for batch in partition.batches.overlapping(0, event.offset):
+    removed = [batch for batch in partition.batches.overlapping(0, event.offset) if batch.limit <= event.offset]
+    # Most segments have one batch; to look through the log for others would decode all of it.
+    shared = not all(batch.alone for batch in removed)
+    named, dropped = {batch.segment.key for batch in after.batches} if shared else set[str](), state.dropped
+    for batch in removed:
         if batch.segment.key not in named:
             dropped = dropped.insert(batch.segment.key, state.timestamp)
     return replace(with_partition(state, tp, after), dropped=dropped)
