@@ -50,7 +50,7 @@ INDEX = (
     ),
     Mutant(
         "an index file with fewer rows than its line says is read",
-        IndexFile._decode,
+        index._Rows.decode,
         "if table.num_rows != ",
         "if 0 > ",
         test="unit/test_checkpoint.py::test_index_whose_rows_do_not_fit_its_line_is_damage",
