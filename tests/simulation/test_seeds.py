@@ -12,7 +12,7 @@ from tests.harness.simulation.ranges import Result, one
 from txnstore.consumer import leases
 
 #: The first seeds are part of ``make check``.
-CHECKED, FEW, MANY, AT_ONCE = 12, 24, 25, 25
+CHECKED, FEW, MANY, AT_ONCE = 6, 24, 25, 25
 
 
 def _anomalies(results: list[Result]) -> list[str]:

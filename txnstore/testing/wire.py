@@ -103,6 +103,7 @@ class RequestLog:
         self._requests: list[WireRequest] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._serving: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
@@ -156,17 +157,26 @@ class RequestLog:
         try:
             loop.run_forever()
         finally:
-            server.close()
-            # The event loop serves the connection that it accepted last, and closes aborted ones, in later iterations.
-            for _ in range(4):
-                for task in (tasks := asyncio.all_tasks(loop)):
+            # Accept no more; the server is closed after the connections that wait to be served, which need it.
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+            # The event loop serves the connections that it accepted last, and closes aborted ones, in later iterations.
+            # Only tasks that serve one are cancelled: another one would leave its connection to the garbage collector.
+            idle = 0
+            while idle < 4:
+                for task in self._serving:
                     task.cancel()
-                loop.run_until_complete(asyncio.wait(tasks) if tasks else asyncio.sleep(0))
+                loop.run_until_complete(asyncio.sleep(0))
+                idle = 0 if asyncio.all_tasks(loop) else idle + 1
+            server.close()
             loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one client connection, with its own connection to the server."""
         server = _Upstream(*self._upstream)
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         try:
             while (received := await _receive(reader, writer)) is not None:
                 message, body = received
@@ -195,6 +205,7 @@ class RequestLog:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
+            self._serving.discard(task)
             server.close()
             writer.transport.abort()
 
