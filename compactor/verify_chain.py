@@ -237,19 +237,19 @@ class ChainVerifier:
         key = self._keys.checkpoint_head(self._chain, sequence)
         self._found.checkpoints += 1
         requested = checkpoint.request(self._objects, self._pool, self._keys, self._chain, sequence, self._edges)
-        saved = checkpoint.receive(self._keys, self._chain, sequence, requested)
-        if saved is None:
+        if requested is None:
+            self._report("checkpoint_intact", key, "no entry has this number")
+            return
+        try:
+            saved = checkpoint.read(self._keys, self._chain, sequence, requested)
+            self._compare(key, saved.state)
+        except (ObjectNotFoundError, CorruptionError) as error:
             named = checkpoint.named_files(self._objects, self._keys, self._chain, sequence)
             missing = [name for name in named or () if name not in self._index]
             if missing:
                 self._incomplete[sequence] = f"it cannot be read: {missing[0]} is missing, which it names"
             else:
-                self._report("checkpoint_intact", key, "it cannot be read: it or its index is missing or altered")
-            return
-        try:
-            self._compare(key, saved.state)
-        except CorruptionError as error:
-            self._report("checkpoint_intact", key, str(error))
+                self._report("checkpoint_intact", key, f"it cannot be read: {error}")
             return
         self._newest_sound, self._edges = sequence, saved.edges
 

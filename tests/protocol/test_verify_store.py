@@ -259,7 +259,9 @@ def test_an_altered_checkpoint_is_named(store: Store, part: object) -> None:
     data = bytearray(connection_of(store).objects.get(key))
     data[len(data) // 2] ^= 1
     connection_of(store).objects.put(key, bytes(data))
-    assert _found(store.verify()) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    report = store.verify()
+    assert _found(report) == [("checkpoint_intact", keys.checkpoint_head(0, sequence))]
+    assert key in report.violations[0].message
     assert connection_of(open_on(connection_of(store).counts.inner)).view() == connection_of(store).view()
 
 

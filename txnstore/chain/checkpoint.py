@@ -120,19 +120,29 @@ def receive(keys: Keys, chain: int, sequence: int, requested: Requested | None) 
     """The checkpoint of entry ``sequence``, or None if it is missing or damaged; logs a warning for None."""
     if requested is None:
         return None
-    head_key = keys.checkpoint_head(chain, sequence)
     try:
-        document = decode(HeadDocument, head_key, requested.head.result())
-        if document.sequence != sequence:
-            msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
-            raise CorruptionError(msg)
-        shared = _shared(requested.known, [0, *document.index])
-        names = _names(document, keys, chain)[len(shared) - 1 :]
-        ends = edges_of([IndexFile(name, requested.file(name)) for name in names], shared)
-        return _saved(document, ends, head_key)
+        return read(keys, chain, sequence, requested)
     except (ObjectNotFoundError, CorruptionError) as error:
         _LOG.warning("checkpoint ignored: %s", error, extra={"sequence": sequence, "error": str(error)})
         return None
+
+
+def read(keys: Keys, chain: int, sequence: int, requested: Requested) -> Saved:
+    """The checkpoint of entry ``sequence``.
+
+    Raises:
+        ObjectNotFoundError: Its head or an index file is missing.
+        CorruptionError: One of them is damaged; names it.
+    """
+    head_key = keys.checkpoint_head(chain, sequence)
+    document = decode(HeadDocument, head_key, requested.head.result())
+    if document.sequence != sequence:
+        msg = f"{head_key} contains the state after entry {document.sequence}; expected {sequence}"
+        raise CorruptionError(msg)
+    shared = _shared(requested.known, [0, *document.index])
+    names = _names(document, keys, chain)[len(shared) - 1 :]
+    ends = edges_of([IndexFile(name, requested.file(name)) for name in names], shared)
+    return _saved(document, ends, head_key)
 
 
 def _saved(document: HeadDocument, ends: list[Edge], key: str) -> Saved:
