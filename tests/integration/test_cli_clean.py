@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 import txnstore
 from tests.helpers.cli import Cli, process
+from txnstore.producer import Producer
 
 
 @pytest.fixture
@@ -30,8 +33,9 @@ def test_compact_prints_what_a_clean_removed(cli: Cli) -> None:
     assert cli("compact", "--force").err == "Nothing to compact\n"
 
 
-def test_compact_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
-    """CMP-04."""
+@contextmanager
+def _beside_an_open_transaction(cli: Cli) -> Iterator[Producer]:
+    """A transaction is open, and one record above its beginning is superseded by another."""
     with txnstore.open(cli.url) as store, store.producer("open") as held, store.producer() as producer:
         held.begin_transaction()
         held.send("users", b"x", key=b"b")
@@ -39,6 +43,12 @@ def test_compact_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
         for value in (b"4", b"5"):
             producer.send("users", value, key=b"a")
             producer.flush()
+        yield held
+
+
+def test_compact_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
+    """CMP-04."""
+    with _beside_an_open_transaction(cli) as held:
         assert cli.ok("compact", "--json").lines[0]["superseded"] == 2
         assert cli.ok("compact", "--past-hw", "--json").lines[0]["superseded"] == 1
         held.abort_transaction()
@@ -46,13 +56,7 @@ def test_compact_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
 
 def test_a_watching_compactor_cleans_past_the_hw_when_asked_to(cli: Cli) -> None:
     """CMP-04: the first round removes two records below the open transaction, and one above it."""
-    with txnstore.open(cli.url) as store, store.producer("open") as held, store.producer() as producer:
-        held.begin_transaction()
-        held.send("users", b"x", key=b"b")
-        held.flush()
-        for value in (b"4", b"5"):
-            producer.send("users", value, key=b"a")
-            producer.flush()
+    with _beside_an_open_transaction(cli) as held:
         with process("--store", cli.url, "compact", "--watch", "--past-hw", "--interval", "1h") as compactor:
             assert compactor.stdout is not None
             assert "3 superseded records removed" in compactor.stdout.readline()

@@ -24,11 +24,6 @@ pytestmark = pytest.mark.usefixtures("own_objects")
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def faults(clock: ManualClock) -> FaultStore:
     return FaultStore(MemoryStore(clock=clock))
 

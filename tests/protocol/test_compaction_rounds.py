@@ -31,11 +31,6 @@ from txnstore.testing.faults import no_faults, on
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def faults(clock: ManualClock) -> FaultStore:
     return FaultStore(MemoryStore(clock=clock))
 
