@@ -23,5 +23,5 @@ def test_connections_that_were_just_accepted_are_closed(monkeypatch: pytest.Monk
         log.stop()
         for client in clients:
             client.close()
-        gc.collect()
+    gc.collect()
     assert found == []
