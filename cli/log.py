@@ -38,14 +38,14 @@ def show(app: App, limit: int, before: int | None, chain: int | None) -> None:
         states = connection.view(refresh=False).states
         wanted = []
         for number in chosen:
-            last = states[number].sequence
+            last, first = states[number].sequence, connection.chains[number].boundaries.last().sequence
             end = min(last, before - 1) if before is not None else last
-            wanted += [(number, sequence) for sequence in range(max(1, end - limit + 1), end + 1)]
+            wanted += [(number, sequence) for sequence in range(max(first + 1, end - limit + 1), end + 1)]
         entries = list(connection.pool.map(lambda place: (place[0], _read(connection, *place)), wanted))
         several = len(connection.chains) > 1
     entries.sort(key=lambda item: (item[1].timestamp, item[0], item[1].sequence))
     columns = [*(["chain"] if several else []), "entry", "timestamp", "events"]
-    app.out.rows([_summary(*item) for item in entries[-limit:]], columns, empty="The chain is empty")
+    app.out.rows([_summary(*item) for item in entries[-limit:]], columns, empty="There are no such entries")
 
 
 @log.command()
@@ -87,11 +87,14 @@ def _read(connection: Connection, chain: int, number: int) -> Entry:
     from txnstore.chain.payload import decode_entry
     from txnstore.errors import ObjectNotFoundError
 
-    key = connection.keys.entry(chain, number)
+    key, of = connection.keys.entry(chain, number), f" in chain {chain}" if len(connection.chains) > 1 else ""
+    if number <= connection.chains[chain].boundaries.last().sequence:
+        first = connection.chains[chain].boundaries.last().sequence
+        msg = f"the history{of} begins after entry {first}; earlier ones are deleted by vacuums"
+        raise CommandError(msg, "`txnstore log show` lists the newest ones.")
     try:
         return decode_entry(key, connection.objects.get(key))
     except ObjectNotFoundError:
-        of = f" in chain {chain}" if len(connection.chains) > 1 else ""
         msg = f"there is no entry {number}{of}"
         raise CommandError(msg, "`txnstore log show` lists the newest ones.") from None
 

@@ -108,29 +108,41 @@ def _compact(
 @click.option(
     "--older-than", type=Duration(), default="24h", show_default=True, help="The grace period: 90s, 30m, 24h, 7d."
 )
+@click.option(
+    "--history",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    help="Delete older entries, a day after they were announced; earlier snapshots are read from them.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @_NO_EXPIRE
 @yes_option
 @shared_options()
 @pass_app
-def vacuum(app: App, older_than: float, dry_run: bool, no_expire: bool, yes: bool) -> None:
+def vacuum(app: App, older_than: float, history: float, dry_run: bool, no_expire: bool, yes: bool) -> None:
     """Delete unreferenced objects after a grace period. Shows how many, and asks."""
     must_ask = asks("delete unreferenced objects", yes=yes, dry_run=dry_run)
     with app.open(read_only=dry_run) as store:
         if must_ask:
             with app.progress("listing objects"):
-                plan = store.vacuum(older_than=older_than, dry_run=True)
-            if plan.objects:
+                plan = store.vacuum(older_than=older_than, history=history, dry_run=True)
+            if plan.objects or plan.announced:
                 app.out.plan(_kinds(plan), ["objects", "count", "bytes", "example"])
                 ask(_question(plan, older_than))
         with app.progress("vacuuming"):
-            report = store.vacuum(older_than=older_than, dry_run=dry_run, expire=not no_expire)
+            report = store.vacuum(older_than=older_than, history=history, dry_run=dry_run, expire=not no_expire)
     verb = "Would delete" if dry_run else "Deleted"
     app.out.result(
         f"{verb} {counted(report.objects, 'object')} ({size(report.bytes)}); {report.kept_young:,} too young, "
         f"{report.referenced:,} in use",
         **asdict(report),
     )
+    if report.announced:
+        app.out.note(
+            f"{'Would announce' if dry_run else 'Announced'} {counted(report.announced, 'entry', 'entries')} of the "
+            "history: a vacuum after 24 hours deletes them"
+        )
     if dry_run and not app.out.as_json:
         for key in report.deleted:
             app.out.line(f"  {key}")
@@ -147,7 +159,9 @@ def _kinds(report: VacuumReport) -> list[dict[str, Any]]:
 
 
 def _question(report: VacuumReport, older_than: float) -> str:
-    """What is asked before a vacuum deletes; a short grace period has a price."""
+    """What is asked before a vacuum deletes or announces; a short grace period has a price."""
+    if not report.objects:
+        return f"Announce {counted(report.announced, 'entry', 'entries')} of the history, to be deleted in 24 hours?"
     what = f"Delete {counted(report.objects, 'object')} ({size(report.bytes)})? This cannot be undone."
     if older_than >= _SHORT_GRACE:
         return what

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -10,6 +10,7 @@ from itertools import islice
 from txnstore.chain import checkpoint, keys
 from txnstore.chain.index import may_need
 from txnstore.chain.keys import Keys
+from txnstore.compactor.history import History
 from txnstore.connection import Connection
 from txnstore.errors import ObjectNotFoundError
 from txnstore.storage.base import ObjectInfo, ObjectStore
@@ -30,36 +31,44 @@ class OldCheckpoints:
         found: All of them.
         unneeded: Those to delete: they are older than the grace period. Heads come first, so that a checkpoint does not
             look complete after its index files have been deleted.
+        candidates: For each chain the head of the checkpoint that its history may begin with; None without one.
     """
 
     found: list[ObjectInfo]
     unneeded: list[ObjectInfo]
+    candidates: list[ObjectInfo | None]
 
 
-def old_checkpoints(connection: Connection, limit: int) -> OldCheckpoints:
+def old_checkpoints(connection: Connection, limit: int, histories: Sequence[History]) -> OldCheckpoints:
     """The old checkpoints of all chains, listed concurrently.
 
-    ``limit``: the time at which the grace period began, in milliseconds since the epoch.
+    Args:
+        connection: The connection to the store.
+        limit: The time at which the grace period began, in milliseconds since the epoch.
+        histories: The histories of all chains.
     """
     found = connection.chains.at_once(
         {
-            chain.number: partial(_old_checkpoints, connection.objects, connection.keys, chain.number, limit)
-            for chain in connection.chains
+            history.chain: partial(_old_checkpoints, connection.objects, connection.keys, limit, history)
+            for history in histories
         }
     )
     chains = [found[number] for number in sorted(found)]
     return OldCheckpoints(
-        [item for old in chains for item in old.found], [item for old in chains for item in old.unneeded]
+        [item for old in chains for item in old.found],
+        [item for old in chains for item in old.unneeded],
+        [item for old in chains for item in old.candidates],
     )
 
 
-def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int, limit: int) -> OldCheckpoints:
+def _old_checkpoints(objects: ObjectStore, names: Keys, limit: int, history: History) -> OldCheckpoints:
     """The checkpoints of a chain older than the newest complete ones, except the one that the hint names.
 
-    The newest one that is older than the grace period is not among them: the first snapshots of the grace period are
-    read from it. A checkpoint whose writer slept for longer than the grace period, before it wrote the head, may lack
-    index files: it is not complete, and readers ignore it.
+    The newest one that is older than the grace period is not among them, since the first snapshots of the grace period
+    are read from it, nor are those that the history needs. A checkpoint whose writer slept for longer than the grace
+    period, before it wrote the head, may lack index files: it is not complete, and readers ignore it.
     """
+    chain = history.chain
     found = objects.list(names.checkpoints(chain))
     heads = {number: item for item in found if (number := keys.checkpoint_sequence(item.key)) is not None}
     index = [item for item in found if keys.index_range(item.key) is not None]
@@ -73,15 +82,17 @@ def _old_checkpoints(objects: ObjectStore, names: Keys, chain: int, limit: int) 
 
     newest = list(islice(complete(heads), KEPT_CHECKPOINTS))
     if len(newest) < KEPT_CHECKPOINTS:
-        return OldCheckpoints([], [])
+        return OldCheckpoints([], [], [None])
     past = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
-    needed = {_hinted(objects, chain), next(complete(past), 0)}
+    begins = min(next(complete(history.before(heads)), 0), newest[-1])
+    needed = {_hinted(objects, chain), next(complete(past), 0), begins} | history.needed(heads)
     replaced = {sequence for sequence in heads if sequence < newest[-1]} - needed
     kept = heads.keys() - (replaced & past)
     unnamed = [item for item in index if _is_garbage(item.key, kept, newest[0])]
     return OldCheckpoints(
         [*(heads[sequence] for sequence in sorted(replaced)), *unnamed],
         [*(heads[sequence] for sequence in sorted(replaced & past)), *older(unnamed, limit)],
+        [heads.get(begins)],
     )
 
 
@@ -96,4 +107,4 @@ def _hinted(objects: ObjectStore, chain: int) -> int:
         hint = objects.get(keys.latest(chain))
     except ObjectNotFoundError:
         return 0
-    return checkpoint.hinted(chain, hint)
+    return checkpoint.hinted(chain, hint).sequence

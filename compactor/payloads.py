@@ -46,7 +46,7 @@ def delete_payloads(
     for key in view.dropped:
         if is_inlined(key):
             dropped.setdefault(key.partition(INLINED)[0], []).append(key)
-    for entry in _entries_in_use(view):
+    for entry in _entries_of_batches(view):
         dropped.pop(entry, None)
     long_ago = old([key for found in dropped.values() for key in found])
     free = sorted(entry for entry, found in dropped.items() if long_ago.issuperset(found))
@@ -61,7 +61,12 @@ def delete_payloads(
         yield [ObjectInfo(dropped[entry][0], size, 0) for entry, size in done if size]
 
 
-def _entries_in_use(view: View) -> set[str]:
+def entries_in_use(view: View) -> set[str]:
+    """The entries with a segment that a batch names, or an earlier snapshot may name, as it was dropped lately."""
+    return _entries_of_batches(view) | {key.partition(INLINED)[0] for key in view.dropped if is_inlined(key)}
+
+
+def _entries_of_batches(view: View) -> set[str]:
     """The entries with a segment that a batch names."""
     return {
         batch.segment.object

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from txnstore.chain import checkpoint, keys
+from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoint import Saved, edge_of
 from txnstore.chain.codec import LatestDocument, decode
@@ -18,6 +19,7 @@ from txnstore.chain.tail import Tail
 from txnstore.compactor.damage import Loss, Repair
 from txnstore.compactor.findings import some
 from txnstore.compactor.leftovers import KEPT_CHECKPOINTS
+from txnstore.compactor.repair_history import boundary_repairs, read_boundaries
 from txnstore.core.state import State, first_state
 from txnstore.errors import CorruptionError
 from txnstore.storage.base import ObjectStore
@@ -34,17 +36,25 @@ class Survey:
         damage: What is wrong with the hint; empty if nothing is.
         saved: The newest checkpoints and the one that the hint names; None for a damaged one.
         heads: The numbers of all checkpoints.
+        boundaries: The last boundaries, and None for each one that is lost.
     """
 
     hinted: int | None
     damage: str
     saved: dict[int, Saved | None]
     heads: frozenset[int]
+    boundaries: dict[int, BoundaryDocument | None]
 
     @property
     def sound(self) -> bool:
         """Whether a process that opens the store finds all that it asks for."""
-        return not self.damage and all(saved is not None for saved in self.saved.values())
+        needed = [*self.saved.values(), *self.boundaries.values()]
+        return not self.damage and all(found is not None for found in needed)
+
+    def boundary_at(self, sequence: int) -> int:
+        """The number of the last sound boundary that is not after an entry."""
+        known = self.boundaries.items()
+        return max((number for number, each in known if each is not None and each.sequence <= sequence), default=0)
 
 
 class Rebuilt(NamedTuple):
@@ -86,10 +96,14 @@ class ChainRepairs:
             if found is not None or number > sound or not self._lacks_files(number, listed):
                 saved[number] = found
             sound = sound or (number if found is not None else 0)
-        hinted, damage = self._hinted(hint, heads)
+        hinted, boundary, damage = self._hinted(hint, heads)
         if hinted and hinted not in saved:
             saved[hinted] = self._read(hinted)
-        return Survey(hinted, damage, dict(sorted(saved.items())), frozenset(heads))
+        boundaries = read_boundaries(self._objects, self._names, self._chain, boundary)
+        for begins in {each.sequence for each in boundaries.values() if each is not None}:
+            if begins in heads and begins not in saved:
+                saved[begins] = self._read(begins)
+        return Survey(hinted, damage, dict(sorted(saved.items())), frozenset(heads), boundaries)
 
     def _read(self, number: int) -> Saved | None:
         requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)
@@ -105,14 +119,16 @@ class ChainRepairs:
         named = checkpoint.named_files(self._objects, self._names, self._chain, number)
         return named is not None and not listed.issuperset(named)
 
-    def _hinted(self, hint: bytes | None, known: set[int]) -> tuple[int | None, str]:
+    def _hinted(self, hint: bytes | None, known: set[int]) -> tuple[int | None, int, str]:
+        """The checkpoint and the boundary that the hint names, and what is wrong with it."""
         if hint is None:
             needed = known or self._exists(CHECKPOINT_EVERY)
-            return None, "it is missing" if needed else ""
+            return None, 0, "it is missing" if needed else ""
         try:
-            return decode(LatestDocument, keys.latest(self._chain), hint).sequence, ""
+            document = decode(LatestDocument, keys.latest(self._chain), hint)
         except CorruptionError as error:
-            return None, str(error)
+            return None, 0, str(error)
+        return document.sequence, document.boundary, ""
 
     def _exists(self, sequence: int) -> bool:
         return read_if_there(self._objects, self._names.entry(self._chain, sequence)) is not None
@@ -136,6 +152,8 @@ class ChainRepairs:
             yield loss
         yield from self._checkpoints(survey, damaged, base, rebuilt, lost=loss is not None)
         yield from self._hint(survey, base, rebuilt, lost=loss is not None)
+        if None in survey.boundaries.values():
+            yield from boundary_repairs(self._objects, self._pool, self._names, self._chain, survey.boundaries)
 
     def _fold(self, base: State, wanted: set[int], rebuilt: dict[int, Rebuilt]) -> Loss | None:
         """Fold the entries after ``base``, and keep the states of the wanted checkpoints."""
@@ -214,16 +232,19 @@ class ChainRepairs:
         if not survey.damage and (survey.hinted in usable or (survey.hinted is None and not target)):
             return
         damage = survey.damage or f"it names the checkpoint of entry {survey.hinted}, which is of no use"
-        hint = checkpoint.hint_to
+
+        def hint(sequence: int) -> tuple[str, bytes]:
+            return checkpoint.hint_to(self._chain, sequence, survey.boundary_at(sequence))
+
         if target:
             action = f"written again, to the checkpoint of entry {target}"
-            yield Repair(key, damage, action, (hint(self._chain, target),))
+            yield Repair(key, damage, action, (hint(target),))
         elif lost:
             return
         elif self.state.sequence:
             writes = self._encoded(Rebuilt(self.state, self._edges.of(edge_of(self.state))))
             action = f"written again, to a new checkpoint of entry {self.state.sequence}"
-            yield Repair(key, damage, action, (*writes, hint(self._chain, self.state.sequence)))
+            yield Repair(key, damage, action, (*writes, hint(self.state.sequence)))
         else:
             yield Repair(key, damage, "deleted: the chain has no entries", ((key, None),))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txnstore.chain import checkpoint, keys
+from txnstore.chain.boundary import read_boundary
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
@@ -102,4 +103,12 @@ def _created_at(connection: Connection, names: Keys) -> int:
     try:
         return decode_entry(key, connection.objects.get(key)).timestamp
     except (CorruptionError, ObjectNotFoundError):
-        return connection.runtime.clock()
+        return _first_boundary(connection, names) or connection.runtime.clock()
+
+
+def _first_boundary(connection: Connection, names: Keys) -> int:
+    """The time of the first boundary of the catalog, whose oldest entries were deleted; 0 without one."""
+    try:
+        return max(0, read_boundary(connection.objects, names, 0, 1).timestamp)
+    except CorruptionError:
+        return 0

@@ -23,7 +23,7 @@ STORE_INVARIANTS: Mapping[str, str] = {
     "decided-once": "A transaction is decided once, and its markers have that outcome.",
     "objects-intact": "Every object that the state names exists and is as recorded; each entry names its predecessor.",
     "needed-data-kept": "Compaction, retention and vacuum remove nothing that is undecided or named.",
-    "checkpoint-equals-fold": "The state from a checkpoint and the entries after it equals the fold from entry 1.",
+    "checkpoint-equals-fold": "The state from a checkpoint and the entries after it equals the fold of all.",
     "claims-end": "A compactor that has died holds no partition back for longer than an hour.",
     "groups-sound": "Each partition of a group has one reader, and offsets of a group move by later commits only.",
     "catalog-sound": "The topics, their partitions and their copies in other chains fit together.",
@@ -73,6 +73,7 @@ _BY_RULE = {
 _OF_OBJECTS = (
     ("objects-intact", "identity_intact", "stores"),
     ("objects-intact", "lists_are_complete", "stores"),
+    ("objects-intact", "boundary_intact", "chains"),
     ("objects-intact", "entry_present", "entries"),
     ("objects-intact", "entry_intact", "entries"),
     ("objects-intact", "payload_intact", "entries"),

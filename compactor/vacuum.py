@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from txnstore.chain import keys
+from txnstore.compactor.deleting import delete
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
+from txnstore.compactor.history import DEFAULT_HISTORY, announce, delete_entries, histories
 from txnstore.compactor.leftovers import old_checkpoints, older
-from txnstore.compactor.payloads import delete_payloads
+from txnstore.compactor.payloads import delete_payloads, entries_in_use
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
@@ -31,8 +33,8 @@ DEFAULT_GRACE = 24 * 60 * 60
 _PAGE = 10_000
 #: The number of deleted keys that a report has.
 _NAMED = 10_000
-#: The maximum number of keys per entry and per delete request.
-_ENTRY, _REQUEST = 5_000, 1_000
+#: The maximum number of keys per entry.
+_ENTRY = 5_000
 #: The minimum age of temporary files and probe objects before a vacuum deletes them: no write or probe takes longer.
 _SWEEP_MS = 60 * 60 * 1000
 
@@ -64,6 +66,7 @@ class VacuumReport:
         kept_young: The number of unreferenced objects whose grace period has not passed.
         referenced: The number of segments in use.
         swept: The number of deleted temporary files of crashed local writers.
+        announced: The number of entries that this vacuum has announced: one in 24 hours or later deletes them.
         dry_run: Whether nothing was deleted.
         objects: The number of deleted objects.
         kinds: The deleted objects by kind.
@@ -77,6 +80,7 @@ class VacuumReport:
     dry_run: bool = False
     objects: int = 0
     kinds: tuple[Deleted, ...] = field(default=(), repr=False)
+    announced: int = 0
 
 
 class _Tally:
@@ -98,7 +102,7 @@ class _Tally:
             known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
             self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
 
-    def report(self, *, swept: int, dry_run: bool) -> VacuumReport:
+    def report(self, *, swept: int, announced: int, dry_run: bool) -> VacuumReport:
         """The report of all that was counted."""
         kinds = tuple(self._kinds[kind] for kind in sorted(self._kinds))
         objects = sum(kind.objects for kind in kinds)
@@ -111,20 +115,30 @@ class _Tally:
             dry_run=dry_run,
             objects=objects,
             kinds=kinds,
+            announced=announced,
         )
 
 
 def vacuum(
-    connection: Connection, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True
+    connection: Connection,
+    older_than: float | None = None,
+    *,
+    history: float | None = None,
+    dry_run: bool = False,
+    expire: bool = True,
 ) -> VacuumReport:
     """Delete unreferenced segments, old checkpoints, leftovers of probes and of other stores after a grace period.
 
     A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's
     clock, and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So
     a reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be
-    used for longer. Of an entry with inlined segments only these are deleted, by the same rules. Other entries of this
-    store's chains, and objects whose keys do not have the form of txnstore's, are never deleted. The chains of another
-    store that was at this URL before are deleted when the newest of their objects is that old.
+    used for longer. Of an entry with inlined segments only these are deleted, by the same rules. Objects whose keys do
+    not have the form of txnstore's are never deleted. The chains of another store that was at this URL before are
+    deleted when the newest of their objects is that old.
+
+    Entries are deleted in two steps (docs/design/0023-history.md). A vacuum that finds a checkpoint of before
+    ``history`` announces that the entries up to it will go. A vacuum at least 24 hours later deletes them, except
+    those with inlined segments in use, and announces the next ones. Snapshots of before are gone then.
 
     Before segments are deleted, an entry in the chain of their partition announces it. An append or a compaction that
     references one of them either precedes this entry, and the segment is kept, or follows it and is refused, however
@@ -142,16 +156,19 @@ def vacuum(
     Args:
         connection: The connection to the store.
         older_than: The grace period in seconds; 24 hours by default. 0 is safe if there are no other clients.
+        history: How long entries are kept, in seconds; 7 days by default, and at least the grace period. They are what
+            earlier snapshots and the history of transactions are read from.
         dry_run: Delete nothing; return the expected result.
         expire: Also expire unused state; see :meth:`txnstore.Store.expire`.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
-        InvalidConfigError: ``older_than`` is not a number of seconds.
+        InvalidConfigError: ``older_than`` or ``history`` is not a number of seconds.
         StoreNotFoundError: The store was deleted, and maybe created again; nothing is deleted.
         StorageRefusedError: The storage refuses to overwrite entries, to delete inlined records; all else is done.
     """
-    grace_ms = _grace_ms(older_than)
+    grace_ms = _milliseconds("older_than", older_than, DEFAULT_GRACE)
+    history_ms = max(grace_ms, _milliseconds("history", history, DEFAULT_HISTORY))
     if connection.read_only and not dry_run:
         msg = f"the store {connection.url} was opened read_only, so nothing in it can be deleted"
         raise ReadOnlyError(msg)
@@ -161,7 +178,8 @@ def vacuum(
     now = objects.now_ms()
     segments = _pages(objects)
     page = next(segments)
-    checkpoints = old_checkpoints(connection, now - grace_ms)
+    past = histories(connection, now, history_ms)
+    checkpoints = old_checkpoints(connection, now - grace_ms, past)
     probes = objects.list(f"{PROBE_FOLDER}/")
     foreign = foreign_stores(objects, connection.keys)
     view = _view_after_lists(connection)
@@ -188,17 +206,24 @@ def vacuum(
     for items in itertools.chain([leftovers], foreign_pages(objects, connection.keys, old) if old else ()):
         tally.delete(items)
         if not dry_run:
-            _delete(objects, items)
+            delete(objects, items)
 
     def dropped_before(dropped: Collection[str]) -> set[str]:
         return _dropped_before(connection, named.view, dropped, grace_ms)
 
     swept = 0 if dry_run else _finish(connection, view, named.gone, grace_ms, expire=expire)
-    # The last step: a storage may refuse that entries are overwritten.
-    for found in delete_payloads(connection, named.view, dropped_before, dry_run=dry_run):
+    # Late: a storage may refuse that entries are overwritten.
+    in_use = entries_in_use(named.view)
+    payloads = delete_payloads(connection, named.view, dropped_before, dry_run=dry_run)
+    entries = (delete_entries(connection, chain, in_use, dry_run=dry_run) for chain in past)
+    for found in itertools.chain(payloads, itertools.chain.from_iterable(entries)):
         tally.found += len(found)
         tally.delete(found)
-    report = tally.report(swept=swept, dry_run=dry_run)
+    announced = sum(
+        announce(connection, chain, candidate, dry_run=dry_run)
+        for chain, candidate in zip(past, checkpoints.candidates, strict=True)
+    )
+    report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
     if not dry_run:
         _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
     return report
@@ -248,10 +273,8 @@ def _view_after_lists(connection: Connection) -> View:
     return connection.view()
 
 
-def _grace_ms(older_than: float | None) -> int:
-    if older_than is None:
-        return DEFAULT_GRACE * 1000
-    return check_milliseconds("older_than", older_than)
+def _milliseconds(name: str, given: float | None, default: int) -> int:
+    return default * 1000 if given is None else check_milliseconds(name, given)
 
 
 def named_keys(view: View) -> set[str]:
@@ -296,14 +319,9 @@ def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> l
         chunk = garbage[start : start + _ENTRY]
         allowed = set(connection.submit(DropObjects(tuple(item.key for item in chunk))))
         free = [item for item in chunk if item.key in allowed]
-        _delete(connection.objects, free)
+        delete(connection.objects, free)
         deleted += free
     return deleted
-
-
-def _delete(objects: ObjectStore, items: Sequence[ObjectInfo]) -> None:
-    for start in range(0, len(items), _REQUEST):
-        objects.delete([item.key for item in items[start : start + _REQUEST]])
 
 
 def _forget(connection: Connection, view: View, gone: set[str]) -> None:

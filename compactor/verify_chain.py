@@ -1,4 +1,4 @@
-"""Verifies a chain: folds it from its first entry, and compares its checkpoints with the resulting states."""
+"""Verifies a chain: folds it from its beginning, and compares its checkpoints with the resulting states."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 from txnstore.chain import checkpoint
 from txnstore.chain.chains import read_if_there
-from txnstore.chain.codec import Entry
+from txnstore.chain.codec import Entry, LatestDocument
 from txnstore.chain.index import Edge
 from txnstore.chain.keys import Keys, checkpoint_sequence, entry_sequence, index_range, latest
 from txnstore.chain.payload import decode_entry, entry_hash, payload_damage, payload_of
+from txnstore.compactor.repair_history import read_boundaries
 from txnstore.core.evolve import evolve
 from txnstore.core.invariants.check import check, check_event, check_step
 from txnstore.core.invariants.common import Violation
@@ -60,7 +62,7 @@ class ChainFindings:
 
 
 class ChainVerifier:
-    """Reads a chain from entry 1 and checks it; call :meth:`run` once.
+    """Reads a chain from entry 1, or from the checkpoint at its last boundary, and checks it; call :meth:`run` once.
 
     After an entry that cannot be folded, the states are unknown up to the next intact checkpoint, where the
     verification resumes.
@@ -86,18 +88,29 @@ class ChainVerifier:
         self._seen: set[str] = set()
         self._index: set[str] = set()
         self._newest_sound = 0
+        self._first = 0
+        self._hint = LatestDocument()
         self._edges: list[Edge] = []
         self._incomplete: dict[int, str] = {}
 
     def run(self) -> ChainFindings:
         """Verify the chain."""
-        # Checkpoints are listed before entries: the entries of one that is written in between would seem to be missing.
+        # Entries are listed last: those of a boundary or a checkpoint that is written meanwhile would seem missing. The
+        # hint is read first: it is written after the objects that it names.
+        self._hint = checkpoint.hinted(self._chain, read_if_there(self._objects, latest(self._chain)))
+        self._first = self._read_boundaries()
         checkpoints = self._list_checkpoints()
         present = self._list_entries()
         known = self._known.sequence if self._known is not None else 0
         last = max([known, *present, *checkpoints], default=0)
-        self._interval = max(1, last // _LOOKS)
+        self._interval = max(1, (last - self._first) // _LOOKS)
         self._report_missing(present, last)
+        if self._first:
+            self._state = self._previous = None
+            if (
+                self._first in checkpoints
+            ):  # Else another vacuum has deleted it, and the history begins with the next one.
+                self._check_checkpoint(self._first)
         for sequence, data in self._read(present, last):
             if data is None:
                 self._state = self._previous = None
@@ -112,16 +125,52 @@ class ChainVerifier:
             )
         else:
             self._check_state(self._state)
+            self._check_kept(self._state)
         self._found.state = self._state
         return self._found
 
     def _report(self, name: str, subject: str, message: str) -> None:
         self._found.violations.append(Violation(name, message, subject))
 
+    def _read_boundaries(self) -> int:
+        """The entry of the last boundary; 0 without one."""
+        found = read_boundaries(self._objects, self._keys, self._chain, self._hint.boundary)
+        for number, document in found.items():
+            if document is None:
+                self._report("boundary_intact", self._keys.boundary(self._chain, number), "it is missing or damaged")
+        return max((document.sequence for document in found.values() if document is not None), default=0)
+
+    def _check_kept(self, state: State) -> None:
+        """Check the entries of before the last boundary that exist because segments in them are in use."""
+        wanted = sorted(
+            {
+                batch.segment.object
+                for _, log in sorted_items(state.partitions)
+                for batch in log.batches
+                if batch.segment.inlined and (entry_sequence(batch.segment.object) or 0) <= self._first
+            }
+            if self._first
+            else ()
+        )
+        for key, data in zip(wanted, self._pool.map(partial(read_if_there, self._objects), wanted), strict=True):
+            if data is None:
+                continue  # Missing segments are reported, each with its place.
+            self._found.entries += 1
+            self._found.bytes_read += len(data)
+            try:
+                self._check_payload(key, decode_entry(key, data), data)
+            except (CorruptionError, UnsupportedFormatError) as error:
+                self._report("entry_intact", key, str(error))
+
+    def _check_payload(self, key: str, entry: Entry, data: bytes) -> None:
+        if payload := payload_of(data):
+            self._found.payloads[key] = len(payload)
+        if (damage := payload_damage(entry, data)) is not None:
+            self._report("payload_intact", key, damage)
+
     def _list_checkpoints(self) -> set[int]:
         """The checkpoints with a head."""
-        # The hint first: it is written after the objects that it names.
-        hint = checkpoint.hinted(self._chain, read_if_there(self._objects, latest(self._chain)))
+        hint = self._hint.sequence
         listed = [item.key for item in self._objects.list(self._keys.checkpoints(self._chain))]
         heads = {sequence for key in listed if (sequence := checkpoint_sequence(key)) is not None}
         self._index = {key for key in listed if index_range(key) is not None}
@@ -138,7 +187,7 @@ class ChainVerifier:
 
     def _report_missing(self, present: set[int], last: int) -> None:
         first = None
-        for sequence in range(1, last + 2):
+        for sequence in range(self._first + 1, last + 2):
             missing = sequence <= last and sequence not in present
             if missing and first is None:
                 first = sequence
@@ -150,7 +199,7 @@ class ChainVerifier:
     def _read(self, present: set[int], last: int) -> Iterator[tuple[int, bytes | None]]:
         """All entries in order, read ahead; None for a missing one."""
         flying: deque[tuple[int, Future[bytes] | None]] = deque()
-        following = iter(range(1, last + 1))
+        following = iter(range(self._first + 1, last + 1))
         while True:
             while len(flying) < _WINDOW and (sequence := next(following, None)) is not None:
                 key = self._keys.entry(self._chain, sequence)
@@ -183,10 +232,7 @@ class ChainVerifier:
             self._report("entry_intact", key, str(error))
             self._state = self._previous = None
             return
-        if payload := payload_of(data):
-            self._found.payloads[key] = len(payload)
-        if (damage := payload_damage(entry, data)) is not None:
-            self._report("payload_intact", key, damage)
+        self._check_payload(key, entry, data)
         if entry.sequence != sequence:
             self._report("entry_intact", key, f"it contains entry {entry.sequence}")
             self._state = None

@@ -1,8 +1,8 @@
 """Copies a store to an empty folder or prefix while it is used: ``python examples/backup.py SOURCE TARGET``.
 
-The copy is the store as it was at one snapshot. A second run into the same target copies only what is new: entries and
-segments never change, but for the records that a vacuum deletes from entries. Both places are URLs of fsspec; a restore
-is the same command in the other direction. Storage options, such as the endpoint of a server, are JSON:
+The copy is the store as it was at one snapshot. A second run into the same target copies only what is new: objects
+never change, but for the records that a vacuum deletes from entries. Both places are URLs of fsspec; a restore is the
+same command in the other direction. Storage options, such as the endpoint of a server, are JSON:
 ``--source-options '{"endpoint_url": "http://…"}'``.
 """
 
@@ -37,7 +37,10 @@ def backup(
         sizes = dict(store.sql(objects, snapshot=snapshot).fetchall())
     entries: dict[str, int] = {}
     for chain, head in enumerate(heads):
-        entries |= _entries(files, root, f"{chains}/{chain:04d}/entries", head)
+        # Where old entries are deleted, the chain begins with a checkpoint, at its last boundary.
+        for folder in ("boundaries", "checkpoints"):
+            sizes |= _numbered(files, root, f"{chains}/{chain:04d}/{folder}", head)
+        entries |= _numbered(files, root, f"{chains}/{chain:04d}/entries", head)
     sizes |= entries
     sizes["store.json"] = files.size(f"{root}/store.json")
     # A copy that was interrupted can have left a part of an object.
@@ -54,11 +57,11 @@ def backup(
     return len(missing)
 
 
-def _entries(files: fsspec.AbstractFileSystem, root: str, folder: str, head: int) -> dict[str, int]:
-    """The keys and sizes of a chain's entries up to its head in the snapshot."""
+def _numbered(files: fsspec.AbstractFileSystem, root: str, folder: str, head: int) -> dict[str, int]:
+    """The keys and sizes of the objects in a folder of a chain, by whose names they are not after the head."""
     found = files.find(f"{root}/{folder}", detail=True)
-    entries = {path[len(root) + 1 :]: info["size"] for path, info in sorted(found.items())}
-    return {key: size for key, size in entries.items() if int(key.rpartition("/")[2].removesuffix(".json")) <= head}
+    sizes = {path[len(root) + 1 :]: info["size"] for path, info in sorted(found.items())}
+    return {key: size for key, size in sizes.items() if int(key[len(folder) + 1 :][:20]) <= head}
 
 
 if __name__ == "__main__":

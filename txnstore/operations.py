@@ -277,18 +277,26 @@ class Operations:
 
         return {tp: item.new_log_start for tp, item in delete_records(self._connection, offsets).items()}
 
-    def vacuum(self, older_than: float | None = None, *, dry_run: bool = False, expire: bool = True) -> VacuumReport:
+    def vacuum(
+        self,
+        older_than: float | None = None,
+        *,
+        history: float | None = None,
+        dry_run: bool = False,
+        expire: bool = True,
+    ) -> VacuumReport:
         """Delete objects that nothing refers to; see :func:`txnstore.compactor.vacuum`.
 
         Args:
             older_than: The grace period in seconds; None: 24 hours.
+            history: How long entries are kept, in seconds; None: 7 days. Never shorter than the grace period.
             dry_run: Change nothing.
             expire: Also do what :meth:`expire` does.
         """
         load("txnstore.compactor")
         from txnstore.compactor import vacuum
 
-        return vacuum(self._connection, older_than, dry_run=dry_run, expire=expire)
+        return vacuum(self._connection, older_than, history=history, dry_run=dry_run, expire=expire)
 
     def recover(self) -> RecoveryReport:
         """Complete decided transactions and abort those past their timeout, in all chains (REC-01, TMO-01).

@@ -35,6 +35,10 @@ _COLLECTED = 256
 LATEST_MS = 253_402_300_799_999
 
 
+#: The clock that counts suspension: of Linux, or of other Unixes; Windows has none.
+_UPTIME: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+
+
 def wall_clock_ms() -> int:
     """The wall clock of this machine, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
@@ -43,6 +47,14 @@ def wall_clock_ms() -> int:
 def monotonic_ms() -> int:
     """A clock that is never set, in milliseconds since some time in the past."""
     return time.monotonic_ns() // 1_000_000
+
+
+def uptime_ms() -> int:
+    """A clock that is never set, and that runs on while the machine is suspended, where there is one.
+
+    In milliseconds since some time in the past.
+    """
+    return monotonic_ms() if _UPTIME is None else time.clock_gettime_ns(_UPTIME) // 1_000_000
 
 
 def level_of_caller() -> int:
@@ -94,6 +106,8 @@ class Runtime:
         spawn: Starts a task that no caller waits for, such as leaving the group of a collected consumer. A garbage
             collection calls it, so it must not take a lock.
         process: Returns the name of this process, which is part of the ids of group members: host and process id.
+        uptime: Returns the time in milliseconds since some time in the past, with that in which the machine was
+            suspended. By default that of the machine; if ``monotonic`` is not the default: ``monotonic``.
     """
 
     clock: Callable[[], int] = wall_clock_ms
@@ -104,10 +118,13 @@ class Runtime:
     monotonic: Callable[[], int] = monotonic_ms
     spawn: Callable[[Callable[[], object]], None] = start_thread
     process: Callable[[], str] = process_name
+    uptime: Callable[[], int] = uptime_ms
 
     def __post_init__(self) -> None:
         if self.clock is not wall_clock_ms and self.monotonic is monotonic_ms:
             object.__setattr__(self, "monotonic", self.clock)
+        if self.monotonic is not monotonic_ms and self.uptime is uptime_ms:
+            object.__setattr__(self, "uptime", self.monotonic)
 
     def new_id(self) -> str:
         """A globally unique id."""

@@ -1,7 +1,7 @@
 """A reader of stores in a local folder, written from docs/format.md alone: it imports nothing of txnstore.
 
-It folds all chains from their first entries, compares the batches of their checkpoints on the way, and returns what a
-read_committed reader shows.
+It folds all chains from their first entries, or from the checkpoint at their last boundary, compares the batches of
+their checkpoints on the way, and returns what a read_committed reader shows.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _checked(line: bytes) -> dict[str, Any]:
 
 
 def _fold(root: Path, store_id: str, number: int) -> Chain:
-    chain, previous, sequence = Chain(), "", 0
+    chain, previous, sequence = _beginning(root / f"chains/{store_id}/{number:04d}")
     while True:
         path = root / f"chains/{store_id}/{number:04d}/entries/{sequence + 1:020d}.json"
         if not path.exists():
@@ -84,6 +84,32 @@ def _fold(root: Path, store_id: str, number: int) -> Chain:
         if head.exists():
             logs = {tp: log.batches for tp, log in chain.logs.items() if log.batches}
             assert logs == _indexed(root / f"chains/{store_id}/{number:04d}/checkpoints", _checked(head.read_bytes()))
+
+
+def _beginning(folder: Path) -> tuple[Chain, str, int]:
+    """The state that a chain begins with, and the hash and the number of its entry: section 2, A boundary."""
+    boundaries = sorted((folder / "boundaries").glob("*.json"))
+    if not boundaries:
+        return Chain(), "", 0
+    assert [int(path.stem) for path in boundaries] == [*range(1, len(boundaries) + 1)]
+    sequence = _checked(boundaries[-1].read_bytes())["sequence"]
+    head = _checked((folder / f"checkpoints/{sequence:020d}/head.json").read_bytes())
+    batches, chain = _indexed(folder / "checkpoints", head), Chain()
+    for item in head["partitions"]:
+        tp = tuple(item["tp"])
+        chain.logs[tp] = Log(
+            batches.get(tp, {}),
+            item["log_start"],
+            item["high_watermark"],
+            {int(producer): offset for producer, offset in item["open_txns"].items()},
+            [(each["producer_id"], each["first_offset"], each["last_offset"]) for each in item["aborted"]],
+        )
+    chain.topics = {topic["name"]: topic for topic in head["topics"]}
+    chain.transactions = {
+        each["transactional_id"]: (each["producer_id"], each["state"]) for each in head["transactions"]
+    }
+    chain.ids = {int(producer): name for producer, name in head["transactional_ids"].items()}
+    return chain, head["entry_hash"], sequence
 
 
 def _indexed(folder: Path, head: dict[str, Any]) -> dict[Tp, dict[int, dict[str, Any]]]:

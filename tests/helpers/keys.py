@@ -9,6 +9,7 @@ from txnstore.chain.keys import (
     STORE,
     TOPICS,
     Keys,
+    boundary_number,
     chain_number,
     checkpoint_sequence,
     entry_sequence,
@@ -27,6 +28,7 @@ KEYS = Keys(STORE_ID)
 entries, entry = KEYS.entries, KEYS.entry
 checkpoints, checkpoint_head = KEYS.checkpoints, KEYS.checkpoint_head
 index_file = KEYS.index_file
+boundaries, boundary = KEYS.boundaries, KEYS.boundary
 
 __all__ = [
     "CHAINS",
@@ -36,6 +38,9 @@ __all__ = [
     "STORE_ID",
     "TOPICS",
     "FixedRuntime",
+    "boundaries",
+    "boundary",
+    "boundary_number",
     "chain_number",
     "checkpoint_head",
     "checkpoint_index",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import txnstore
+from tests.helpers.aging import age
 from tests.helpers.shell import values
 from txnstore import Store, TopicPartition
 
@@ -55,6 +56,24 @@ def test_a_backup_is_the_store_at_a_snapshot(store: Store, tmp_path: Path) -> No
         everywhere(copy, "open", b"3")
         assert sorted(values(copy)) == sorted([b"1", b"3"] * PARTITIONS)
     producer.close()
+
+
+def test_a_backup_has_the_checkpoints_that_its_chains_begin_with(store: Store, tmp_path: Path) -> None:
+    """Where old entries are deleted, nothing else has their state."""
+    for number in range(6):
+        everywhere(store, f"id-{number % 2}", b"%d" % number)
+        store.checkpoint()
+    for _ in range(2):
+        age(tmp_path / "store", days=10)
+        deleted = store.vacuum(older_than=0, history=0).deleted
+    assert any("/entries/" in key for key in deleted)
+    before = sorted(values(store))
+    backup(store.url, str(tmp_path / "copy"))
+    with txnstore.open(tmp_path / "copy") as copy:
+        assert sorted(values(copy)) == before
+        assert copy.verify(deep=True).ok
+        everywhere(copy, "new", b"new")
+    assert backup(store.url, str(tmp_path / "copy")) == 0
 
 
 def test_a_second_run_copies_what_is_new(store: Store, tmp_path: Path) -> None:

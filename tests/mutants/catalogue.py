@@ -12,6 +12,7 @@ from tests.mutants.of_expiry import EXPIRY
 from tests.mutants.of_fences import FENCES, SIMULATED_FENCES
 from tests.mutants.of_groups import GROUPS
 from tests.mutants.of_heads import HEADS
+from tests.mutants.of_history import HISTORY
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_index import INDEX
 from tests.mutants.of_inlining import INLINING
@@ -272,7 +273,7 @@ ONE_CHAIN = (
     Mutant(
         "an entry of unknown outcome is not settled before the next one",
         Chain._settle,
-        "if attempt is not None:",
+        "if attempt is not None and self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence)):",
         "if False:",
         test="protocol/test_chain_slots.py",
     ),
@@ -344,6 +345,7 @@ MUTANTS = (
         *CARE,
         *RANGES,
         *INLINING,
+        *HISTORY,
         *INDEX,
         *PAST,
         *TURNS,

@@ -104,7 +104,7 @@ class Mutant:
         return None
 
     def _settings(self, seed: int) -> Settings:
-        settings = replace(settings_of(seed, self.chains), parts=False)  # Parquet takes more time.
+        settings = replace(settings_of(seed, self.chains), parts=False, lease_ms=0)  # Parquet takes more time.
         if self.mishaps is not None:
             settings = replace(settings, mishaps=self.mishaps, rate=0.1)
         return replace(settings, **self.settings)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from txnstore.chain import codec
+from txnstore.chain import codec, waiting
+from txnstore.chain.loading import Loader
 from txnstore.chain.log import Chain
 from txnstore.chain.saver import Saver
 from txnstore.chain.tail import Tail
@@ -31,8 +32,8 @@ HEADS = (
     ),
     Mutant(
         "a chain that lost its beginning is empty",
-        Chain.load,
-        "self.state.sequence < self._checkpoint_every:",
+        Loader.check,
+        "state.sequence < self._every:",
         "False:",
         test="protocol/test_chain_holes.py::test_chain_that_lost_its_beginning_is_not_empty",
     ),
@@ -80,7 +81,7 @@ HEADS = (
     ),
     Mutant(
         "a command that was never offered has an unknown outcome",
-        Chain._error_of,
+        waiting.error_of,
         "if attempt is not None and waiter.command in attempt.commands:",
         "if attempt is not None:",
         test="protocol/test_chain_undecided.py::test_only_commands_of_the_undecided_entry_have_an_unknown_outcome",
@@ -88,7 +89,7 @@ HEADS = (
     Mutant(
         "an interrupt of one thread fails the commands of others that were never offered",
         Chain._commit_round,
-        "and self._is_unwritten(waiter)",
+        "and is_unwritten(self._undecided, waiter)",
         "and False",
         test="unit/test_chain_combining.py"
         "::test_interrupt_of_a_leader_that_has_not_offered_a_command_leaves_it_to_its_own_thread",

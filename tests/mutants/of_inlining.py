@@ -96,7 +96,7 @@ INLINING = (
     ),
     Mutant(
         "a verification does not look at payloads",
-        verify_chain.ChainVerifier._check_entry,
+        verify_chain.ChainVerifier._check_payload,
         "if (damage := payload_damage(entry, data)) is not None:",
         "if (damage := None) is not None:",
         test=_VACUUM + "test_a_damaged_payload_is_named_where_it_is_read",

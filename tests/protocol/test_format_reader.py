@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import format_reader
-from tests.helpers.compaction import runtime
+from tests.helpers.aging import age
+from tests.helpers.compaction import DAY_MS, runtime
+from tests.helpers.connections import connection_of
 from tests.helpers.format_reader import read_store
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
@@ -37,14 +39,25 @@ def test_the_reader_knows_nothing_of_txnstore() -> None:
 
 @pytest.mark.parametrize("chains", [1, 3])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_the_documented_format_is_complete(tmp_path: Path, clock: ManualClock, chains: int, seed: int) -> None:
+@pytest.mark.parametrize("forgets", [False, True], ids=["all entries", "entries are deleted"])
+def test_the_documented_format_is_complete(
+    tmp_path: Path, clock: ManualClock, chains: int, seed: int, *, forgets: bool
+) -> None:
     """Inlined, uploaded and merged segments, in both formats; open, aborted and committed transactions; deletions."""
     history = History(create_on(LocalStore(tmp_path), chains, runtime=runtime(clock)), random.Random(seed))
     for number in range(60):
         clock.advance(1_000)
         history.step()
         if number % 7 == 0:
-            history.store.checkpoint()
+            for chain in connection_of(history.store).chains:
+                chain.checkpoint()
+        if forgets and number in (25, 35, 45):
+            for _ in [*history.open]:
+                history.end()
+            age(tmp_path, days=10)
+            clock.advance(10 * DAY_MS)
+            history.store.vacuum()
+    assert bool([*tmp_path.glob("chains/*/0000/entries/00000000000000000001.json")]) is not forgets
     expected = {name: shown(history.store, name) for name in TOPICS}
     assert {name: [columns(row) for row in rows] for name, rows in read_store(tmp_path).items()} == expected
     history.store.close()

@@ -133,7 +133,7 @@ def test_state_from_checkpoint_equals_folded_state(bucket: MemoryStore) -> None:
 
 
 def test_the_number_of_requests_hardly_grows_with_the_chain() -> None:
-    """10 commits or 300: one index file more (OBJ-14)."""
+    """10 commits or 300: one index file more (OBJ-14). One of the requests asks for the next boundary."""
     costs = []
     for commits in (10, 300):
         objects = MemoryStore()
@@ -142,7 +142,7 @@ def test_the_number_of_requests_hardly_grows_with_the_chain() -> None:
                 chain.submit(CreateTopic(topic(f"t{number}")))
             chain.checkpoint()
         costs.append(len(requests_of_opening(objects)))
-    assert costs[0] + 1 == costs[1] <= 9
+    assert costs[0] + 1 == costs[1] <= 10
 
 
 @pytest.fixture

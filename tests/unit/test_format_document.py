@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from txnstore.chain.boundary import BoundaryDocument
 from txnstore.chain.codec import Entry, LatestDocument, StoreDocument
 from txnstore.chain.state_document import GroupDocument, HeadDocument, PartitionDocument, TransactionDocument
 from txnstore.core.catalog.model import Topic
@@ -59,6 +60,7 @@ def test_no_event_is_described_that_does_not_exist() -> None:
         ("store.json", set(StoreDocument.model_fields)),
         ("An entry", set(Entry.model_fields)),
         ("A hint", set(LatestDocument.model_fields)),
+        ("A boundary", set(BoundaryDocument.model_fields)),
         ("A checkpoint", set(HeadDocument.model_fields) - {"version"}),
         ("A checkpoint", {field.name for field in fields(PartitionDocument)}),
         ("A checkpoint", {field.name for field in fields(TransactionDocument)}),

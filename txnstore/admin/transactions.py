@@ -214,7 +214,7 @@ def transaction_history(
     if since is not None:
         check_integer("since", since)
     view, objects, keys = connection.view(), connection.objects, connection.keys
-    ranges = newest([state.sequence for state in view.states], limit)
+    ranges = newest([state.sequence for state in view.states], limit, connection.chains.boundaries())
     wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
     chains: dict[int, list[Happened]] = {}
     complete = all(numbers.start <= 1 for numbers in ranges)

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from txnstore.chain.boundary import Boundaries
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import decode_entry
 from txnstore.core.groups.commands import Watched
@@ -72,12 +73,14 @@ class Ages:
         objects: The object store; its clock tells the age of entries that are older than this process.
         keys: The keys of the store.
         runtime: The monotonic clock, and the wall clock, which only decides when the storage is asked.
+        boundaries: Those of each chain: they tell the age of entries that were deleted.
     """
 
-    def __init__(self, objects: ObjectStore, keys: Keys, runtime: Runtime) -> None:
+    def __init__(self, objects: ObjectStore, keys: Keys, runtime: Runtime, boundaries: Sequence[Boundaries]) -> None:
         self._objects = objects
         self._keys = keys
         self._runtime = runtime
+        self._boundaries = boundaries
         self._lock = threading.Lock()
         self._marks: dict[int, _Marks] = {}
         self._modified: dict[tuple[int, int], int] = {}
@@ -135,25 +138,28 @@ class Ages:
     def newest_older_than(self, state: State, age_ms: int) -> int:
         """The time up to which all entries of the chain are at least ``age_ms`` old by the storage's clock; -1: none.
 
-        Costs a number of requests that grows with the logarithm of the number of entries.
+        Costs a number of requests that grows with the logarithm of the number of entries. Of entries that may be
+        deleted, only the age of those at a boundary is known: the answer is an earlier time.
 
         Raises:
             StorageError: The storage failed, or an entry is missing.
             CorruptionError: An entry is damaged.
         """
         limit = self._objects.now_ms() - age_ms
+        boundaries = self._boundaries[state.chain]
+        first = min(boundaries.last().sequence, state.sequence)
         # Doubling steps back from the head first: what is asked for is usually recent.
         low, high, step = state.sequence, state.sequence + 1, 1
-        while low > 0 and self._modified_ms(state.chain, low) > limit:
-            low, high, step = max(low - step, 0), low, step * 2
+        while low > first and self._modified_ms(state.chain, low) > limit:
+            low, high, step = max(low - step, first), low, step * 2
         while high - low > 1:
             middle = (low + high) // 2
             if self._modified_ms(state.chain, middle) <= limit:
                 low = middle
             else:
                 high = middle
-        if low == 0:
-            return -1
+        if low == first:
+            return boundaries.timestamp_before(limit)
         if low == state.sequence:
             return state.timestamp
         key = self._keys.entry(state.chain, high)

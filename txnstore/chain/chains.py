@@ -9,6 +9,7 @@ from operator import is_
 from typing import TypeVar
 
 from txnstore.chain.ages import Ages
+from txnstore.chain.boundary import OvertakenError
 from txnstore.chain.identity import Identity
 from txnstore.chain.keys import Keys, latest
 from txnstore.chain.log import Chain
@@ -71,7 +72,7 @@ class Chains:
             )
             self._chains.append(chain)
         self._runtime = runtime
-        self.ages = Ages(objects, keys, runtime)
+        self.ages = Ages(objects, keys, runtime, [chain.boundaries for chain in self._chains])
         self._view: View | None = None
 
     def __len__(self) -> int:
@@ -134,6 +135,10 @@ class Chains:
         self._view = View(tuple(states))
         return self._view
 
+    def boundaries(self) -> list[int]:
+        """The entry of the last boundary of each chain; 0 without one."""
+        return [chain.boundaries.last().sequence for chain in self._chains]
+
     def past_view(self, entry: object = None, timestamp: object = None) -> View:
         """The view after earlier entries; :meth:`txnstore.Store.snapshot` describes both arguments.
 
@@ -141,23 +146,35 @@ class Chains:
         consistent.
 
         Raises:
-            InvalidConfigError: Both are given, there are no such entries (yet), or they are not consistent.
+            InvalidConfigError: Both are given, there are no such entries (yet, or any more), or they are not
+                consistent.
             CorruptionError: An entry is missing or damaged.
         """
         if entry is not None and timestamp is not None:
             msg = "give entry or timestamp, not both"
             raise InvalidConfigError(msg)
+        try:
+            return self._past_view(entry, timestamp)
+        except OvertakenError as error:
+            msg = f"the history was deleted while it was read: {error}; ask again"
+            raise InvalidConfigError(msg) from error
+
+    def _past_view(self, entry: object, timestamp: object) -> View:
         heads = self.view().states
-        past = [Past(self._objects, self.keys, head, self._requests) for head in heads]
+        past = [
+            Past(self._objects, self.keys, head, self._requests, chain.boundaries)
+            for head, chain in zip(heads, self._chains, strict=True)
+        ]
+        firsts = self.at_once({number: chain.boundaries.last for number, chain in enumerate(self._chains)})
         if entry is None:
-            moment = check_timestamp(timestamp, self._runtime.clock(), heads)
+            moment = check_timestamp(timestamp, self._runtime.clock(), heads, firsts)
             found = self.at_once({number: partial(each.last_until, moment) for number, each in enumerate(past)})
             entries = tuple(found[number] for number in sorted(found))
             if not any(entries):
                 msg = f"the store had no entry yet at {instant(moment)} ({moment} milliseconds since the epoch)"
                 raise InvalidConfigError(msg)
         else:
-            entries = check_entries(entry, heads)
+            entries = check_entries(entry, heads, firsts)
         states = self.at_once({number: partial(past[number].at, last) for number, last in enumerate(entries)})
         view = View(tuple(states[number] for number in sorted(states)))
         for chain, needed in sorted(_behind([*view.states]).items()):

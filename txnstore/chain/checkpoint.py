@@ -59,20 +59,20 @@ def encoded(
     yield keys.checkpoint_head(chain, state.sequence), head
 
 
-def hint_to(chain: int, sequence: int) -> tuple[str, bytes]:
-    """The hint to a checkpoint: its key and its bytes."""
-    return latest(chain), encode(LatestDocument(sequence=sequence))
+def hint_to(chain: int, sequence: int, boundary: int = 0) -> tuple[str, bytes]:
+    """The hint to a checkpoint, and to a boundary that is not after it: its key and its bytes."""
+    return latest(chain), encode(LatestDocument(sequence=sequence, boundary=boundary))
 
 
-def hinted(chain: int, hint: bytes | None) -> int:
-    """The sequence number in the hint; 0 without a readable hint."""
+def hinted(chain: int, hint: bytes | None) -> LatestDocument:
+    """What the hint says; the sequence number is 0 without a readable hint."""
     if hint is None:
-        return 0
+        return LatestDocument()
     try:
-        return decode(LatestDocument, latest(chain), hint).sequence
+        return decode(LatestDocument, latest(chain), hint)
     except CorruptionError as error:
         _LOG.warning("checkpoint hint ignored: %s", error, extra={"error": str(error)})
-        return 0
+        return LatestDocument()
 
 
 class Requested(NamedTuple):

@@ -50,9 +50,13 @@ class StoreDocument(Stored):
 
 
 class LatestDocument(Stored):
-    """A hint to the newest checkpoint of a chain. May be stale or missing."""
+    """A hint to the newest checkpoint of a chain. May be stale or missing.
 
-    sequence: int
+    ``boundary``: the number of the last boundary that its writer knew, which is not after the checkpoint.
+    """
+
+    sequence: int = 0
+    boundary: int = 0
 
 
 class PayloadInfo(BaseModel):

@@ -11,7 +11,7 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError
 from txnstore.storage.base import ObjectStore
 
 
-def newest(heads: Sequence[int], count: int) -> list[range]:
+def newest(heads: Sequence[int], count: int, firsts: Sequence[int] = ()) -> list[range]:
     """The ranges of the newest entries of each chain, ``count`` in total.
 
     Each chain gets an equal share; a chain with fewer entries leaves the rest of its share to the others.
@@ -19,12 +19,14 @@ def newest(heads: Sequence[int], count: int) -> list[range]:
     Args:
         heads: The sequence number of the head of each chain.
         count: The total number of entries.
+        firsts: The last entry of each chain that may be deleted; by default 0.
     """
+    before = firsts or [0] * len(heads)
     lengths = [0] * len(heads)
     left = count
     # Short chains first, so that the remaining share is divided among the longer ones.
-    for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number])):
-        lengths[chain] = min(heads[chain], left // (len(heads) - done))
+    for done, chain in enumerate(sorted(range(len(heads)), key=lambda number: heads[number] - before[number])):
+        lengths[chain] = min(max(0, heads[chain] - before[chain]), left // (len(heads) - done))
         left -= lengths[chain]
     return [range(head - length + 1, head + 1) for head, length in zip(heads, lengths, strict=True)]
 

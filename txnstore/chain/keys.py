@@ -16,7 +16,7 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of the entries, checkpoints and index files of one store.
+    """The keys of the entries, checkpoints, index files and boundaries of one store.
 
     Its id is part of them, so that no object of a store that was deleted is taken for one of the store that was created
     in its place.
@@ -26,7 +26,7 @@ class Keys:
 
     @property
     def chains(self) -> str:
-        """The prefix of the entries, checkpoints and index files of all chains."""
+        """The prefix of the entries, checkpoints, index files and boundaries of all chains."""
         return f"{CHAINS}{self.store_id}/"
 
     def entries(self, chain: int) -> str:
@@ -48,6 +48,14 @@ class Keys:
     def index_file(self, chain: int, after: int, until: int) -> str:
         """The index file of the entries from ``after + 1`` to ``until``."""
         return f"{self.checkpoints(chain)}{until:0{_DIGITS}d}-{after:0{_DIGITS}d}.index"
+
+    def boundaries(self, chain: int) -> str:
+        """The prefix of a chain's boundaries."""
+        return f"{self.chains}{chain:04d}/boundaries/"
+
+    def boundary(self, chain: int, number: int) -> str:
+        """The boundary ``number`` of a chain; the first one is 1."""
+        return f"{self.boundaries(chain)}{number:0{_DIGITS}d}.json"
 
 
 def latest(chain: int) -> str:
@@ -74,9 +82,19 @@ def index_range(key: str) -> tuple[int, int] | None:
 
 def entry_sequence(key: str) -> int | None:
     """The sequence number of the entry ``key``, or None if it is not an entry."""
+    return _numbered(key, "/entries")
+
+
+def boundary_number(key: str) -> int | None:
+    """The number of the boundary ``key``, or None if it is not a boundary."""
+    return _numbered(key, "/boundaries")
+
+
+def _numbered(key: str, ending: str) -> int | None:
+    """The number of a numbered object in a folder with this ending."""
     folder, _, name = key.rpartition("/")
     digits, _, suffix = name.partition(".")
-    if folder.endswith("/entries") and suffix == "json" and len(digits) == _DIGITS and digits.isdigit():
+    if folder.endswith(ending) and suffix == "json" and len(digits) == _DIGITS and digits.isdigit():
         return int(digits)
     return None
 

@@ -16,20 +16,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
-from txnstore.chain import checkpoint
+from txnstore.chain.boundary import Boundaries, OvertakenError
+from txnstore.chain.checkpoint import Saved
 from txnstore.chain.codec import Entry, PayloadInfo, check
 from txnstore.chain.identity import Identity
 from txnstore.chain.index import FAN
 from txnstore.chain.keys import Keys
+from txnstore.chain.loading import Loader
 from txnstore.chain.metrics import ChainMetrics
 from txnstore.chain.pacing import Pacing
 from txnstore.chain.payload import Payload, encode_entry, entry_hash, line_of, payload_of
 from txnstore.chain.saver import Saver
-from txnstore.chain.tail import FIRST_WINDOW, Tail, missing_entry
+from txnstore.chain.tail import FIRST_WINDOW, Tail
 from txnstore.chain.turns import Turns
-from txnstore.chain.waiting import Attempt, Waiter, take
+from txnstore.chain.waiting import Attempt, Waiter, error_of, is_unwritten, take
 from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
@@ -38,7 +41,6 @@ from txnstore.errors import (
     InvalidConfigError,
     ReadOnlyError,
     StorageError,
-    TxnStoreError,
     UnknownOutcomeError,
 )
 from txnstore.runtime import LATEST_MS, Runtime
@@ -82,21 +84,21 @@ class Chain:
         background: Callable[[], Executor] | None = None,
     ) -> None:
         self.number = number
-        self._chains = chains
         self.metrics = ChainMetrics()
         self._objects = objects
         self._keys = keys
         self._identity = identity
         self._runtime = runtime
         self._siblings = siblings if siblings is not None else (self,)
-        self._pool = pool
         self._read_only = read_only
         self._writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
-        self._saver = Saver(objects, keys, number, self.metrics, background)
         self.state = first_state(number, chains)
         self._turns = Turns(self._writer_id)
-        self._tail = Tail(objects, keys, number, pool, self._turns.saw)
+        self.boundaries = Boundaries(objects, keys, number, runtime, pool)
+        self._tail = Tail(objects, keys, number, pool, self._turns.saw, self.boundaries)
+        self._loader = Loader(objects, keys, number, chains, pool, self._tail, self.boundaries, checkpoint_every)
+        self._saver = Saver(objects, keys, number, self.metrics, self.boundaries, background)
         self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
         self._looked_at: int | None = None
         self._undecided: Attempt | None = None
@@ -111,8 +113,6 @@ class Chain:
     def load(self, hint: bytes | None) -> State:
         """Load the state at the head from the checkpoint that ``hint`` names and the entries after it.
 
-        A missing, stale or damaged hint or checkpoint costs additional requests, never correctness.
-
         Args:
             hint: The hint of this chain; None if it does not exist.
 
@@ -120,24 +120,29 @@ class Chain:
             CorruptionError: An entry is missing or altered, or the checkpoint belongs to another chain.
         """
         with self._reading:
-            sequence = checkpoint.hinted(self.number, hint)
-            requested = checkpoint.request(self._objects, self._pool, self._keys, self.number, sequence)
-            # Without a hint, the chain is too short for a checkpoint, or the hint is missing: one entry decides.
-            lost = None if sequence else self._pool.submit(self._tail.get, self._checkpoint_every)
-            window: list[bytes | None] | None = self._tail.window(sequence + 1, FIRST_WINDOW)
-            found = checkpoint.receive(self._keys, self.number, sequence, requested)
-            if found is None and (lost is None or lost.result() is not None):
-                found = checkpoint.newest(self._objects, self._pool, self._keys, self.number)
-                window = None
-            if found is not None:
-                checkpoint.check_chain(self._keys, found.state, self.number, self._chains)
-                self._saver.loaded(found)
-            self._publish(found.state if found is not None else first_state(self.number, self._chains))
-            self._catch_up(FIRST_WINDOW, window, sure=True)
-            if lost is not None and lost.result() is not None and self.state.sequence < self._checkpoint_every:
-                later = f"entry {self._checkpoint_every} exists"
-                raise missing_entry(self._keys, self.number, self.state.sequence + 1, later)
+            start = self._loader.first(hint)
+            self._begin(start.saved)
+            self._catch_up(FIRST_WINDOW, start.window, sure=True)
+            self._loader.check(start, self.state)
             return self.state
+
+    def _begin(self, saved: Saved | None) -> None:
+        """Begin with a checkpoint, unless a newer state is known."""
+        with self._publishing:
+            if saved is not None and saved.state.sequence > self.state.sequence:
+                self._saver.loaded(saved)
+                self.state = saved.state
+
+    def _or_begin_again(self, step: Callable[[], object]) -> bool:
+        """True if the step was done; False if the chain was loaded again, as entries may have been deleted."""
+        try:
+            step()
+        except OvertakenError:
+            self._begin(self._loader.again())
+            number = self.boundaries.number_at(self.state.sequence)
+            self._note("entries deleted, chain loaded again", self.state.sequence, logging.INFO, boundary=number)
+            return False
+        return True
 
     def refresh(self, until: int | None = None) -> State:
         """Read new entries and return the state at the head. Costs one GET if there are none.
@@ -164,7 +169,9 @@ class Chain:
         """Fold all entries after the last known one, or those up to ``until``; see :meth:`Tail.follow`."""
         now = self._runtime.clock()
         sure = sure or (until is None and self._is_stale(now))
-        self._tail.follow(self.state, self._publish, size, window=window, until=until, sure=sure)
+        follow = partial(self._tail.follow, size=size, until=until, sure=sure)
+        while not self._or_begin_again(partial(follow, self.state, self._publish, window=window)):
+            window = None
         if until is None:
             self._looked_at = now
 
@@ -227,34 +234,13 @@ class Chain:
             for waiter in reversed(waiters):
                 if waiter.done:
                     continue
-                if waiter is not own and not isinstance(error, Exception) and self._is_unwritten(waiter):
+                if waiter is not own and not isinstance(error, Exception) and is_unwritten(self._undecided, waiter):
                     self._waiting.appendleft(waiter)  # Only this thread was interrupted: the waiter's own commits it.
                 else:
-                    waiter.error, waiter.done = self._error_of(waiter, error), True
+                    waiter.error, waiter.done = error_of(self._undecided, waiter, error), True
             if not isinstance(error, Exception):
                 raise
             return None
-
-    def _is_unwritten(self, waiter: Waiter) -> bool:
-        """Whether it is certain that the command is in no entry: the chain waits for an entry without it."""
-        return self._undecided is not None and waiter.command not in self._undecided.commands
-
-    def _error_of(self, waiter: Waiter, error: BaseException) -> Exception:
-        """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
-
-        A command that equals an offered one counts as offered: it is most likely the same call again.
-        """
-        attempt = self._undecided
-        if attempt is not None and waiter.command in attempt.commands:
-            if isinstance(error, UnknownOutcomeError):
-                return error
-            return UnknownOutcomeError(f"{attempt.claim.key} may exist: its creation was interrupted by {error!r}")
-        if attempt is not None:
-            msg = f"the command was not written: it waits for {attempt.claim.key}, which the storage has not decided"
-            return StorageError(f"{msg}: {error!r}")
-        if isinstance(error, TxnStoreError):
-            return error
-        return UnknownOutcomeError(f"the thread that was committing this command was interrupted by {error!r}")
 
     def _check_writable(self, what: str) -> None:
         if self._read_only:
@@ -271,7 +257,7 @@ class Chain:
             confirm()  # Nothing must be acknowledged into a store that was deleted.
         losses = 0
         while True:
-            self._pacing.wait(lambda: self.state, losses)
+            self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
             take(self._waiting, waiters)  # Those that came while it was the turn of other processes.
             attempt = self._decide(waiters)
             if not attempt.entry.events:
@@ -353,8 +339,12 @@ class Chain:
         attempt = self._undecided
         if attempt is not None and self.state.sequence >= attempt.entry.sequence:
             self._undecided = attempt = None  # A reader has found the entry of that slot.
-        if attempt is not None:
-            self._offer(attempt)
+        if attempt is not None and self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence)):
+            try:
+                self._offer(attempt)
+            except UnknownOutcomeError:
+                if self._undecided is not None:
+                    raise  # Else the chain was loaded again, and the next command can be decided.
 
     def _offer(self, attempt: Attempt) -> bool:
         """Claim the slot of the entry; True if this entry has it, False if another process's entry was folded."""
@@ -370,6 +360,7 @@ class Chain:
             raise
         finally:
             self.metrics.unknown_outcomes += attempt.claim.unknown_outcomes - unknown_before
+        self._check_in_time(attempt)
         self._undecided = None
         # The lines are compared: a vacuum may have deleted the payload of an entry that was written long ago.
         if found != attempt.claim.data and line_of(found) != line_of(attempt.claim.data):
@@ -381,6 +372,17 @@ class Chain:
         self._publish(attempt.state)
         self._looked_at = now
         return True
+
+    def _check_in_time(self, attempt: Attempt) -> None:
+        """Raise :class:`UnknownOutcomeError` if the slot of an entry may be that of an entry that was deleted."""
+        try:
+            in_time = self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence))
+        except StorageError as error:
+            raise UnknownOutcomeError(f"{attempt.claim.key} may not be one of the chain: {error}") from error
+        if not in_time:
+            self._undecided = None
+            why = "this process was suspended, and entries of that time are deleted by now"
+            raise UnknownOutcomeError(f"{attempt.claim.key} may not be one of the chain: {why}")
 
     def _pause(self, tries: int) -> None:
         self.metrics.retries += 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
 from txnstore.chain import checkpoint
+from txnstore.chain.boundary import Boundaries, BoundaryDocument
 from txnstore.chain.codec import Entry
 from txnstore.chain.entries import read_entry
 from txnstore.chain.keys import Keys
@@ -26,21 +27,24 @@ class Past:
         keys: The keys of the store.
         head: The newest known state of the chain.
         pool: Runs concurrent requests.
+        boundaries: Those of the chain: only entries after the last one are there for certain.
     """
 
-    def __init__(self, objects: ObjectStore, keys: Keys, head: State, pool: Executor) -> None:
+    def __init__(self, objects: ObjectStore, keys: Keys, head: State, pool: Executor, boundaries: Boundaries) -> None:
         self._objects = objects
         self._keys = keys
         self._head = head
         self._pool = pool
+        self._boundaries = boundaries
 
     def at(self, sequence: int) -> State:
-        """The state after the entry ``sequence``, which is between 0 and that of the head.
+        """The state after the entry ``sequence``, which is between that of the last boundary and that of the head.
 
         A list of the checkpoints, two GETs for one of them, and a GET for each entry after it. No request at the head.
 
         Raises:
             CorruptionError: An entry is missing or damaged.
+            InvalidConfigError: There is no checkpoint any more that the entry follows.
         """
         head, chain = self._head, self._head.chain
         if sequence == head.sequence:
@@ -48,8 +52,13 @@ class Past:
         saved = checkpoint.newest(self._objects, self._pool, self._keys, chain, until=sequence) if sequence else None
         if saved is not None:
             checkpoint.check_chain(self._keys, saved.state, chain, head.chains)
-        base = saved.state if saved is not None else first_state(chain, head.chains)
-        tail = Tail(self._objects, self._keys, chain, self._pool)
+        base, first = first_state(chain, head.chains), self._boundaries.last().sequence
+        if saved is not None:
+            base = saved.state
+        if base.sequence < first:
+            msg = f"entry {sequence} of chain {chain} is before the oldest checkpoint that is left of its history"
+            raise InvalidConfigError(msg)
+        tail = Tail(self._objects, self._keys, chain, self._pool, boundaries=self._boundaries)
         found = tail.follow(base, lambda _: None, sequence - base.sequence, until=sequence)
         if found.sequence < sequence:
             raise missing_entry(self._keys, chain, found.sequence + 1, f"entry {head.sequence} exists")
@@ -61,14 +70,16 @@ class Past:
         The timestamps of a chain never decrease. One GET for each halving of its length.
 
         Args:
-            timestamp: In milliseconds since the epoch.
+            timestamp: In milliseconds since the epoch; not before that of the last boundary.
 
         Raises:
             CorruptionError: An entry is missing or damaged.
         """
         if timestamp >= self._head.timestamp:
             return self._head.sequence
-        return bisect_right(range(1, self._head.sequence), timestamp, key=lambda number: self._entry(number).timestamp)
+        first = self._boundaries.last().sequence
+        numbers = range(first + 1, self._head.sequence)
+        return first + bisect_right(numbers, timestamp, key=lambda number: self._entry(number).timestamp)
 
     def _entry(self, sequence: int) -> Entry:
         found = read_entry(self._objects, self._keys, self._head.chain, sequence)
@@ -77,32 +88,36 @@ class Past:
         return found[0]
 
 
-def check_entries(entries: object, heads: Sequence[State]) -> tuple[int, ...]:
+def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, BoundaryDocument]) -> tuple[int, ...]:
     """The last entry of each chain: one number for a store with one chain, else a sequence of as many numbers.
 
+    ``firsts``: the last boundary of each chain.
+
     Raises:
-        InvalidConfigError: It is neither, or an entry does not exist yet.
+        InvalidConfigError: It is neither, or an entry does not exist yet, or a vacuum has deleted its history.
     """
     given = (entries,) if as_integer(entries) is not None else entries
     if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) != len(heads):
         now = tuple(state.sequence for state in heads)
         shown = repr(entries[0] if isinstance(entries, tuple) and len(entries) == 1 else entries)
-        msg = f"entry must be a number from 0 to {now[0]}, not {shown}"
+        msg = f"entry must be a number from {firsts[0].sequence} to {now[0]}, not {shown}"
         if len(now) > 1:
             each = f"a number for each of the {len(now)} chains, such as {now} for now"
             msg = f"entry must be {each}, not {shown}; or give a timestamp"
         raise InvalidConfigError(msg)
     return tuple(
-        check_integer(f"entry of chain {state.chain}", entry, 0, state.sequence)
+        check_integer(f"entry of chain {state.chain}", entry, firsts[state.chain].sequence, state.sequence)
         for entry, state in zip(given, heads, strict=True)
     )
 
 
-def check_timestamp(timestamp: object, now: int, heads: Sequence[State]) -> int:
+def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts: Mapping[int, BoundaryDocument]) -> int:
     """A time in milliseconds since the epoch that is not in the future: later entries would belong to it.
 
+    ``firsts``: the last boundary of each chain.
+
     Raises:
-        InvalidConfigError: It is none.
+        InvalidConfigError: It is none, or a vacuum has deleted the history of that time.
     """
     found = check_integer("timestamp, in milliseconds since the epoch,", timestamp)
     latest = max(now, *(state.timestamp for state in heads))
@@ -110,6 +125,13 @@ def check_timestamp(timestamp: object, now: int, heads: Sequence[State]) -> int:
         msg = (
             f"timestamp, in milliseconds since the epoch, must not be in the future: {found} is {instant(found)}, and "
             f"now is {latest}, {instant(latest)}"
+        )
+        raise InvalidConfigError(msg)
+    oldest = max(first.timestamp for first in firsts.values())
+    if found < oldest:
+        msg = (
+            f"the history of {instant(found)} ({found} milliseconds since the epoch) was deleted: the oldest snapshot "
+            f"is that of {instant(oldest)}, timestamp {oldest}"
         )
         raise InvalidConfigError(msg)
     return found

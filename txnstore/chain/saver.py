@@ -9,6 +9,7 @@ from concurrent.futures import Executor, Future
 from itertools import pairwise
 
 from txnstore.chain import checkpoint
+from txnstore.chain.boundary import Boundaries
 from txnstore.chain.checkpoint import Saved, edge_of
 from txnstore.chain.index import Edge, Edges
 from txnstore.chain.keys import Keys
@@ -30,6 +31,7 @@ class Saver:
         keys: The keys of the store.
         number: The number of the chain.
         metrics: Counts the checkpoints.
+        boundaries: The boundaries of the chain: a checkpoint before the last one is of no use.
         background: Returns the executor that writes them; None: the thread that calls :meth:`save_later`.
     """
 
@@ -39,11 +41,13 @@ class Saver:
         keys: Keys,
         number: int,
         metrics: ChainMetrics,
+        boundaries: Boundaries,
         background: Callable[[], Executor] | None = None,
     ) -> None:
         self._objects = objects
         self._keys = keys
         self._metrics = metrics
+        self._boundaries = boundaries
         self._number = number
         self._background = background
         # Re-entrant, so that a signal handler that uses the store in between cannot block its own thread.
@@ -68,6 +72,9 @@ class Saver:
         self._save(state, self._edges.of(edge_of(state)))
 
     def _save(self, state: State, ends: list[Edge]) -> None:
+        boundary = self._boundaries.number_at(state.sequence)
+        if boundary is None:
+            return  # This process was suspended meanwhile: whoever began with this state would miss deleted entries.
         names = self._keys_of(ends)
         stored = self._stored.intersection(names)
         if self._saves % _LOOK_EVERY == 0:
@@ -75,7 +82,7 @@ class Saver:
         self._saves += 1
         for key, data in checkpoint.encoded(self._keys, self._number, ends, state, stored):
             self._objects.put(key, data)
-        self._objects.put(*checkpoint.hint_to(self._number, state.sequence))
+        self._objects.put(*checkpoint.hint_to(self._number, state.sequence, boundary))
         self._stored = frozenset(names)
         self._metrics.checkpoints += 1
 

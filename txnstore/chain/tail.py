@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
+from txnstore.chain.boundary import Boundaries
 from txnstore.chain.entries import entry_in
 from txnstore.chain.keys import Keys
 from txnstore.chain.payload import entry_hash, payload_of
@@ -33,6 +34,7 @@ class Tail:
         number: The number of the chain.
         pool: Runs concurrent requests.
         saw: Called with the number and the writer of each entry that is folded.
+        boundaries: Tell whether the entries that are read may have been deleted; None: nobody deletes them meanwhile.
     """
 
     def __init__(
@@ -42,12 +44,19 @@ class Tail:
         number: int,
         pool: Executor,
         saw: Callable[[int, str], None] | None = None,
+        boundaries: Boundaries | None = None,
     ) -> None:
         self._objects = objects
         self._keys = keys
         self._number = number
         self._pool = pool
         self._saw = saw
+        self._boundaries = boundaries
+
+    def _check(self, sequence: int) -> None:
+        """Raise :class:`OvertakenError` if entry ``sequence`` may have been deleted, or another one has its name."""
+        if self._boundaries is not None:
+            self._boundaries.check(sequence)
 
     def get(self, sequence: int) -> bytes | None:
         """The bytes of an entry; None if it does not exist."""
@@ -61,7 +70,12 @@ class Tail:
         return self._pool.submit(self.get, sequence)
 
     def fold(self, state: State, data: bytes) -> State:
-        """The state after the entry that follows ``state``, whose payload is kept; see :func:`fold`."""
+        """The state after the entry that follows ``state``, whose payload is kept; see :func:`fold`.
+
+        Raises:
+            OvertakenError: The bytes may be those of a writer that has slept while the entry was deleted.
+        """
+        self._check(state.sequence + 1)
         folded = fold(self._keys, self._number, state, data, self._saw)
         keep(self._objects, self._keys.entry(self._number, folded.sequence), payload_of(data))
         return folded
@@ -95,6 +109,7 @@ class Tail:
 
         Raises:
             CorruptionError: An entry is missing though a later one exists, or an entry is damaged.
+            OvertakenError: The entries after the last known state may have been deleted.
         """
         if sure and window is None:
             size = max(size, ABSENT)
@@ -120,10 +135,12 @@ class Tail:
         if sure and len(window) < ABSENT and not any(found):
             found = self.window(sequence + len(window), ABSENT - len(window))
         if all(later is None for later in found):
+            self._check(sequence)
             return None
         # Most likely both were written while these requests were on their way; then it exists by now.
         data = self.get(sequence)
         if data is None:
+            self._check(sequence)
             raise missing_entry(self._keys, self._number, sequence, "later entries exist")
         return data
 

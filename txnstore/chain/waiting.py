@@ -9,7 +9,7 @@ from typing import Any
 from txnstore.chain.codec import Entry
 from txnstore.core.commands import Command
 from txnstore.core.state import State
-from txnstore.errors import UnknownOutcomeError
+from txnstore.errors import StorageError, TxnStoreError, UnknownOutcomeError
 from txnstore.storage.base import Claim
 
 
@@ -47,3 +47,30 @@ def take(queue: deque[Waiter], waiters: list[Waiter]) -> None:
     """Move the callers that wait by now to ``waiters``: their commands share the next entry."""
     while queue:
         waiters.append(queue.popleft())
+
+
+def is_unwritten(attempt: Attempt | None, waiter: Waiter) -> bool:
+    """Whether it is certain that the command is in no entry: the chain waits for an entry without it.
+
+    ``attempt``: the entry whose outcome is unknown; None if there is none.
+    """
+    return attempt is not None and waiter.command not in attempt.commands
+
+
+def error_of(attempt: Attempt | None, waiter: Waiter, error: BaseException) -> Exception:
+    """What the caller of a command gets when the commit raises: an unknown outcome only if it was offered.
+
+    A command that equals an offered one counts as offered: it is most likely the same call again.
+
+    ``attempt``: the entry whose outcome is unknown; None if there is none.
+    """
+    if attempt is not None and waiter.command in attempt.commands:
+        if isinstance(error, UnknownOutcomeError):
+            return error
+        return UnknownOutcomeError(f"{attempt.claim.key} may exist: its creation was interrupted by {error!r}")
+    if attempt is not None:
+        msg = f"the command was not written: it waits for {attempt.claim.key}, which the storage has not decided"
+        return StorageError(f"{msg}: {error!r}")
+    if isinstance(error, TxnStoreError):
+        return error
+    return UnknownOutcomeError(f"the thread that was committing this command was interrupted by {error!r}")

@@ -73,6 +73,7 @@ class History:
         keys: The keys of the store.
         pool: Returns the executor of the requests.
         heads: The sequence number of the newest entry to read, by chain.
+        firsts: Returns the last entry of each chain that may be deleted.
         entries: The maximum number of entries.
     """
 
@@ -82,12 +83,13 @@ class History:
         keys: Keys,
         pool: Callable[[], Executor],
         heads: Sequence[int],
+        firsts: Callable[[], Sequence[int]] = tuple,
         entries: int = ENTRIES,
     ) -> None:
         self._objects = objects
         self._keys = keys
         self._pool = pool
-        self._wanted = [(chain, number) for chain, numbers in enumerate(newest(heads, entries)) for number in numbers]
+        self._heads, self._firsts, self._count = heads, firsts, entries
         self._lock = ForkLock()
         self._entries: list[_Found] | None = None
 
@@ -99,7 +101,9 @@ class History:
     def _read(self) -> list[_Found]:
         with self._lock.own:
             if self._entries is None:
-                found = self._pool().map(self._entry, self._wanted)
+                ranges = newest(self._heads, self._count, self._firsts())
+                wanted = [(chain, number) for chain, numbers in enumerate(ranges) for number in numbers]
+                found = self._pool().map(self._entry, wanted)
                 self._entries = [item for item in found if item is not None]
             return self._entries
 

@@ -264,7 +264,7 @@ class _Database:
         if self._inspected is not view:
             self._states += 1
             self._inspected = view
-            files = inspection_files(connection.objects, connection.keys, _pool(connection), view)
+            files = inspection_files(connection.objects, connection.keys, _pool(connection), view, _firsts(connection))
             self.files.add({f"state/{self._states}/{name}.parquet": file for name, file in files.items()})
         cursor.execute(f"SET VARIABLE {quote(_SHOWN)} = {_shown(self._states, view, isolation)}")
 
@@ -318,6 +318,17 @@ def _pool(connection: Connection) -> Callable[[], Executor]:
         return runtime.executor() if alive is None else alive.pool
 
     return pool
+
+
+def _firsts(connection: Connection) -> Callable[[], list[int]]:
+    """Return a function that gives the entries that may be deleted, without a strong reference to the connection."""
+    weak = ref(connection)
+
+    def firsts() -> list[int]:
+        alive = weak()
+        return [] if alive is None else alive.chains.boundaries()
+
+    return firsts
 
 
 def kept_of(connection: Connection, access: Access = Access()) -> Kept:  # noqa: B008 - it is immutable

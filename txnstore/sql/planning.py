@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -74,7 +74,11 @@ def inspection_schemas() -> dict[str, pa.Schema]:
 
 
 def inspection_files(
-    objects: ObjectStore, keys: Keys, pool: Callable[[], Executor], view: View
+    objects: ObjectStore,
+    keys: Keys,
+    pool: Callable[[], Executor],
+    view: View,
+    firsts: Callable[[], Sequence[int]],
 ) -> dict[str, VirtualFile]:
     """Return the tables of the schema ``txn`` for a view, by name; each is computed when it is first read.
 
@@ -83,8 +87,9 @@ def inspection_files(
         keys: The keys of the store.
         pool: Returns the executor of requests for entries.
         view: The view to show.
+        firsts: Returns the last entry of each chain that may be deleted.
     """
-    past = History(objects, keys, pool, [chain.sequence for chain in view.states])
+    past = History(objects, keys, pool, [chain.sequence for chain in view.states], firsts)
     files: dict[str, VirtualFile] = {name: _state_table(name, view) for name in inspection.SCHEMAS}
     return files | {name: _past_table(name, past) for name in history.SCHEMAS}
 

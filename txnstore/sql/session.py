@@ -133,7 +133,9 @@ class Session:
             plan.segments.extend(found.paths)
             if found.refused is not None:
                 plan.refused.append(found.refused)
-        files = inspection_files(objects, self.connection.keys, lambda: self.connection.pool, view)
+        files = inspection_files(
+            objects, self.connection.keys, lambda: self.connection.pool, view, self.connection.chains.boundaries
+        )
         for name, schema in inspection_schemas().items():
             path = f"state/{view.sequence}/{name}.parquet"
             plan.tables[path] = files[name]

@@ -7,6 +7,7 @@ entry after it: the requests of a look overlap while entries are written, and on
 the head.
 
 Hints and checkpoints are hidden at any time: without them, a chain is loaded from an older checkpoint or from entry 1.
+Checkpoints of a chain with a boundary are not hidden, as its entries up to that are deleted.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Holes:
         """Whether this GET does not find the entry; called when it takes effect."""
         sequence = entry_sequence(key)
         if sequence is None:
-            return _is_saved(key) and self._rng.random() < self._share
+            return _is_saved(key) and self._rng.random() < self._share and not self._is_needed(key)
         chain = _chain(key)
         head = self._bucket.heads.get(chain, 0)
         # A window is read in any order, while entries are written: each absent name may end the look. The name of the
@@ -78,6 +79,11 @@ class Holes:
         else:
             self._absent.discard((chain, sequence))
         return hidden
+
+    def _is_needed(self, key: str) -> bool:
+        """Whether it is of a checkpoint of a chain whose history does not begin with entry 1."""
+        prefix, _, rest = key.partition("checkpoints/")
+        return rest != "" and len(self._bucket.list(f"{prefix}boundaries/", limit=1)) > 0
 
     def _is_hidden(self, key: str, chain: int, sequence: int) -> bool:
         now = self._scheduler.now

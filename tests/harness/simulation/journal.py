@@ -134,8 +134,9 @@ def _strange_markers(journal: Journal, foreign: set[tuple[str, TxnId]]) -> Itera
 
 
 def _events(bucket: Bucket, chain: int) -> Iterator[object]:
-    for item in bucket.list(keys.entries(chain)):
-        yield from decode_entry(item.key, bucket.get(item.key)).events
+    for key in sorted(bucket.archive):
+        if key.startswith(keys.entries(chain)):
+            yield from decode_entry(key, bucket.archive[key]).events
 
 
 def life(name: str, number: int, topic_id: str) -> str:

@@ -51,6 +51,8 @@ CLEANERS = ("keys:i/1", "keys:j/1", "clean:g/1", "clean:g/2")
 SHORTENERS = ("shorten:o/1", "shorten:o/2")
 #: They compact round after round, and share the partitions by claims.
 SHARERS = ("share:h/1", "share:h/2", "share:h/3")
+#: They delete the history of the chains, and sleep meanwhile.
+FORGETTERS = ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "napscan:k/5")
 #: The actors of every run; each of the others is in most runs.
 _ALWAYS = 2
 #: The numbers of chains that seeds choose from.
@@ -67,7 +69,8 @@ class Settings:
     the share of processes whose clock is a year ahead, some days ahead, or some hours behind. ``hidden``: the share of
     GETs that do not find an entry that exists, where the chain must notice it. ``interrupts``: the share of creates
     that Ctrl-C interrupts. ``checkpoint_every``: the number of entries after which a process writes a checkpoint.
-    ``parts``: whether small segments are read by parts, as large ones are.
+    ``parts``: whether small segments are read by parts, as large ones are. ``lease_ms``: how long a process trusts its
+    look at the boundary of a chain; 0: as long as it does outside of the simulation.
     """
 
     seed: int
@@ -85,6 +88,7 @@ class Settings:
     interrupts: float = 0.0
     checkpoint_every: int = CHECKPOINT_EVERY
     parts: bool = False
+    lease_ms: int = 0
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -117,6 +121,9 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         actors += SHORTENERS
     if random.Random(f"rounds/{seed}").random() < 0.2:
         actors += SHARERS
+    forgets = random.Random(f"forgetters/{seed}").random() < 0.25
+    if forgets:
+        actors += FORGETTERS
     mishaps: tuple[Mishap, ...] = rng.choice(((), tuple(Mishap), tuple(Mishap), _SOME, (rng.choice(list(Mishap)),)))
     settings = Settings(
         seed=seed,
@@ -133,6 +140,7 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         interrupts=random.Random(f"interrupts/{seed}").choice((0.0, 0.0, 0.05)),
         checkpoint_every=random.Random(f"checkpoints/{seed}").choice((CHECKPOINT_EVERY, CHECKPOINT_EVERY, 8)),
         parts=random.Random(f"parts/{seed}").random() < 0.15,
+        lease_ms=random.Random(f"leases/{seed}").choice((10_000, 60_000)) if forgets else 0,
     )
     # A clock that is set back by the length of a pause hides the pause.
     hidden = random.Random(f"hidden/{seed}").choice((0.0, 0.0, 0.1)) if not settings.jumps else 0.0

@@ -44,6 +44,8 @@ def _smaller(settings: Settings) -> Iterator[Settings]:
         yield replace(settings, jumps=0.0, skew_ms=0)
     if settings.hidden:
         yield replace(settings, hidden=0.0)
+    if settings.lease_ms:
+        yield replace(settings, lease_ms=0)
     if settings.interrupts:
         yield replace(settings, interrupts=0.0)
     if settings.checkpoint_every != CHECKPOINT_EVERY:

@@ -11,6 +11,7 @@ from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.cleaning import Cleaner, KeyedProducer, cleaned
 from tests.harness.simulation.endings import no_clients_left
 from tests.harness.simulation.following import Follower, followed
+from tests.harness.simulation.forgetting import Forgetter, Napper, NappingScanner, short_history
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler
@@ -55,6 +56,9 @@ _KINDS: dict[str, type[Actor]] = {
     "keys": KeyedProducer,
     "clean": Cleaner,
     "share": Sharer,
+    "forget": Forgetter,
+    "nap": Napper,
+    "napscan": NappingScanner,
 }
 #: Longer than the offset of any clock, and than any timeout.
 _A_LONG_TIME_MS = 20_000_000
@@ -78,7 +82,12 @@ class Run:
 def simulate(settings: Settings) -> Run:
     """Run it. The same settings give the same run, in every process."""
     world = World(settings)
-    with simulated_locks(world.scheduler), no_clients_left(), reading_parts(settings.parts):
+    with (
+        simulated_locks(world.scheduler),
+        no_clients_left(),
+        reading_parts(settings.parts),
+        short_history(settings.lease_ms),
+    ):
         for name in settings.actors:
             kind = _KINDS[name.partition(":")[0]]
             actor = kind(world, name)

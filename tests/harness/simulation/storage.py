@@ -17,6 +17,8 @@ from tests.harness.simulation.checkpoints import Written
 from tests.harness.simulation.creates import Creates, Interrupted
 from tests.harness.simulation.scheduler import Scheduler
 from tests.helpers import keys
+from txnstore.chain import boundary
+from txnstore.chain.codec import decode
 from txnstore.chain.payload import line_of
 from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo
@@ -88,6 +90,8 @@ class Bucket(MemoryStore):
     def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(clock=clock)
         self.archive: dict[str, bytes] = {}
+        #: Whether the store in it is never deleted.
+        self.lasting = True
         #: The newest entry of each chain.
         self.heads: dict[int, int] = {}
         self.anomalies: list[str] = []
@@ -96,10 +100,30 @@ class Bucket(MemoryStore):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         created = super().put_if_absent(key, data)
         sequence = keys.entry_sequence(key) if created else None
-        if sequence is not None:
+        if sequence is not None and key not in self.archive:  # Else it has the name of an entry that was deleted.
             self.heads[keys.chain_number(key) or 0] = sequence
             self.archive[key] = data
         return created
+
+    def delete(self, names: Sequence[str]) -> None:
+        if self.lasting:
+            self.anomalies += [f"deleted-entry: {key} is needed" for key in names if not self._may_go(key)]
+        super().delete(names)
+
+    def _may_go(self, key: str) -> bool:
+        """Whether the key is not an entry, or a boundary after it is old enough and checkpoints after it are left."""
+        sequence = keys.entry_sequence(key)
+        if sequence is None:
+            return True
+        chain = key.rpartition("entries/")[0]
+        limit = self.now_ms() - boundary.WAIT_MS
+        found = [
+            decode(boundary.BoundaryDocument, item.key, self.get(item.key)).sequence
+            for item in self.list(f"{chain}boundaries/")
+            if item.modified_ms <= limit
+        ]
+        heads = [keys.checkpoint_sequence(item.key) or 0 for item in self.list(f"{chain}checkpoints/")]
+        return sequence <= max(found, default=0) and sum(head >= sequence for head in heads) > 1
 
     def put(self, key: str, data: bytes) -> None:
         if keys.is_segment(key):

@@ -76,6 +76,7 @@ class World:
         #: The entries that a process did not find for a while.
         self.hidden: set[str] = set()
         self.site = Site(Bucket(lambda: EPOCH_MS + self.scheduler.now))
+        self.site.bucket.lasting = False
         #: The outage for all processes.
         self.away = Away()
         self._values = 0

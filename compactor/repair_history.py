@@ -1,0 +1,84 @@
+"""Finds out which boundaries of a chain are lost, and writes them again. See docs/design/0023-history.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+
+from txnstore.chain import checkpoint, keys
+from txnstore.chain.boundary import NO_BOUNDARY, BoundaryDocument, read_boundary
+from txnstore.chain.codec import encode
+from txnstore.chain.keys import Keys
+from txnstore.compactor.damage import Loss, Repair
+from txnstore.errors import CorruptionError
+from txnstore.storage.base import ObjectStore
+
+_PAGE = 10_000
+
+
+def read_boundaries(
+    objects: ObjectStore, names: Keys, chain: int, hinted: int = 0
+) -> dict[int, BoundaryDocument | None]:
+    """The last two boundaries of a chain, and those that are missing or damaged, as None.
+
+    ``hinted``: a number that a hint names, so that this boundary must exist.
+    """
+    listed = {keys.boundary_number(item.key) for item in objects.list(names.boundaries(chain))}
+    last = max([hinted, *(number for number in listed if number is not None)])
+    found: dict[int, BoundaryDocument | None] = {}
+    for number in range(1, last + 1):
+        if number in listed and number < last - 1:
+            continue
+        try:
+            found[number] = read_boundary(objects, names, chain, number)
+        except CorruptionError:
+            found[number] = None
+    return found
+
+
+def boundary_repairs(
+    objects: ObjectStore, pool: Executor, names: Keys, chain: int, found: Mapping[int, BoundaryDocument | None]
+) -> Iterator[Repair | Loss]:
+    """Boundaries that can be written again: each one as the next one is, the last one from what entries are left.
+
+    ``found``: what :func:`read_boundaries` has returned.
+    """
+    following: BoundaryDocument | None = None
+    for number in sorted(found, reverse=True):
+        document, key = found[number], names.boundary(chain, number)
+        if document is not None:
+            following = document
+            continue
+        if following is None:
+            known = [each.sequence for each in found.values() if each is not None]
+            following = _beginning(objects, pool, names, chain, max(known, default=0))
+        damage = "it is missing or damaged: a process that has slept would not notice that entries were deleted"
+        if following is None:
+            consequence = "no checkpoint can be read that the remaining entries follow"
+            yield Loss(key, damage, consequence, blocks=False)
+            return
+        action = f"written again: entries up to {following.sequence} may be deleted"
+        yield Repair(key, damage, action, ((key, encode(following)),))
+
+
+def _beginning(objects: ObjectStore, pool: Executor, names: Keys, chain: int, known: int) -> BoundaryDocument | None:
+    """A boundary at the first checkpoint after which no entry is missing; None if none can be read."""
+    last, complete_from = known, known
+    after = names.entry(chain, known)
+    while page := objects.list(names.entries(chain), after, _PAGE):
+        for item in page:
+            number = keys.entry_sequence(item.key)
+            if number is not None and number != last + 1:
+                complete_from = number - 1
+            last = number if number is not None else last
+        after = page[-1].key
+    if complete_from == 0:
+        return NO_BOUNDARY
+    heads = {keys.checkpoint_sequence(item.key): item for item in objects.list(names.checkpoints(chain))}
+    for number in sorted(number for number in heads if number is not None and number >= complete_from):
+        requested = checkpoint.request(objects, pool, names, chain, number)
+        saved = checkpoint.receive(names, chain, number, requested)
+        if saved is not None:
+            modified_ms = heads[number].modified_ms
+            return BoundaryDocument(sequence=number, timestamp=saved.state.timestamp, modified_ms=modified_ms)
+    return None

@@ -1,0 +1,143 @@
+"""Mutants of the deletion of entries."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain import ages, boundary, tail
+from txnstore.chain.log import Chain
+from txnstore.chain.saver import Saver
+from txnstore.compactor import history, leftovers, payloads
+from txnstore.compactor.vacuum import vacuum
+
+_HISTORY = "protocol/test_history.py::"
+_SLEEPERS = "protocol/test_history_sleepers.py::"
+_SLEPT = f"{_SLEEPERS}test_a_reader_that_has_slept_reads_on_at_the_head"
+
+HISTORY = (
+    Mutant(
+        "an entry is folded although another one may have had its name",
+        tail.Tail.fold,
+        "self._check(state.sequence + 1)",
+        "pass",
+        test=_SLEEPERS + "test_a_process_that_has_slept_does_not_read_the_entry_of_another_one",
+    ),
+    Mutant(
+        "the free name of a deleted entry is the end of the chain",
+        tail.Tail._missing,
+        "        self._check(sequence)\n        return None",
+        "        return None",
+        test=_SLEPT,
+    ),
+    Mutant(
+        "an entry with the name of a deleted one is acknowledged",
+        Chain._check_in_time,
+        "if not in_time:",
+        "if False:",
+        test=_SLEEPERS + "test_a_writer_suspended_in_its_commit_acknowledges_nothing",
+    ),
+    Mutant(
+        "an entry with the name of a deleted one is acknowledged (simulated)",
+        Chain._check_in_time,
+        "if not in_time:",
+        "if False:",
+        settings={"lease_ms": 10_000, "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "tidy:t/1")},
+    ),
+    Mutant(
+        "a reader does not look whether entries were deleted (simulated)",
+        boundary.Boundaries._is_over,
+        "return passed >= LEASE_MS",
+        "return False",
+        settings={"lease_ms": 10_000, "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "napscan:k/5", "tidy:t/1")},
+    ),
+    Mutant(
+        "an undecided entry is offered again although its slot may have been deleted",
+        Chain._settle,
+        "and self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence))",
+        "",
+        test=_SLEEPERS + "test_a_writer_that_has_slept_after_an_unknown_outcome_commits_at_the_head",
+    ),
+    Mutant(
+        "only the wall clock ends a lease",
+        boundary.Boundaries._is_over,
+        "max(abs(self._runtime.clock() - lease.clock), self._runtime.uptime() - lease.uptime)",
+        "abs(self._runtime.clock() - lease.clock)",
+        test=_SLEPT,
+    ),
+    Mutant(
+        "only the monotonic clock ends a lease",
+        boundary.Boundaries._is_over,
+        "max(abs(self._runtime.clock() - lease.clock), self._runtime.uptime() - lease.uptime)",
+        "self._runtime.uptime() - lease.uptime",
+        test=_SLEPT,
+    ),
+    Mutant(
+        "an open trusts the hint to the last boundary",
+        boundary.Boundaries.start,
+        "following.result()",
+        "None",
+        test=_SLEEPERS + "test_an_old_checkpoint_that_comes_back_is_not_believed",
+    ),
+    Mutant(
+        "a checkpoint of before the boundary is written",
+        Saver._save,
+        "if boundary is None:",
+        "if False:",
+        test=_SLEEPERS + "test_a_process_that_knows_a_later_boundary_writes_no_checkpoint_of_before",
+    ),
+    Mutant(
+        "entries are deleted when they are announced",
+        history._history,
+        "is_settled = not number or listed[number].modified_ms <= now - boundary.WAIT_MS",
+        "is_settled = True",
+        test=_HISTORY + "test_a_boundary_announces_what_is_deleted_a_day_later",
+    ),
+    Mutant(
+        "the entry after the boundary is deleted",
+        history._is_before,
+        "sequence <= last",
+        "sequence <= last + 1",
+        test=_HISTORY + "test_a_boundary_announces_what_is_deleted_a_day_later",
+    ),
+    Mutant(
+        "entries are deleted although segments in them are in use",
+        history.delete_entries,
+        "if item.key not in in_use",
+        "",
+        test=_HISTORY + "test_entries_with_live_inlined_segments_stay",
+    ),
+    Mutant(
+        "entries are deleted although snapshots may read segments in them",
+        payloads.entries_in_use,
+        "| {key.partition(INLINED)[0] for key in view.dropped if is_inlined(key)}",
+        "",
+        test=_HISTORY + "test_an_entry_stays_while_snapshots_may_read_a_segment_in_it",
+    ),
+    Mutant(
+        "the history begins with the newest checkpoint",
+        leftovers._old_checkpoints,
+        "begins = min(next(complete(history.before(heads)), 0), newest[-1])",
+        "begins = next(complete(history.before(heads)), 0)",
+        test=_HISTORY + "test_two_vacuums_create_one_boundary",
+    ),
+    Mutant(
+        "the history is shorter than the grace period",
+        vacuum,
+        "history_ms = max(grace_ms, ",
+        "history_ms = max(0, ",
+        test=_HISTORY + "test_the_history_is_never_shorter_than_the_grace_period",
+    ),
+    Mutant(
+        "the age of deleted entries is asked for",
+        ages.Ages.newest_older_than,
+        "min(boundaries.last().sequence, state.sequence)",
+        "0",
+        test=_HISTORY + "test_what_is_watched_for_longer_than_the_history_expires_by_earlier_boundaries",
+    ),
+    Mutant(
+        "all deleted entries are as old as those of the last boundary",
+        boundary.Boundaries.timestamp_before,
+        "if lease.document.modified_ms <= modified_ms:",
+        "if True:",
+        test=_HISTORY + "test_what_is_watched_for_longer_than_the_history_expires_by_earlier_boundaries",
+    ),
+)

@@ -1,0 +1,199 @@
+"""The boundaries of a chain: up to where its history may be deleted, so that free names of entries are not misread.
+
+A name without an object is the end of a chain, and whoever creates the object has committed. Neither holds for the name
+of an entry that was deleted: a writer that has slept would commit into the past. So a vacuum announces before it
+deletes. It creates the next *boundary*, a numbered object that is never changed, and deletes entries up to it only when
+the boundary is :data:`WAIT_MS` old. Whoever has not found the next boundary knows for :data:`LEASE_MS`, which is
+half of that, that no entry after the last one is deleted. See docs/design/0023-history.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from txnstore.chain.codec import Int64, Stored, decode
+from txnstore.chain.keys import Keys, boundary_number
+from txnstore.errors import CorruptionError, ObjectNotFoundError
+from txnstore.runtime import Runtime
+from txnstore.storage.base import ObjectStore
+
+#: A vacuum waits so long after it has created a boundary, by the storage's clock, before it deletes entries.
+WAIT_MS = 24 * 60 * 60 * 1000
+#: So long after it has asked for the next boundary, a process asks again before it trusts a name of an entry.
+LEASE_MS = WAIT_MS // 2
+
+
+class OvertakenError(Exception):
+    """The entries after the known state may have been deleted: the chain must be read from a newer checkpoint."""
+
+
+class BoundaryDocument(Stored):
+    """A boundary: entries up to ``sequence`` may be deleted; a checkpoint has the state after it.
+
+    ``timestamp``: the time of entry ``sequence``. ``modified_ms``: when its checkpoint was written, by the clock of the
+    storage; all entries up to it are older.
+    """
+
+    sequence: Int64
+    timestamp: Int64
+    modified_ms: Int64
+
+
+#: What holds without a boundary.
+NO_BOUNDARY = BoundaryDocument(sequence=0, timestamp=-1, modified_ms=-1)
+
+
+def read_boundary(objects: ObjectStore, keys: Keys, chain: int, number: int) -> BoundaryDocument:
+    """A boundary of a chain; :data:`NO_BOUNDARY` for number 0.
+
+    Raises:
+        CorruptionError: It is missing or damaged.
+    """
+    if number == 0:
+        return NO_BOUNDARY
+    key = keys.boundary(chain, number)
+    try:
+        return decode(BoundaryDocument, key, objects.get(key))
+    except ObjectNotFoundError as error:
+        msg = f"{key} is missing"
+        raise CorruptionError(msg) from error
+
+
+class _Lease(NamedTuple):
+    """The last boundary that was found, and when its successor was not there."""
+
+    number: int
+    document: BoundaryDocument
+    clock: int
+    uptime: int
+
+
+class Boundaries:
+    """The boundaries of one chain, as this process knows them. Thread-safe: a lease is replaced in one step.
+
+    Args:
+        objects: The object store.
+        keys: The keys of the store.
+        chain: The number of the chain.
+        runtime: The wall clock and the clock that runs on while the machine is suspended.
+        pool: Runs a request next to others.
+    """
+
+    def __init__(self, objects: ObjectStore, keys: Keys, chain: int, runtime: Runtime, pool: Executor) -> None:
+        self._objects = objects
+        self._keys = keys
+        self._chain = chain
+        self._runtime = runtime
+        self._pool = pool
+        self._lease: _Lease | None = None
+        self._hinted = 0
+        self._begun: Callable[[], _Lease] | None = None
+
+    def start(self, number: int) -> None:
+        """Begin to read the boundary ``number``, which a hint names, and to ask for the next one."""
+        lease, self._hinted = self._at(number, NO_BOUNDARY), number
+        document = self._pool.submit(self._read, number)
+        following = self._pool.submit(self._get, number + 1)
+
+        def found() -> _Lease:
+            try:
+                return self._renew(lease._replace(document=document.result()), following.result())
+            except CorruptionError:  # The hint is wrong, or the boundary is lost: see which ones there are.
+                return self._ask(self._newest(0))
+
+        self._begun = found
+
+    def check(self, sequence: int) -> None:
+        """Make sure that neither entry ``sequence`` nor a later one was deleted until now.
+
+        Makes a request if this process has not asked for :data:`LEASE_MS`.
+
+        Raises:
+            OvertakenError: They may have been.
+            StorageError: The storage failed.
+        """
+        known = self.last().sequence
+        if known >= sequence:
+            msg = f"entries up to {known} may be deleted"
+            raise OvertakenError(msg)
+
+    def last(self) -> BoundaryDocument:
+        """The last boundary, or :data:`NO_BOUNDARY`; see :meth:`check`."""
+        return self._valid().document
+
+    def number_at(self, sequence: int) -> int | None:
+        """The number for a hint; None if entry ``sequence`` is before the last known boundary. Makes no request.
+
+        It is that of the last known boundary, or of a later one that the hint of before names: that one is lost, and
+        its number must not be used again.
+        """
+        lease = self._lease
+        if lease is None:
+            return self._hinted
+        return max(lease.number, self._hinted) if lease.document.sequence <= sequence else None
+
+    def timestamp_before(self, modified_ms: int) -> int:
+        """The greatest known time of entries that were written before a time of the storage's clock; -1: none is known.
+
+        One GET for each halving of the number of boundaries, and none if the last one is old enough.
+        """
+        lease = self._valid()
+        if lease.document.modified_ms <= modified_ms:
+            return lease.document.timestamp
+        older = bisect_right(range(lease.number), modified_ms, key=lambda number: self._read(number).modified_ms) - 1
+        return self._read(older).timestamp
+
+    def _valid(self) -> _Lease:
+        """A lease that has not ended; asks for the next boundary if the known one has."""
+        lease, begun = self._lease, self._begun
+        if begun is not None:
+            self._begun, lease = None, begun()
+        while lease is None or self._is_over(lease):
+            lease = self._ask(lease)
+        return lease
+
+    def _ask(self, known: _Lease | None) -> _Lease:
+        """Ask for the boundary after the known one."""
+        lease = self._at(*known[:2]) if known is not None else self._at(0, NO_BOUNDARY)
+        return self._renew(lease, self._get(lease.number + 1))
+
+    def _is_over(self, lease: _Lease) -> bool:
+        """By the clock that has advanced further: each of them may have stood still."""
+        passed = max(abs(self._runtime.clock() - lease.clock), self._runtime.uptime() - lease.uptime)
+        return passed >= LEASE_MS
+
+    def _renew(self, lease: _Lease, following: bytes | None) -> _Lease:
+        """The lease after its boundary's successor was asked for, which may be there."""
+        while following is not None:
+            key = self._keys.boundary(self._chain, lease.number + 1)
+            lease = self._at(lease.number + 1, decode(BoundaryDocument, key, following))
+            following = self._get(lease.number + 1)
+            if following is not None:
+                lease = self._newest(lease.number)
+                following = self._get(lease.number + 1)
+        self._lease = lease
+        return lease
+
+    def _newest(self, after: int) -> _Lease:
+        """The newest boundary in a list, if there is one after this number; its successor must be asked for."""
+        start = self._keys.boundary(self._chain, after)
+        lease = self._at(0, NO_BOUNDARY)
+        listed = self._objects.list(self._keys.boundaries(self._chain), start)
+        newest = max((number for item in listed if (number := boundary_number(item.key)) is not None), default=after)
+        return lease._replace(number=newest, document=self._read(newest))
+
+    def _at(self, number: int, document: BoundaryDocument) -> _Lease:
+        """What is a lease from now on if the successor of this boundary is not found."""
+        return _Lease(number, document, self._runtime.clock(), self._runtime.uptime())
+
+    def _read(self, number: int) -> BoundaryDocument:
+        return read_boundary(self._objects, self._keys, self._chain, number)
+
+    def _get(self, number: int) -> bytes | None:
+        try:
+            return self._objects.get(self._keys.boundary(self._chain, number))
+        except ObjectNotFoundError:
+            return None
