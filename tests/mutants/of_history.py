@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from txnstore.chain import ages, boundary, tail
 from txnstore.chain.log import Chain
@@ -40,14 +41,24 @@ HISTORY = (
         Chain._check_in_time,
         "if not in_time:",
         "if False:",
-        settings={"lease_ms": 10_000, "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "tidy:t/1")},
+        mishaps=(Mishap.PAUSE, Mishap.LATE),
+        settings={
+            "lease_ms": 10_000,
+            "operations": 12,
+            "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "nap:k/4", "tidy:t/1"),
+        },
     ),
     Mutant(
         "a reader does not look whether entries were deleted (simulated)",
         boundary.Boundaries._is_over,
         "return passed >= LEASE_MS",
         "return False",
-        settings={"lease_ms": 10_000, "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "napscan:k/5", "tidy:t/1")},
+        mishaps=(Mishap.SLOW,),
+        settings={
+            "lease_ms": 10_000,
+            "operations": 12,
+            "actors": ("forget:k/1", "forget:k/2", "nap:k/3", "napscan:k/5", "tidy:t/1"),
+        },
     ),
     Mutant(
         "an undecided entry is offered again although its slot may have been deleted",
