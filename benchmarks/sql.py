@@ -37,7 +37,7 @@ def _fill(folder: str) -> None:
     objects = MemoryStore()
     with create_on(objects) as store:
         for topic in range(TOPICS):
-            store.create_topic(f"topic_{topic}")
+            store.create_topic(f"topic_{topic}", config={"inline.bytes": 0})  # Files that DuckDB reads, too.
         with store.producer() as producer:
             for number in range(SEGMENTS * TOPICS):
                 producer.send(f"topic_{number % TOPICS}", b"value").result()
