@@ -88,8 +88,8 @@ def _read(connection: Connection, chain: int, number: int) -> Entry:
     from txnstore.errors import ObjectNotFoundError
 
     key, of = connection.keys.entry(chain, number), f" in chain {chain}" if len(connection.chains) > 1 else ""
-    if number <= connection.chains[chain].boundaries.last().sequence:
-        first = connection.chains[chain].boundaries.last().sequence
+    first = connection.chains[chain].boundaries.last().sequence
+    if number <= first:
         msg = f"the history{of} begins after entry {first}; earlier ones are deleted by vacuums"
         raise CommandError(msg, "`txnstore log show` lists the newest ones.")
     try:

@@ -32,6 +32,7 @@ class History:
 
     Attributes:
         chain: The chain.
+        hinted: The checkpoint that the hint names; 0 without one.
         number: The number of its last boundary; 0 if there is none.
         last: The last boundary.
         settled: The last entry that may be deleted now: that of the last boundary that is old enough.
@@ -41,6 +42,7 @@ class History:
     """
 
     chain: int
+    hinted: int
     number: int
     last: BoundaryDocument
     settled: int
@@ -80,14 +82,14 @@ def histories(connection: Connection, now: int, history_ms: int) -> list[History
 def _history(connection: Connection, chain: int, now: int, history_ms: int) -> History:
     objects, names = connection.objects, connection.keys
     # The hint first: a boundary that it names exists, or is lost, and its number must not be used again.
-    hinted = checkpoint.hinted(chain, read_if_there(objects, keys.latest(chain))).boundary
+    hint = checkpoint.hinted(chain, read_if_there(objects, keys.latest(chain)))
     listed = {keys.boundary_number(item.key): item for item in objects.list(names.boundaries(chain))}
-    number = max([hinted, *(number for number in listed if number is not None)])
+    number = max([hint.boundary, *(number for number in listed if number is not None)])
     last = read_boundary(objects, names, chain, number)
     is_settled = not number or listed[number].modified_ms <= now - boundary.WAIT_MS
     settled = last if is_settled else read_boundary(objects, names, chain, number - 1)
     part_ms = max(1, history_ms // _PARTS)
-    return History(chain, number, last, settled.sequence, is_settled, now - history_ms, part_ms)
+    return History(chain, hint.sequence, number, last, settled.sequence, is_settled, now - history_ms, part_ms)
 
 
 def delete_entries(

@@ -12,7 +12,6 @@ from txnstore.chain.index import may_need
 from txnstore.chain.keys import Keys
 from txnstore.compactor.history import History
 from txnstore.connection import Connection
-from txnstore.errors import ObjectNotFoundError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 #: The number of complete checkpoints that are kept regardless of their age.
@@ -85,7 +84,7 @@ def _old_checkpoints(objects: ObjectStore, names: Keys, limit: int, history: His
         return OldCheckpoints([], [], [None])
     past = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
     begins = min(next(complete(history.before(heads)), 0), newest[-1])
-    needed = {_hinted(objects, chain), next(complete(past), 0), begins} | history.needed(heads)
+    needed = {history.hinted, next(complete(past), 0), begins} | history.needed(heads)
     replaced = {sequence for sequence in heads if sequence < newest[-1]} - needed
     kept = heads.keys() - (replaced & past)
     unnamed = [item for item in index if _is_garbage(item.key, kept, newest[0])]
@@ -100,11 +99,3 @@ def _is_garbage(key: str, kept: Iterable[int], newest: int) -> bool:
     """Whether no kept checkpoint may name an index file, nor one that a writer is about to complete."""
     found = keys.index_range(key)
     return found is not None and found[1] <= newest and not any(may_need(sequence, *found) for sequence in kept)
-
-
-def _hinted(objects: ObjectStore, chain: int) -> int:
-    try:
-        hint = objects.get(keys.latest(chain))
-    except ObjectNotFoundError:
-        return 0
-    return checkpoint.hinted(chain, hint).sequence

@@ -107,9 +107,8 @@ class ChainVerifier:
         self._report_missing(present, last)
         if self._first:
             self._state = self._previous = None
-            if (
-                self._first in checkpoints
-            ):  # Else another vacuum has deleted it, and the history begins with the next one.
+            # Another vacuum may have deleted it: then the history begins with the next one.
+            if self._first in checkpoints:
                 self._check_checkpoint(self._first)
         for sequence, data in self._read(present, last):
             if data is None:

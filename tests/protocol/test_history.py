@@ -100,7 +100,7 @@ def test_two_vacuums_create_one_boundary(store: Store, objects: MemoryStore, clo
 
 
 def test_entries_with_live_inlined_segments_stay(clock: ManualClock, objects: MemoryStore) -> None:
-    """Of their chain, only the newer entries are part: nobody folds them, and verify checks their payloads."""
+    """Readers use them as data and do not fold them, and verify checks their payloads."""
     store = new_store(clock, objects)
     store.create_topic("t")
     commit(store, [b"inlined"])
@@ -254,7 +254,7 @@ def test_a_missing_entry_after_the_boundary_is_damage(store: Store, objects: Mem
 
 
 @ONE_CHAIN
-def test_a_boundary_that_nobody_can_have_written_is_refused(
+def test_a_boundary_after_the_last_checkpoint_is_refused(
     store: Store, objects: MemoryStore, clock: ManualClock
 ) -> None:
     commit(store, [b"x"])

@@ -53,10 +53,7 @@ def test_a_writer_that_has_slept_after_an_unknown_outcome_commits_at_the_head(
     """It does not offer the entry again: its name is free by now, and the new command would wait for it."""
     slow = Suspending(objects)
     with open_on(slow, runtime=runtime(clock)) as sleeper:
-        slow.down = True
-        with pytest.raises(UnknownOutcomeError, match="did not confirm"):
-            sleeper.create_topic("lost")
-        slow.down = False
+        _offer_in_vain(sleeper, slow)
         pass_days(store, clock)
         deleted = set(range(1, numbers(objects)[0]))
         sleeper.create_topic("new")
@@ -71,10 +68,8 @@ def test_a_command_does_not_fail_because_of_an_earlier_one(
     """Its process is suspended while it offers the earlier entry again; the new command was in no entry."""
     slow = Suspending(objects)
     with open_on(slow, runtime=runtime(clock)) as sleeper:
-        slow.down = True
-        with pytest.raises(UnknownOutcomeError, match="did not confirm"):
-            sleeper.create_topic("lost")
-        slow.down, slow.before = False, lambda: pass_days(store, clock)
+        _offer_in_vain(sleeper, slow)
+        slow.before = lambda: pass_days(store, clock)
         sleeper.create_topic("new")
     assert [topic.name for topic in reopen(store, clock).topics()] == ["new", "t"]
 
@@ -164,6 +159,14 @@ def test_a_process_that_knows_a_later_boundary_writes_no_checkpoint_of_before(
     assert {item.key: objects.get(item.key) for item in objects.list("")} == before
 
 
+def _offer_in_vain(store: Store, storage: Suspending) -> None:
+    """Commit what never arrives, and do not learn that."""
+    storage.down = True
+    with pytest.raises(UnknownOutcomeError, match="did not confirm"):
+        store.create_topic("lost")
+    storage.down = False
+
+
 # Opening --------------------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +182,8 @@ def test_opening_needs_no_hint(store: Store, objects: MemoryStore, clock: Manual
         assert rows(again) == rows(store)
         empty = {keys.entries(chain.number) for chain in connection_of(again).chains if not chain.state.sequence}
         assert {key for kind, key in opening.log if kind == "list"} == empty
+        asked = sum(key.startswith(keys.boundaries(0)) for _, key in opening.log)
+        assert asked == 2, "the last boundary and the next one"
 
 
 @ONE_CHAIN

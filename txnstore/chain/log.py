@@ -37,12 +37,7 @@ from txnstore.core.commands import Command
 from txnstore.core.decide import decide
 from txnstore.core.events import Event
 from txnstore.core.state import State, begin_entry, first_state, replace
-from txnstore.errors import (
-    InvalidConfigError,
-    ReadOnlyError,
-    StorageError,
-    UnknownOutcomeError,
-)
+from txnstore.errors import InvalidConfigError, ReadOnlyError, StorageError, UnknownOutcomeError
 from txnstore.runtime import LATEST_MS, Runtime
 from txnstore.storage.base import Claim, ObjectStore
 from txnstore.storage.recent import keep
@@ -337,14 +332,17 @@ class Chain:
     def _settle(self) -> None:
         """Resolve the outcome of an earlier entry, if it is unknown."""
         attempt = self._undecided
-        if attempt is not None and self.state.sequence >= attempt.entry.sequence:
-            self._undecided = attempt = None  # A reader has found the entry of that slot.
-        if attempt is not None and self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence)):
-            try:
-                self._offer(attempt)
-            except UnknownOutcomeError:
-                if self._undecided is not None:
-                    raise  # Else the chain was loaded again, and the next command can be decided.
+        if attempt is None:
+            return
+        self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence))
+        if self.state.sequence >= attempt.entry.sequence:
+            self._undecided = None  # A reader has found the entry of that slot, or entries of its time are deleted.
+            return
+        try:
+            self._offer(attempt)
+        except UnknownOutcomeError:
+            if self._undecided is not None:
+                raise  # Else the chain was loaded again, and the next command can be decided.
 
     def _offer(self, attempt: Attempt) -> bool:
         """Claim the slot of the entry; True if this entry has it, False if another process's entry was folded."""
