@@ -3,8 +3,8 @@
 There are three deliberate differences: ``retention.ms`` is -1 by default, so that records are deleted only from topics
 whose settings ask for it (``docs/design/0013-retention.md``); ``compression.type`` is ``zstd`` by default (Kafka's
 ``producer`` means the same, because producers of txnstore have no compression setting), and ``segment.bytes`` is the
-target size of a compaction. ``segment.format`` and ``inline.bytes`` exist only in txnstore. Source: Kafka's
-``LogConfig`` and ``TopicConfig``.
+target size of a compaction. ``segment.format``, ``inline.bytes`` and ``pack.bytes`` exist only in txnstore. Source:
+Kafka's ``LogConfig`` and ``TopicConfig``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 #: All processes that follow the chain read its entries, so large ones would cost all readers.
 _INLINE_MAX = 1 << 20
+#: Larger segments are read by parts, for which they have to be objects.
+_PACK_MAX = 4 << 20
 _DAY_MS = 24 * 60 * 60 * 1000
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -172,6 +174,12 @@ SETTINGS: tuple[Setting, ...] = (
         _integer(0, _INLINE_MAX),
         "up to this size, all records of a commit are written into its entry of the chain; 0: never",
     ),
+    Setting(
+        "pack.bytes",
+        1 << 20,
+        _integer(0, _PACK_MAX),
+        "a flush uploads its batches below this size in one object, a pack; 0: each in one of its own",
+    ),
     Setting("segment.format", "parquet", _one_of(*COMPRESSIONS), "format of new segments"),
     Setting(
         "compression.type",
@@ -204,6 +212,7 @@ class TopicConfig:
     max_message_bytes: int = 1_048_588
     segment_bytes: int = 1 << 30
     inline_bytes: int = 32 << 10
+    pack_bytes: int = 1 << 20
     segment_format: str = "parquet"
     compression_type: str = "zstd"
     explicit: Mapping[str, str] = field(default_factory=dict)

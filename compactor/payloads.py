@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from txnstore.chain.keys import is_inlined
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
 from txnstore.connection import Connection
-from txnstore.core.log.model import INLINED
+from txnstore.core.log.model import object_of
 from txnstore.core.maintenance import ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -45,7 +45,7 @@ def delete_payloads(
     dropped: dict[str, list[str]] = {}
     for key in view.dropped:
         if is_inlined(key):
-            dropped.setdefault(key.partition(INLINED)[0], []).append(key)
+            dropped.setdefault(object_of(key), []).append(key)
     for entry in _entries_of_batches(view):
         dropped.pop(entry, None)
     long_ago = old([key for found in dropped.values() for key in found])
@@ -63,7 +63,7 @@ def delete_payloads(
 
 def entries_in_use(view: View) -> set[str]:
     """The entries with a segment that a batch names, or an earlier snapshot may name, as it was dropped lately."""
-    return _entries_of_batches(view) | {key.partition(INLINED)[0] for key in view.dropped if is_inlined(key)}
+    return _entries_of_batches(view) | {object_of(key) for key in view.dropped if is_inlined(key)}
 
 
 def _entries_of_batches(view: View) -> set[str]:

@@ -13,7 +13,7 @@ from itertools import groupby
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.ages import period
-from txnstore.core.log.model import Batch, Partition
+from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.log.visibility import Slice, aborted_batches
 from txnstore.core.model import TopicPartition
 
@@ -89,9 +89,10 @@ def plan_merges(
         target_bytes: The maximum size of the sources of a merge. A segment larger than half of it is not merged.
         min_segments: The minimum number of committed segments of a merge, at least 2.
         config: The settings of its topic: a merge joins no records that the retention deletes at very different times,
-            and where nothing is to be inlined, it writes even one inlined segment to an object. None: all defaults.
-        emptied: The entries with inlined segments that nothing refers to any more. The others in them are written to
-            objects, so that a vacuum can delete the payload.
+            and where nothing is to be inlined, or packed, it writes even one such segment to an object of its own.
+            None: all defaults.
+        emptied: The entries and packs with segments that nothing refers to any more. The others in them are written to
+            objects of their own, so that a vacuum can delete these.
 
     Returns:
         The replacements in offset order.
@@ -104,9 +105,8 @@ def plan_merges(
         skipped = run[: len(run) - len(rest)]
         plans += _removals(tp, skipped, is_aborted)
         sources = tuple(_whole(tp, batch) for batch in rest if not is_aborted(batch))
-        inlined = {source.batch.segment.object for source in sources if source.batch.segment.inlined}
-        moves = inlined and (config.inline_bytes == 0 or not inlined.isdisjoint(emptied))
-        if moves or len(sources) >= max(2, min_segments):
+        ranges = [source.batch.segment for source in sources if source.batch.segment.is_range]
+        if any(_moves(segment, config, emptied) for segment in ranges) or len(sources) >= max(2, min_segments):
             plans.append(MergePlan(tp, tuple(rest), sources))
         else:
             plans += _removals(tp, rest, is_aborted)
@@ -159,6 +159,12 @@ def _removals(tp: TopicPartition, batches: list[Batch], is_aborted: aborted_batc
     """The plans that only remove aborted batches: one per group of adjacent ones."""
     groups = groupby(batches, key=is_aborted)
     return [MergePlan(tp, tuple(group), ()) for aborted, group in groups if aborted]
+
+
+def _moves(segment: Segment, config: TopicConfig, emptied: Collection[str]) -> bool:
+    """Whether a range of an object is to be written to an object of its own."""
+    wanted = config.inline_bytes if segment.inlined else config.pack_bytes
+    return wanted == 0 or segment.object in emptied
 
 
 def _whole(tp: TopicPartition, batch: Batch) -> Slice:

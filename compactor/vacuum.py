@@ -16,7 +16,7 @@ from txnstore.compactor.payloads import delete_payloads, entries_in_use
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
-from txnstore.core.log.model import INLINED
+from txnstore.core.log.model import PLACE, object_of
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -97,7 +97,7 @@ class _Tally:
         for item in items:
             if len(self._keys) < _NAMED:
                 self._keys.append(item.key)
-            place = item.key.partition(INLINED)[2]
+            place = item.key.partition(PLACE)[2]
             kind = f"inlined/{place.partition('/')[0]}" if place else "/".join(item.key.split("/")[:2])
             known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
             self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
@@ -238,30 +238,39 @@ def _finish(connection: Connection, view: View, gone: set[str], grace_ms: int, *
 
 
 class _Named:
-    """The keys of the segments in use, as of the newest view.
+    """The objects with segments in use, and what was dropped, as of the newest view.
 
     Args:
         view: The view.
-        gone: Keys that were dropped long ago; those that no page has are gone.
+        gone: Keys that were dropped long ago; those whose objects no page has are gone.
     """
 
     def __init__(self, view: View, gone: set[str]) -> None:
-        self.view = view
-        self.keys = named_keys(view)
         self.gone = gone
+        self._look(view)
 
     def refresh(self, view: View) -> None:
         """Go on with a newer view; the keys are collected again only if something has changed."""
         if view is not self.view:
-            self.view, self.keys = view, named_keys(view)
+            self._look(view)
+
+    def _look(self, view: View) -> None:
+        self.view, self.keys, self._dropped = view, named_keys(view), view.dropped
+        self._packed: dict[str, list[str]] = {}
+        for key in filter(keys.is_packed, self._dropped):
+            self._packed.setdefault(object_of(key), []).append(key)
+
+    def dropped(self, key: str) -> list[str]:
+        """The dropped keys of an object: those of its segments, and its own if a vacuum has announced it."""
+        return [*self._packed.get(key, ()), *([key] if key in self._dropped else ())]
 
 
 def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
-    """The segments, a page at a time; at least one page."""
+    """The objects with segments, a page at a time; at least one page."""
     after = ""
     while True:
         page = objects.list(keys.TOPICS, after, _PAGE)
-        yield [item for item in page if keys.is_segment(item.key)]
+        yield [item for item in page if keys.is_data(item.key)]
         if len(page) < _PAGE:
             return
         after = page[-1].key
@@ -278,9 +287,9 @@ def _milliseconds(name: str, given: float | None, default: int) -> int:
 
 
 def named_keys(view: View) -> set[str]:
-    """The keys of all segments that a chain references, also for a deleted topic that it still has a copy of."""
+    """The objects of all segments that a chain references, also for a deleted topic that it still has a copy of."""
     return {
-        batch.segment.key
+        batch.segment.object
         for chain in view.states
         for _, partition in sorted_items(chain.partitions)  # In the order of the rows of index files.
         for batch in partition.batches
@@ -290,15 +299,14 @@ def named_keys(view: View) -> set[str]:
 def _choose(
     connection: Connection, named: _Named, page: Sequence[ObjectInfo], now: int, grace_ms: int, tally: _Tally
 ) -> list[ObjectInfo]:
-    """The unreferenced segments that were written, and dropped, before the grace period by the storage's clock."""
-    named.gone.difference_update(item.key for item in page)
-    view, dropped = named.view, named.view.dropped
+    """The unreferenced objects that were written, and dropped, before the grace period by the storage's clock."""
+    named.gone.difference_update(key for item in page for key in named.dropped(item.key))
     unnamed = [item for item in page if item.key not in named.keys]
     tally.found += len(page)
     tally.referenced += len(page) - len(unnamed)
-    old = [item for item in unnamed if item.modified_ms <= now - grace_ms]
-    long_dropped = _dropped_before(connection, view, {item.key for item in old if item.key in dropped}, grace_ms)
-    return [item for item in old if item.key not in dropped or item.key in long_dropped]
+    old = [(item, named.dropped(item.key)) for item in unnamed if item.modified_ms <= now - grace_ms]
+    long_dropped = _dropped_before(connection, named.view, {key for _, found in old for key in found}, grace_ms)
+    return [item for item, found in old if long_dropped.issuperset(found)]
 
 
 def _dropped_before(connection: Connection, view: View, wanted: Collection[str], age_ms: int) -> set[str]:
@@ -313,7 +321,7 @@ def _dropped_before(connection: Connection, view: View, wanted: Collection[str],
 
 
 def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Announce segments, then delete them; keeps those that have been referenced in the meantime."""
+    """Announce objects, then delete them; keeps those that have been referenced in the meantime."""
     deleted: list[ObjectInfo] = []
     for start in range(0, len(garbage), _ENTRY):
         chunk = garbage[start : start + _ENTRY]

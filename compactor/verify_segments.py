@@ -124,7 +124,7 @@ def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
     """Compare a segment with the listing."""
     segment, found = part.batch.segment, []
     size = sizes.get(segment.object)
-    if segment.inlined and size is not None and size >= segment.start + segment.size:
+    if segment.is_range and size is not None and size >= segment.start + segment.size:
         return []
     if size is None:
         message = (

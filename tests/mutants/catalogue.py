@@ -16,6 +16,7 @@ from tests.mutants.of_history import HISTORY
 from tests.mutants.of_identity import IDENTITY
 from tests.mutants.of_index import INDEX
 from tests.mutants.of_inlining import INLINING
+from tests.mutants.of_packs import PACKS
 from tests.mutants.of_past import PAST
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
@@ -167,7 +168,7 @@ ONE_CHAIN = (
     Mutant(
         "a vacuumed upload is registered",
         log_appending._check_upload,
-        "if key in state.dropped:",
+        "if key in state.dropped or batch.segment.object in state.dropped:",
         "if False:",
         test="protocol/test_vacuum_segments.py::test_vacuumed_upload_is_refused_and_the_producer_can_retry",
     ),
@@ -345,6 +346,7 @@ MUTANTS = (
         *CARE,
         *RANGES,
         *INLINING,
+        *PACKS,
         *HISTORY,
         *INDEX,
         *PAST,

@@ -40,8 +40,8 @@ INLINING = (
     ),
     Mutant(
         "a live segment keeps deleted ones beside it",
-        plan.plan_merges,
-        "or not inlined.isdisjoint(emptied)",
+        plan._moves,
+        "or segment.object in emptied",
         "",
         test=_VACUUM + "test_a_live_segment_does_not_keep_deleted_ones_beside_it",
     ),
@@ -132,7 +132,7 @@ INLINING = (
     Mutant(
         "the keys of inlined segments belong to the chain of the catalog",
         routes._chain_of_key,
-        "if INLINED in key",
+        "if PLACE in key",
         "if False",
         test=_VACUUM + "test_each_chain_forgets_its_own_segments",
     ),

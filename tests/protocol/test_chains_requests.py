@@ -1,6 +1,6 @@
 """What a transaction across chains costs, and what of it is done at once (OBJ-14; the budgets of the design).
 
-Until the commit returns: the segments, AddPartitions, one entry in each other chain, the decision. After it: the
+Until the commit returns: the packs, AddPartitions, one entry in each other chain, the decision. After it: the
 markers, one entry in each other chain, and the completion. No GET, no LIST.
 """
 
@@ -60,21 +60,21 @@ def bench() -> Bench:
 
 
 def test_a_transaction_across_chains(bench: Bench) -> None:
-    """P + K + 2 PUTs until the commit returns, K the other chains; 2 K + 3 entries and P segments in all."""
+    """A pack for each chain, and K + 2 PUTs until the commit returns, K the other chains; 2 K + 3 entries in all."""
     bench.producer.begin_transaction()
     write_everywhere(bench.producer, b"value", partitions=PARTITIONS)
     bench.producer.send_offsets({TopicPartition("t", 0): 1}, groups_of(bench.store, 2))
     bench.producer.commit_transaction()
     costs = bench.costs()
-    assert costs[:PARTITIONS] == ["segment"] * PARTITIONS
-    assert costs[PARTITIONS] == str(HOME)
-    assert sorted(costs[PARTITIONS + 1 : -1]) == [str(chain) for chain in OTHERS]
+    assert costs[:CHAINS] == ["segment"] * CHAINS
+    assert costs[CHAINS] == str(HOME)
+    assert sorted(costs[CHAINS + 1 : -1]) == [str(chain) for chain in OTHERS]
     assert costs[-1] == str(HOME)
     assert bench.background.run_all() == 1
     after = bench.costs()
     assert sorted(after[:-1]) == [str(chain) for chain in OTHERS]
     assert after[-1] == str(HOME)
-    assert len(costs) + len(after) == PARTITIONS + 2 * len(OTHERS) + 3
+    assert len(costs) + len(after) == CHAINS + 2 * len(OTHERS) + 3
 
 
 @pytest.mark.usefixtures("own_objects")
@@ -181,7 +181,7 @@ def test_partitions_are_added_during_uploads() -> None:
         adding = gated.hold("put_if_absent", keys.entries(HOME), times=1)
         commit = threading.Thread(target=_commit, args=(producer,))
         commit.start()
-        segments.wait_for(PARTITIONS)
+        segments.wait_for(CHAINS)
         adding.wait_for()
         adding.open()
         segments.open()

@@ -16,7 +16,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 from txnstore.testing import ManualClock
 
-#: Kafka's defaults, and our three.
+#: Kafka's defaults, and our four.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -29,6 +29,7 @@ DEFAULTS = {
     "max.message.bytes": "1048588",
     "segment.bytes": "1073741824",
     "inline.bytes": "32768",
+    "pack.bytes": "1048576",
     "segment.format": "parquet",
     "compression.type": "zstd",
 }

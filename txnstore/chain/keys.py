@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from txnstore.core.log.model import INLINED
+from txnstore.core.log.model import PACK, PLACE, object_of
 from txnstore.core.model import TopicPartition
 
 STORE = "store.json"
@@ -12,6 +12,7 @@ TOPICS = "topics/"
 CHAINS = "chains/"
 HINTS = "chains/latest/"
 _DIGITS = 20
+_FORMATS = ("parquet", "arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +120,53 @@ def segment(topic: str, partition: int, name: str, fmt: str) -> str:
 
 def inlined(entry: str, topic: str, partition: int, place: str, fmt: str) -> str:
     """The key of a segment in an entry; ``place`` is the number of the entry, ``-``, and its first byte there."""
-    return f"{entry}{INLINED}{topic}/{partition}/{place}.{fmt}"
+    return f"{entry}{PLACE}{topic}/{partition}/{place}.{fmt}"
+
+
+def pack_beside(segment: str) -> str:
+    """The key of a pack whose first segment would have the key ``segment`` as an object of its own."""
+    return segment.rpartition(".")[0] + PACK
+
+
+def packed(pack: str, topic: str, partition: int, start: int, fmt: str) -> str:
+    """The key of a segment in a pack; ``start`` is its first byte there."""
+    name = pack.rpartition("/")[2].removesuffix(PACK)
+    return f"{pack}{PLACE}{topic}/{partition}/{name}-{start}.{fmt}"
 
 
 def partition_of(key: str) -> TopicPartition:
     """The partition that the key of a segment names."""
-    topic, partition, _ = key.replace(INLINED, "/").split("/")[-3:]
+    topic, partition, _ = key.replace(PLACE, "/").split("/")[-3:]
     return TopicPartition(topic, int(partition))
+
+
+def is_segment(key: str) -> bool:
+    """Whether ``key`` has the form of the key of a segment, be it an object, inlined or packed."""
+    return _is_file(key, *_FORMATS) or is_inlined(key) or is_packed(key)
 
 
 def is_inlined(key: str) -> bool:
     """Whether ``key`` has the form of the key of an inlined segment."""
-    entry, separator, place = key.partition(INLINED)
-    return separator != "" and entry_sequence(entry) is not None and is_segment(f"{TOPICS}{place}")
+    return PLACE in key and entry_sequence(object_of(key)) is not None and _is_range(key)
 
 
-def is_segment(key: str) -> bool:
-    """Whether ``key`` has the form of the key of a segment's object, so that txnstore may have written it."""
+def is_packed(key: str) -> bool:
+    """Whether ``key`` has the form of the key of a segment in a pack."""
+    return PLACE in key and _is_file(object_of(key), PACK[1:]) and _is_range(key)
+
+
+def is_data(key: str) -> bool:
+    """Whether ``key`` has the form of the key of an object with segments, so that txnstore may have written it."""
+    return _is_file(key, *_FORMATS, PACK[1:])
+
+
+def _is_range(key: str) -> bool:
+    return _is_file(f"{TOPICS}{key.partition(PLACE)[2]}", *_FORMATS)
+
+
+def _is_file(key: str, *formats: str) -> bool:
+    """Whether ``key`` is ``topics/<topic>/<partition>/<name>`` with one of these endings."""
     parts = key.split("/")
     return (
-        len(parts) == 4
-        and parts[0] + "/" == TOPICS
-        and parts[2].isdigit()
-        and parts[3].rpartition(".")[2] in ("parquet", "arrow")
+        len(parts) == 4 and f"{parts[0]}/" == TOPICS and parts[2].isdigit() and parts[3].rpartition(".")[2] in formats
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from txnstore.core.log.appending import with_partition
 from txnstore.core.log.batches import BatchList
-from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition
+from txnstore.core.log.model import MAX_UPLOAD_AGE_MS, AbortedTxn, Batch, Partition, object_of
 from txnstore.core.log.sums import ConservedSums, Sums, add_up
 from txnstore.core.log.visibility import is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition, sorted_items
@@ -49,7 +49,7 @@ class ReplaceSegments:
 
 @dataclass(frozen=True, slots=True)
 class DropObjects:
-    """Announce the deletion of segments. Answered with the keys that may be deleted: those that no batch names.
+    """Announce the deletion of objects with segments. Answered with the keys that may be deleted: no batch names them.
 
     The chain orders this command and the appends: an earlier append keeps its segment, a later one is refused
     (``docs/design/0003-vacuum-announces.md``).
@@ -84,7 +84,7 @@ class SegmentsReplaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsDropped:
-    """A vacuum is about to delete these segments, which no batch names; a later batch that names one is refused."""
+    """A vacuum is about to delete these objects; a later batch with a segment in one of them is refused."""
 
     type: Literal["ObjectsDropped"] = "ObjectsDropped"
     keys: list[str]
@@ -231,10 +231,10 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 
 
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
-    """Announce the deletion of the segments that no batch names; returns their keys."""
+    """Announce the deletion of the objects of which no batch names a segment; returns their keys."""
     # In the order of the rows of index files, each group of which is then decoded once.
-    named = {batch.segment.key for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
-    keys = tuple(key for key in command.keys if key not in named)
+    named = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
+    keys = tuple(key for key in command.keys if object_of(key) not in named)
     new = [key for key in keys if key not in draft.state.dropped]
     if new:
         draft.emit(ObjectsDropped(keys=new))

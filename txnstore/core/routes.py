@@ -24,7 +24,7 @@ from txnstore.core.groups.commands import (
     TxnOffsets,
 )
 from txnstore.core.log.commands import Append, Appended, DeleteRecords
-from txnstore.core.log.model import INLINED, NewBatch
+from txnstore.core.log.model import PLACE, NewBatch
 from txnstore.core.maintenance import DropObjects, ForgetObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import (
@@ -203,8 +203,8 @@ def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]
 
 
 def _chain_of_key(key: str, chains: int) -> int:
-    # topics/<topic>/<partition>/<name>, or of an inlined segment <entry>#<topic>/<partition>/<name>.
-    parts = key.partition(INLINED)[2].split("/") if INLINED in key else key.split("/")[1:]
+    # topics/<topic>/<partition>/<name>, or of a range of an object <key of the object>#<topic>/<partition>/<name>.
+    parts = key.partition(PLACE)[2].split("/") if PLACE in key else key.split("/")[1:]
     if len(parts) == 3 and parts[1].isdigit():
         return chain_of_partition(TopicPartition(parts[0], int(parts[1])), chains)
     return CATALOG

@@ -19,6 +19,7 @@ from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch, Upload, rounds
+from txnstore.producer.packing import pack, pack_together
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode
@@ -100,19 +101,21 @@ def upload(
 def deliver(
     objects: ObjectStore,
     runtime: Runtime,
-    encoded: EncodedBatch,
+    key: str,
+    data: bytes,
     timeout: float,
     given_up: Callable[[], bool],
     retried: Callable[[], None],
 ) -> None:
-    """PUT the segment; repeat it after a transient error.
+    """PUT a segment or a pack; repeat it after a transient error.
 
     Every attempt writes the same bytes under the same name, so a delayed one changes nothing.
 
     Args:
         objects: The object storage.
         runtime: Clock, randomness and pauses.
-        encoded: The segment.
+        key: The key of the object.
+        data: Its bytes.
         timeout: Seconds for which the upload is repeated (``delivery.timeout.ms``), by the runtime's monotonic clock,
             or by the sum of the pauses if that stands still.
         given_up: Whether the upload is abandoned, so that it is not repeated.
@@ -125,21 +128,21 @@ def deliver(
     began, paused, tries = runtime.monotonic(), 0.0, 0
     while True:
         try:
-            objects.put(encoded.new_batch.segment.key, encoded.data)
+            objects.put(key, data)
         except StorageRefusedError:
             raise
         except StorageError as error:
             tries, failure = tries + 1, error
             if given_up() or max(paused, (runtime.monotonic() - began) / 1000) >= timeout:
-                tp = encoded.new_batch.tp
                 times = "1 attempt" if tries == 1 else f"{tries} attempts"
+                tp = keys.partition_of(key)
                 msg = f"a segment of {tp} could not be uploaded within {timeout:g} s ({times}): {error}"
                 raise StorageError(msg) from error
         else:
             return
         bound = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** min(tries, _MAX_DOUBLINGS))
         pause = runtime.rng.uniform(0, bound)
-        extra = {"key": encoded.new_batch.segment.key, "attempt": tries, "error": str(failure)}
+        extra = {"key": key, "attempt": tries, "error": str(failure)}
         _LOG.debug("upload failed, retrying", extra=extra)
         retried()
         runtime.sleep(pause)
@@ -157,11 +160,14 @@ class Uploader:
     def start(self, *, keep_last: bool = False, ends: ProducerIdentity | None = None) -> None:
         """Begin the uploads of sealed batches; with ``keep_last`` all but one, which :meth:`wait_for` does itself.
 
-        ``ends``: the producer whose next command commits all of them, so that small ones are inlined; None: not.
+        The caller then waits for all of them, so that small ones share objects. ``ends``: the producer whose next
+        command commits all of them, so that small ones are inlined; None: not.
         """
         if ends is not None:
             self._inline(chain_of_producer(ends.producer_id) if ends.transactional_id is not None else None)
         unstarted, pool = self._accumulator.unstarted, None
+        if keep_last and len(unstarted) > 1:
+            unstarted.extend(pack_together(self._taken(), len(self._connection.chains)))
         while len(unstarted) > keep_last:
             try:
                 upload = unstarted.popleft()
@@ -214,17 +220,22 @@ class Uploader:
             return
         if home is not None and any(chain_of_partition(upload.batch.tp, chains) != home for upload in uploads):
             return
-        unstarted, taken = self._accumulator.unstarted, set[Upload]()
-        with suppress(IndexError):
-            while True:
-                taken.add(unstarted.popleft())  # From here on, no other thread begins this upload.
-        encoded = self._encode_all(uploads, left) if taken.issuperset(uploads) else None
+        taken = self._taken()
+        encoded = self._encode_all(uploads, left) if set(taken).issuperset(uploads) else None
         if encoded is None:
-            unstarted.extendleft(upload for upload in reversed(uploads) if upload in taken)
+            self._accumulator.unstarted.extendleft(reversed(taken))
             return
         for upload, found in zip(uploads, encoded, strict=True):
             upload.new_batch = found.to_inline()
             self._accumulator.released(upload)
+
+    def _taken(self) -> list[Upload]:
+        """Take the batches whose upload has not started: from here on, no other thread begins it."""
+        unstarted, taken = self._accumulator.unstarted, list[Upload]()
+        with suppress(IndexError):
+            while True:
+                taken.append(unstarted.popleft())
+        return taken
 
     def _encode_all(self, uploads: Sequence[Upload], most: int) -> list[EncodedBatch] | None:
         """The segments of these uploads; None if they have more than ``most`` bytes, or one cannot be encoded."""
@@ -247,33 +258,56 @@ class Uploader:
         return encode_batch(runtime, batch.writer, batch.tp, table, chain_time)
 
     def _upload(self, upload: Upload) -> None:
-        """Upload one batch, in whichever thread. An interrupt leaves it as it was, to be done again."""
-        if upload.ended or upload.abandoned:
-            return
-        connection, batch = self._connection, upload.batch
+        """Upload one batch, or all of its pack, in whichever thread.
+
+        An interrupt leaves it as it was, to be done again. A batch that cannot be encoded fails alone.
+        """
+        encoded: list[tuple[Upload, EncodedBatch]] = []
+        for each in upload.pack or (upload,):
+            if each.ended or each.abandoned:
+                continue
+            try:
+                found = self._encode(each)
+                if found.new_batch.records == each.batch.rows:  # Else another thread has just uploaded it.
+                    encoded.append((each, found))
+            except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
+                each.error = error
+                self._accumulator.released(each)
+        if encoded:
+            self._deliver(encoded)
+
+    def _deliver(self, encoded: Sequence[tuple[Upload, EncodedBatch]]) -> None:
+        """PUT encoded batches as one object."""
+        connection, uploads = self._connection, [upload for upload, _ in encoded]
+
+        def given_up() -> bool:
+            return all(upload.abandoned for upload in uploads)
+
         try:
-            encoded = self._encode(upload)
-            if encoded.new_batch.records != batch.rows:  # pragma: no cover - another thread has just uploaded it
-                return
+            key, data, described = pack([(found.data, found.new_batch) for _, found in encoded])
             runtime, retried = connection.runtime, connection.measurements.count_retry
-            deliver(connection.objects, runtime, encoded, self._delivery_timeout, lambda: upload.abandoned, retried)
-            upload.new_batch = upload.new_batch or encoded.new_batch
-        except Exception as error:  # noqa: BLE001 - the caller that waits for the upload gets it
-            upload.error = error
-        self._accumulator.released(upload)
+            deliver(connection.objects, runtime, key, data, self._delivery_timeout, given_up, retried)
+            for upload, new_batch in zip(uploads, described, strict=True):
+                upload.new_batch = upload.new_batch or new_batch
+        except Exception as error:  # noqa: BLE001 - the caller that waits for the uploads gets it
+            for upload in uploads:
+                upload.error = error
+        for upload in uploads:
+            self._accumulator.released(upload)
 
     def wait_for(self, upload: Upload) -> None:
         """Wait until an upload has ended; do it here if no thread has begun it."""
-        if upload.task is None and not upload.ended:
+        runner = upload.runner
+        if runner.task is None and not upload.ended:
             with suppress(ValueError):
-                self._accumulator.unstarted.remove(upload)
-            self._upload(upload)
-        elif upload.task is not None:
+                self._accumulator.unstarted.remove(runner)
+            self._upload(runner)
+        elif runner.task is not None:
             try:
-                upload.task.result()
+                runner.task.result()
             finally:
-                if upload.task.done() and not upload.ended:
-                    upload.task = None  # An interrupt ended it: it is done again.
+                if runner.task is not None and runner.task.done() and not upload.ended:
+                    runner.task = None  # An interrupt ended it: it is done again.
 
 
 class Outcomes:

@@ -40,7 +40,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 def has_footer(segment: Segment) -> bool:
     """Whether parts of a segment can be read and checked."""
-    return segment.footer_size is not None and segment.format == "parquet" and not segment.inlined
+    return segment.footer_size is not None and segment.format == "parquet" and not segment.is_range
 
 
 def may_read_parts(segment: Segment) -> bool:

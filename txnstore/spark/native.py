@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _RESERVED = {field.name for field in RESERVED_FIELDS}
-#: The driver reads inlined segments up to this size in total; of more, tasks read all segments with format txnstore.
-_INLINED_BYTES = 64 << 20
+#: The driver reads ranges of objects up to this size in total; of more, tasks read all segments with format txnstore.
+_RANGE_BYTES = 64 << 20
 #: Where Spark gives the number of a row in its file. A column of this name would hide it.
 _HIDDEN = "_metadata"
 
@@ -93,13 +93,13 @@ def read_native(
         location = replace(location, url=connection.url)
         projection = Projection(scan.topic, columns)
         schema = types.spark_schema(projection.schema)
-        inlined = [part for part in slices if part.batch.segment.inlined]
-        few = sum(part.batch.segment.size for part in inlined) <= _INLINED_BYTES
-        tables = read_ahead(connection.objects, connection.pool, inlined if few else (), projection)
+        ranges = [part for part in slices if part.batch.segment.is_range]
+        few = sum(part.batch.segment.size for part in ranges) <= _RANGE_BYTES
+        tables = read_ahead(connection.objects, connection.pool, ranges if few else (), projection)
         rows = [*types.to_batches(tables, schema)]
     if not slices:
         return spark.createDataFrame([], types.ddl(schema))
-    files = [part for part in slices if not part.batch.segment.inlined]
+    files = [part for part in slices if not part.batch.segment.is_range]
     kinds = _kinds(files, projection) if few and _is_readable(projection, files) else None
     frame = _local(spark, rows, schema) if kinds is not None and rows else None
     if files and kinds is not None:
@@ -113,7 +113,7 @@ def read_native(
 
 
 def _local(spark: SparkSession, rows: Sequence[pa.RecordBatch], schema: pa.Schema) -> DataFrame:
-    """A frame of rows that the driver has read: those of inlined segments."""
+    """A frame of rows that the driver has read: those of inlined and packed segments."""
     import pyarrow as pa
     from pyspark.sql.types import StructType
 

@@ -54,14 +54,15 @@ def _root(objects: ObjectStore) -> str:
 
 def _unreadable(slices: Sequence[Slice]) -> Segment | None:
     segments = (part.batch.segment for part in slices)
-    return next((segment for segment in segments if segment.inlined or segment.format != "parquet"), None)
+    return next((segment for segment in segments if segment.is_range or segment.format != "parquet"), None)
 
 
 def _reason(segment: Segment) -> str:
-    if segment.inlined:
+    if segment.is_range:
+        setting = "inline.bytes" if segment.inlined else "pack.bytes"
         return (
             f"DuckDB cannot read a part of {segment.object}.\n"
-            "-- Set inline.bytes=0 and compact the topic: later snapshots then show it."
+            f"-- Set {setting}=0 and compact the topic: later snapshots then show it."
         )
     return (
         f"DuckDB cannot read the Arrow format of {segment.key}.\n-- Set segment.format=parquet and compact the topic."

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.spec import AbstractFileSystem
 
-from txnstore.chain.keys import is_inlined, is_segment, partition_of
+from txnstore.chain.keys import is_segment, partition_of
 from txnstore.core.log.model import Segment
 from txnstore.core.model import TopicPartition
 from txnstore.errors import TxnStoreError
@@ -215,7 +215,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def segment(self, path: str) -> SegmentObject | None:
         """The segment with this path; None if it is no path of a segment."""
         found = _SEGMENT.fullmatch(path)
-        if found is None or not (is_segment(found[5]) or is_inlined(found[5])):
+        if found is None or not is_segment(found[5]):
             return None
         sha256, size, footer_sha256, footer_size, key = found.groups()
         footer = int(footer_size) if footer_size is not None else None
@@ -261,7 +261,7 @@ class SegmentFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has 
     def _local(self, path: str) -> str | None:
         """The local file with the bytes of a segment, after a check of its bytes; None if there is none."""
         segment = self.segment(path) if self._root is not None else None
-        if segment is None or not segment.is_parquet or segment.described.inlined:
+        if segment is None or not segment.is_parquet or segment.described.is_range:
             return None
         described = segment.described
         local = f"{self._root}/{described.key}"

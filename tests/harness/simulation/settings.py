@@ -70,7 +70,8 @@ class Settings:
     GETs that do not find an entry that exists, where the chain must notice it. ``interrupts``: the share of creates
     that Ctrl-C interrupts. ``checkpoint_every``: the number of entries after which a process writes a checkpoint.
     ``parts``: whether small segments are read by parts, as large ones are. ``lease_ms``: how long a process trusts its
-    look at the boundary of a chain; 0: as long as it does outside of the simulation.
+    look at the boundary of a chain; 0: as long as it does outside of the simulation. ``inline``: whether small commits
+    are inlined, or their segments are objects and packs.
     """
 
     seed: int
@@ -89,6 +90,7 @@ class Settings:
     checkpoint_every: int = CHECKPOINT_EVERY
     parts: bool = False
     lease_ms: int = 0
+    inline: bool = True
 
     def to_json(self) -> str:
         """As one line, to be replayed by hand."""
@@ -141,6 +143,7 @@ def settings_of(seed: int, chains: int | None = None) -> Settings:
         checkpoint_every=random.Random(f"checkpoints/{seed}").choice((CHECKPOINT_EVERY, CHECKPOINT_EVERY, 8)),
         parts=random.Random(f"parts/{seed}").random() < 0.15,
         lease_ms=random.Random(f"leases/{seed}").choice((10_000, 60_000)) if forgets else 0,
+        inline=random.Random(f"inline/{seed}").random() < 0.7,
     )
     # A clock that is set back by the length of a pause hides the pause.
     hidden = random.Random(f"hidden/{seed}").choice((0.0, 0.0, 0.1)) if not settings.jumps else 0.0

@@ -98,6 +98,8 @@ class World:
         """Create a topic of this run."""
         partitions = self._lives.randint(1, self.most_partitions) if name == PASSING else self.settings.partitions
         config: dict[str, object] = {"segment.format": "parquet" if self.settings.parts else "arrow"}
+        if not self.settings.inline:
+            config["inline.bytes"] = 0
         if name == KEYED:
             config |= {"cleanup.policy": "compact", "delete.retention.ms": 60_000}
         if name == TARGET and any(actor.startswith("shorten:") for actor in self.settings.actors):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txnstore.core.invariants.common import changed, offsets_of
-from txnstore.core.log.model import AbortedTxn, Partition
+from txnstore.core.log.model import AbortedTxn, Partition, object_of
 from txnstore.core.log.visibility import aborted_batches, is_open
 from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
@@ -101,7 +101,7 @@ def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
         if key not in named:
             yield f"no batch names {key}, but it is not dropped: no vacuum will delete it"
     for key in sorted(fresh):
-        if key in before.dropped:
+        if key in before.dropped or object_of(key) in before.dropped:
             yield f"a batch names {key}, which was dropped: it may be deleted"
 
 

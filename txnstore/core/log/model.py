@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from txnstore.core.log.batches import BatchList
 from txnstore.core.model import NO_PRODUCER, Isolation, Map, TopicPartition, value
 
-#: Separates the key of an entry from the place of a segment in it; no key of an object contains it.
-INLINED = "#"
+#: Separates the key of an object from the place of a segment in it; no key of an object contains it.
+PLACE = "#"
+#: The ending of the key of a pack.
+PACK = ".pack"
 
 #: The number of batches in the window of a producer in a partition (Kafka: ``ProducerStateEntry``).
 WINDOW = 5
@@ -20,13 +22,18 @@ WINDOW = 5
 MAX_SEQUENCE = 2**31 - 1
 
 
+def object_of(key: str) -> str:
+    """The key of the object that has the bytes of the segment ``key``."""
+    return key.partition(PLACE)[0]
+
+
 @value()
 class Segment:
-    """The description of a segment in the chain: an object, or a range of the bytes of an entry (*inlined*).
+    """The description of a segment in the chain: an object, or a range of the bytes of one (*inlined* or *packed*).
 
     Attributes:
-        key: The key of the object, relative to the root of the store. Of an inlined segment: the key of the entry,
-            ``#``, and ``<topic>/<partition>/<number of the entry>-<first byte>.<format>``.
+        key: The key of the object, relative to the root of the store. Of a range: the key of the entry or pack, ``#``,
+            and ``<topic>/<partition>/<number of the entry, or name of the pack>-<first byte>.<format>``.
         format: The file format.
         size: The size in bytes.
         sha256: The SHA-256 of its bytes, in hex.
@@ -48,19 +55,24 @@ class Segment:
     footer_sha256: str | None = None
 
     @property
+    def is_range(self) -> bool:
+        """Whether it is a range of the bytes of an object, which may have other segments."""
+        return PLACE in self.key
+
+    @property
     def inlined(self) -> bool:
         """Whether its bytes are in the entry that committed it."""
-        return INLINED in self.key
+        return self.is_range and not self.object.endswith(PACK)
 
     @property
     def object(self) -> str:
         """The key of the object that has its bytes."""
-        return self.key.partition(INLINED)[0]
+        return object_of(self.key)
 
     @property
     def start(self) -> int:
         """Its first byte in that object."""
-        name = self.key.partition(INLINED)[2].rpartition("-")[2]
+        name = self.key.partition(PLACE)[2].rpartition("-")[2]
         return int(name.partition(".")[0]) if name else 0
 
 
