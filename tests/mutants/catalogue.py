@@ -326,7 +326,7 @@ ONE_CHAIN = (
     Mutant(
         "a vacuum drops segments that were registered during it",
         maintenance.drop_objects,
-        "if key not in named",
+        "if object_of(key) not in named",
         "",
         test="protocol/test_vacuum_segments.py::test_deletion_of_referenced_segments_is_refused",
     ),
