@@ -6,9 +6,6 @@ deleted entries are created again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.producers import PlainProducer
 from tests.harness.simulation.readers import Scanner
@@ -21,18 +18,6 @@ from txnstore.errors import TxnStoreError
 GRACE = 600.0
 _NAPS_MS = (100, 15_000, 700_000, 1_500_000)
 _ROUNDS = 6
-
-
-@contextmanager
-def short_history(lease_ms: int) -> Iterator[None]:
-    """Inside the block, a process trusts its look at the boundary for so long, and a vacuum waits for twice as long."""
-    before = boundary.LEASE_MS, boundary.WAIT_MS
-    if lease_ms:
-        boundary.LEASE_MS, boundary.WAIT_MS = lease_ms, 2 * lease_ms
-    try:
-        yield
-    finally:
-        boundary.LEASE_MS, boundary.WAIT_MS = before
 
 
 class Napper(PlainProducer):

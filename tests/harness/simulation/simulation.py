@@ -6,12 +6,13 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tests.harness.short_history import short_history
 from tests.harness.simulation import checks
 from tests.harness.simulation.actor import Actor
 from tests.harness.simulation.cleaning import Cleaner, KeyedProducer, cleaned
 from tests.harness.simulation.endings import no_clients_left
 from tests.harness.simulation.following import Follower, followed
-from tests.harness.simulation.forgetting import Forgetter, Napper, NappingScanner, short_history
+from tests.harness.simulation.forgetting import Forgetter, Napper, NappingScanner
 from tests.harness.simulation.jepsen import found_by_checker
 from tests.harness.simulation.journal import read_journal
 from tests.harness.simulation.late import Straggler

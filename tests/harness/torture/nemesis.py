@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import txnstore.errors
-from tests.harness.torture.plan import STOP, TRANSACTION_TIMEOUT, Task
+from tests.harness.torture.plan import STOP, TRANSACTION_TIMEOUT, VACUUM_GRACE, Task
 from tests.harness.torture.worker import ENDED
 from txnstore.testing.servers import S3Server
 
@@ -29,6 +29,10 @@ _LONGEST_WAIT = 1200.0
 #: Seconds between two kills of the server, and for how long it is away.
 _SERVER_LIFE = (30.0, 80.0)
 _SERVER_AWAY = (0.5, 6.0)
+#: Seconds of a pause, and of one in which entries are deleted: the history, and what a vacuum waits for.
+_PAUSES = {"pause": (0.05, 0.5), "sleep": (1.5 * VACUUM_GRACE, 3 * VACUUM_GRACE)}
+#: The share of long pauses that are such a sleep, in runs that last longer than one.
+_SLEEPS = 0.1
 #: Bytes of a history: a few operations.
 _SOME_WORK = 600
 
@@ -65,6 +69,7 @@ class Nemesis:
         self._running: list[_Running] = []
         self._server = server
         self._server_is_away = False
+        self._sleeps = 0.0
 
     def run(self, duration: float, least: Mapping[str, int], least_faults: int = 0) -> None:
         """Start all tasks, inject faults for some seconds once all of them work, and request their end.
@@ -78,6 +83,7 @@ class Nemesis:
         while not all(_has_begun(item) for item in self._running) and time.monotonic() < deadline:
             time.sleep(0.05)
         until = time.monotonic() + duration
+        self._sleeps = _SLEEPS if duration > _PAUSES["sleep"][1] else 0.0
         latest = until + _LONGEST_WAIT
         next_fault = time.monotonic()
         next_turn = time.monotonic() + min(self._rng.uniform(*_SERVER_LIFE), duration / 2)
@@ -200,13 +206,14 @@ class Nemesis:
             return
         victim = self._rng.choice(victims)
         kind = self._rng.choice(["kill", "pause", "long pause", "zombie"])
+        if kind == "long pause" and self._rng.random() < self._sleeps:
+            kind = "sleep"
         self.faults[kind] += 1
         if kind == "kill":
             victim.process.send_signal(signal.SIGKILL)
             return
         victim.process.send_signal(signal.SIGSTOP)
-        longest = 0.5 if kind == "pause" else 3 * TRANSACTION_TIMEOUT
-        shortest = 0.05 if kind == "pause" else 1.2 * TRANSACTION_TIMEOUT
+        shortest, longest = _PAUSES.get(kind, (1.2 * TRANSACTION_TIMEOUT, 3 * TRANSACTION_TIMEOUT))
         victim.paused_until = time.monotonic() + self._rng.uniform(shortest, longest)
         if kind == "zombie":
             victim.killed_at = victim.paused_until + self._rng.uniform(*_ZOMBIE_LIFE)

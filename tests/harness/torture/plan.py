@@ -18,6 +18,9 @@ STOP = "stop"
 #: Seconds; short, so that a pause is soon longer.
 TRANSACTION_TIMEOUT = 2.0
 VACUUM_GRACE = 30.0
+#: Milliseconds for which a process trusts its look at the boundary of a chain; a vacuum waits for twice as long. Its
+#: history is VACUUM_GRACE, so entries are deleted soon after, and a process that sleeps for longer finds that.
+LEASE_MS = 5_000
 #: Milliseconds for which the output keeps its records: compactors delete older ones.
 RETENTION_MS = 10_000
 #: Seconds after which an idle transactional id expires: a producer that is paused for longer meets that.

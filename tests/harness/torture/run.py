@@ -13,7 +13,6 @@ from typing import Any
 import txnstore
 from tests.harness.history import (
     Anomaly,
-    Decision,
     History,
     Recorder,
     Type,
@@ -23,10 +22,10 @@ from tests.harness.history import (
     write_history,
 )
 from tests.harness.places import check_server_kills, place
+from tests.harness.short_history import short_history
+from tests.harness.torture.archivist import Archivist
 from tests.harness.torture.nemesis import Nemesis
-from tests.harness.torture.plan import INPUT, OUTPUT, RETENTION_MS, TRANSACTION_TIMEOUT, Task, observe, polled
-from txnstore.chain.payload import decode_entry
-from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from tests.harness.torture.plan import INPUT, LEASE_MS, OUTPUT, RETENTION_MS, TRANSACTION_TIMEOUT, Task, observe, polled
 from txnstore.core.transactions.model import TxnState
 
 
@@ -62,7 +61,10 @@ class Settings:
 
 @dataclass
 class Report:
-    """The result of a run. ``operations``: their number by kind and outcome."""
+    """The result of a run.
+
+    ``operations``: their number by kind and outcome. ``deleted_entries``: of all chains, up to the oldest that is left.
+    """
 
     settings: Settings
     anomalies: list[Anomaly]
@@ -71,6 +73,7 @@ class Report:
     faults: Counter[str]
     operations: Counter[str] = field(default_factory=Counter)
     records: int = 0
+    deleted_entries: int = 0
 
     @property
     def ok(self) -> bool:
@@ -85,6 +88,7 @@ class Report:
             yield f"  {count:7} {kind}"
         commits = self.operations["txn ok"]
         yield f"  {commits / it.duration:.1f} commits/s, {self.records} records committed"
+        yield f"  {self.deleted_entries} entries deleted"
         yield "faults: " + (", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "none")
         for item in [*self.anomalies, *self.surprises, *self.violations]:
             yield f"ANOMALY {item}"
@@ -96,7 +100,10 @@ def torture(settings: Settings) -> Report:
     settings.folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         found = place(settings.store, settings.folder / "store", stack)
+        stack.enter_context(short_history(LEASE_MS))
         store = stack.enter_context(txnstore.create(found.url, settings.chains, found.options or None))
+        archivist = Archivist(store)
+        archivist.start()
         store.create_topic(INPUT, partitions=settings.partitions)
         store.create_topic(OUTPUT, partitions=settings.partitions, config={"retention.ms": RETENTION_MS})
         tasks = _tasks(settings, found.url, found.options)
@@ -107,9 +114,10 @@ def torture(settings: Settings) -> Report:
             violations = _last_phase(settings, store, nemesis, tasks)
         finally:
             nemesis.kill_all()
-        write_history(settings.folder / "decisions.jsonl", decisions(store))
+        write_history(settings.folder / "decisions.jsonl", archivist.finish())
+        deleted = archivist.deleted
     history = read_history(sorted(settings.folder.glob("*.jsonl")))
-    report = Report(settings, check(history), nemesis.surprises, violations, nemesis.faults)
+    report = Report(settings, check(history), nemesis.surprises, violations, nemesis.faults, deleted_entries=deleted)
     _count(history, report)
     return report
 
@@ -145,20 +153,6 @@ def _last_phase(settings: Settings, store: txnstore.Store, nemesis: Nemesis, tas
                 if not records and not any(consumer.lag().values()):
                     break
     return violations + [str(item) for item in store.verify(deep=True).violations]
-
-
-def decisions(store: txnstore.Store) -> Iterator[Decision]:
-    """The decisions of the chains about the transactions, entry by entry."""
-    for chain in store._connection.chains:
-        for sequence in range(1, chain.state.sequence + 1):
-            key = store._connection.keys.entry(chain.number, sequence)
-            for number, event in enumerate(decode_entry(key, store._connection.objects.get(key)).events):
-                position = sequence * 100_000 + number
-                if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
-                    yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)
-                elif isinstance(event, TxnPrepared):
-                    what = event.outcome.name.lower()
-                    yield Decision(what, event.transactional_id, event.producer_id, event.epoch, position)
 
 
 def _count(history: History, report: Report) -> None:

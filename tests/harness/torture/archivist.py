@@ -1,0 +1,80 @@
+"""Reads the decisions of the chains while a run goes on, because their entries are deleted meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import txnstore
+from tests.harness.history import Decision
+from tests.helpers.connections import connection_of
+from txnstore.chain.keys import entry_sequence
+from txnstore.chain.payload import decode_entry
+from txnstore.core.events import Event
+from txnstore.core.transactions.events import ProducerInitialized, TxnPrepared
+from txnstore.errors import ObjectNotFoundError, StorageError
+
+#: Seconds between two looks; far less than entries live.
+_PAUSE = 1.0
+
+
+class Archivist(threading.Thread):
+    """Follows all chains from their first entry on. It reads each name before its entry can have been deleted.
+
+    Attributes:
+        decisions: The decisions about transactions, entry by entry.
+        failed: What ended it early.
+    """
+
+    def __init__(self, store: txnstore.Store) -> None:
+        super().__init__(daemon=True)
+        connection = connection_of(store)
+        self._objects, self._keys = connection.objects, connection.keys
+        self._read = {chain.number: 0 for chain in connection.chains}
+        self._over = threading.Event()
+        self.decisions: list[Decision] = []
+        self.failed: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._over.wait(_PAUSE):
+                with suppress(StorageError):  # The server is away.
+                    self._follow()
+        except Exception as error:  # noqa: BLE001 - the run reports it
+            self.failed = error
+
+    def finish(self) -> list[Decision]:
+        """All decisions, those of the newest entries included."""
+        self._over.set()
+        self.join()
+        if self.failed is not None:
+            raise self.failed
+        self._follow()
+        return self.decisions
+
+    @property
+    def deleted(self) -> int:
+        """The number of entries that do not exist any more, up to the oldest one of each chain that does."""
+        oldest = [self._objects.list(self._keys.entries(chain), limit=1) for chain in self._read]
+        return sum((entry_sequence(found[0].key) or 1) - 1 for found in oldest if found)
+
+    def _follow(self) -> None:
+        for chain in self._read:
+            with suppress(ObjectNotFoundError):
+                while True:
+                    following = self._read[chain] + 1
+                    key = self._keys.entry(chain, following)
+                    entry = decode_entry(key, self._objects.get(key))
+                    self.decisions += _decisions(following, entry.events)
+                    self._read[chain] = following
+
+
+def _decisions(sequence: int, events: list[Event]) -> Iterator[Decision]:
+    for number, event in enumerate(events):
+        position = sequence * 100_000 + number
+        if isinstance(event, ProducerInitialized) and event.transactional_id is not None:
+            yield Decision("init", event.transactional_id, event.producer_id, event.epoch, position)
+        elif isinstance(event, TxnPrepared):
+            what = event.outcome.name.lower()
+            yield Decision(what, event.transactional_id, event.producer_id, event.epoch, position)
