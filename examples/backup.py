@@ -32,9 +32,11 @@ def backup(
         snapshot = store.snapshot()
         ((heads,),) = store.sql("select heads from txn.snapshot", snapshot=snapshot).fetchall()
         chains = f"chains/{store.store_id}"
-        # The other segments are parts of entries.
-        objects = "select key, bytes from txn.segments where not contains(key, '#')"
-        sizes = dict(store.sql(objects, snapshot=snapshot).fetchall())
+        # A segment is an object, or behind '#' a part of one: of a pack, or of an entry.
+        objects = "select distinct split_part(key, '#', 1) from txn.segments where starts_with(key, 'topics/')"
+        segments = [key for (key,) in store.sql(objects, snapshot=snapshot).fetchall()]
+    stored = files.find(f"{root}/topics", detail=True) if segments else {}
+    sizes = {key: stored[f"{root}/{key}"]["size"] for key in segments}
     entries: dict[str, int] = {}
     for chain, head in enumerate(heads):
         # Where old entries are deleted, the chain begins with a checkpoint, at its last boundary.

@@ -76,6 +76,20 @@ def test_a_backup_has_the_checkpoints_that_its_chains_begin_with(store: Store, t
     assert backup(store.url, str(tmp_path / "copy")) == 0
 
 
+def test_a_backup_has_packs(store: Store, tmp_path: Path) -> None:
+    store.create_topic("packed", partitions=9, config={"inline.bytes": 0})
+    with store.producer("id") as producer, producer.transaction() as txn:
+        for partition in range(9):
+            txn.send("packed", b"%d" % partition, partition=partition)
+    store.recover()  # The markers of other chains are written now.
+    assert [*(tmp_path / "store").rglob("*.pack")]
+    backup(store.url, str(tmp_path / "copy"))
+    with txnstore.open(tmp_path / "copy") as copy:
+        assert sorted(values(copy, "packed")) == [b"%d" % partition for partition in range(9)]
+        assert copy.verify(deep=True).ok
+    assert backup(store.url, str(tmp_path / "copy")) == 0
+
+
 def test_a_second_run_copies_what_is_new(store: Store, tmp_path: Path) -> None:
     everywhere(store, "first", b"1")
     target = str(tmp_path / "copy")
