@@ -26,7 +26,7 @@ TOPICS: dict[str, dict[str, Any]] = {
     "arrow": {"config": {"segment.format": "arrow"}},
     "typed": {"partitions": 2, "schema": pa.schema([("id", pa.int64()), ("name", pa.string())]), "key": "id"},
     "keyed": {"config": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}},
-    "apart": {"config": {"inline.bytes": 0}},
+    "apart": {"partitions": 6, "config": {"inline.bytes": 0}},
 }
 
 
@@ -43,11 +43,13 @@ def test_the_reader_knows_nothing_of_txnstore() -> None:
 def test_the_documented_format_is_complete(
     tmp_path: Path, clock: ManualClock, chains: int, seed: int, *, forgets: bool
 ) -> None:
-    """Inlined, uploaded and merged segments, in both formats; open, aborted and committed transactions; deletions."""
+    """Inlined, packed, uploaded and merged segments, in both formats; open, aborted and committed transactions."""
     history = History(create_on(LocalStore(tmp_path), chains, runtime=runtime(clock)), random.Random(seed))
+    packs = set[str]()
     for number in range(60):
         clock.advance(1_000)
         history.step()
+        packs.update(path.name for path in tmp_path.glob("topics/*/*/*.pack"))
         if number % 7 == 0:
             for chain in connection_of(history.store).chains:
                 chain.checkpoint()
@@ -57,6 +59,7 @@ def test_the_documented_format_is_complete(
             age(tmp_path, days=10)
             clock.advance(10 * DAY_MS)
             history.store.vacuum()
+    assert packs
     assert bool([*tmp_path.glob("chains/*/0000/entries/00000000000000000001.json")]) is not forgets
     expected = {name: shown(history.store, name) for name in TOPICS}
     assert {name: [columns(row) for row in rows] for name, rows in read_store(tmp_path).items()} == expected
