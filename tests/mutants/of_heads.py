@@ -59,6 +59,13 @@ HEADS = (
         test="unit/test_codec.py::test_a_value_of_a_wrong_type_is_not_written",
     ),
     Mutant(
+        "a long entry is written without a comparison of its types",
+        codec.written_in_parts,
+        'to_json([*run], warnings="error")',
+        "to_json([*run], warnings=False)",
+        test="unit/test_codec.py::test_a_value_of_a_wrong_type_is_not_written",
+    ),
+    Mutant(
         "all batches of a command are decided in the same state",
         appending.append_batches,
         "if tp in run:",

@@ -11,9 +11,21 @@ from typing import Any
 import pytest
 
 from tests.helpers import keys
-from txnstore.chain.codec import FORMAT_VERSION, Entry, LatestDocument, StoreDocument, content_hash, decode, encode
+from txnstore.chain.codec import (
+    FORMAT_VERSION,
+    LONG,
+    Entry,
+    LatestDocument,
+    StoreDocument,
+    content_hash,
+    decode,
+    encode,
+    written_in_parts,
+)
 from txnstore.core.catalog.model import Topic, TopicCreated
 from txnstore.core.groups.events import GroupOffset, OffsetsCommitted
+from txnstore.core.log.events import BatchAppended, MarkerWritten
+from txnstore.core.log.model import Batch, Segment
 from txnstore.core.model import Outcome, TopicPartition
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.core.transactions.events import PartitionsAdded, TxnCompleted
@@ -65,12 +77,30 @@ def test_encoding_runs_no_python_code() -> None:
 
     document = entry()
     document.model_dump_json()
+    written_in_parts(document)
     sys.setprofile(profile)
     try:
         document.model_dump_json(warnings="error")
+        written_in_parts(document)
     finally:
         sys.setprofile(None)
-    assert [name for name in called if not name.startswith("BaseModel.")] == []
+    assert [name for name in called if not name.startswith(("BaseModel.", "written_in_parts"))] == []
+
+
+def test_events_of_partitions_are_written_together_as_pydantic_writes_them_one_by_one() -> None:
+    segment = Segment("k", "parquet", 1, "", 1)
+    batches = [BatchAppended("t", number, Batch(0, 1, 1, segment, 5, 6)) for number in range(3)]
+    markers = [MarkerWritten("t", number, 3, 5, Outcome.COMMIT, 1) for number in range(3)]
+    for events in ([*batches, *entry().events, *markers, *entry().events], batches, entry().events, []):
+        document = entry(events=events)
+        assert written_in_parts(document) == document.model_dump_json().encode()
+
+
+def test_only_events_are_written() -> None:
+    for count in (1, LONG):
+        document = Entry.model_construct(**dict(entry()) | {"events": [Topic("t", "topic-id", 2)] * count})
+        with pytest.raises(InvalidConfigError, match="wrong type"):
+            encode(document)
 
 
 def test_encode_decode_round_trip() -> None:
@@ -192,8 +222,9 @@ def test_number_of_chains_that_no_store_has_is_damage(chains: int) -> None:
 def test_a_value_of_a_wrong_type_is_not_written(offset: Any) -> None:
     """An entry that no reader accepts would make the store unreadable; ``test_wrong_types.py`` has all places."""
     events = [OffsetsCommitted(group="g", offsets=[GroupOffset(topic="t", partition=0, offset=offset)])]
-    with pytest.raises(InvalidConfigError, match="wrong type"):
-        encode(entry(events=events))
+    for count in (1, LONG):
+        with pytest.raises(InvalidConfigError, match="wrong type"):
+            encode(entry(events=events * count))
 
 
 def test_text_with_surrogates_is_not_written() -> None:

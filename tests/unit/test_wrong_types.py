@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from tests.helpers import keys
-from txnstore.chain.codec import Entry, check, decode, encode
+from txnstore.chain.codec import LONG, Entry, check, decode, encode
 from txnstore.core.commands import Command
 from txnstore.core.events import Event
 from txnstore.errors import InvalidConfigError
@@ -84,9 +84,9 @@ def broken(of: Any, path: str = "") -> Iterator[tuple[str, object, Any]]:
                 yield where, wrong, of(**right_values, **{name: value})
 
 
-def entry(event: Any) -> Entry:
+def entry(event: Any, count: int = 1) -> Entry:
     return Entry.model_construct(
-        sequence=1, entry_id="id", writer_id="writer", timestamp=1, previous="", events=[event]
+        sequence=1, entry_id="id", writer_id="writer", timestamp=1, previous="", events=[event] * count
     )
 
 
@@ -100,16 +100,17 @@ def test_a_command_with_a_value_of_a_wrong_type_is_refused(command: type) -> Non
             check(command_with_it)
 
 
+@pytest.mark.parametrize("count", [1, LONG])
 @pytest.mark.parametrize("event", get_args(Event), ids=lambda event: event.__name__)
-def test_an_entry_with_a_value_of_a_wrong_type_is_not_written(event: type) -> None:
+def test_an_entry_with_a_value_of_a_wrong_type_is_not_written(event: type, count: int) -> None:
     """The second line of defence: the core has made the event. It does not compare names, nor None."""
-    assert decode(Entry, KEY, encode(entry(sample(event)))) == entry(sample(event))
+    assert decode(Entry, KEY, encode(entry(sample(event), count))) == entry(sample(event), count)
     refused = 0
     for where, wrong, event_with_it in broken(event):
         if wrong is None or wrong == "nothing":
             continue
         try:
-            data = encode(entry(event_with_it))
+            data = encode(entry(event_with_it, count))
         except InvalidConfigError:
             refused += 1
         else:
