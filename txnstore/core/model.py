@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
@@ -41,6 +42,10 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+#: The same :class:`TopicPartition` for equal arguments: a commit names each of its partitions several times.
+interned = lru_cache(maxsize=2**14, typed=True)(TopicPartition)
 
 
 class Isolation(StrEnum):

@@ -7,6 +7,7 @@ the size of the state.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 else:
 
     def replace(value: Any, **changes: Any) -> Any:
-        """What :func:`dataclasses.replace` returns for a dataclass without slots, in a small part of its time.
+        """What :func:`dataclasses.replace` returns; for a dataclass without slots in a small part of its time.
 
         Every event that is folded makes several copies. The class must have no ``__post_init__``.
         """
+        if not hasattr(value, "__dict__"):
+            return dataclasses.replace(value, **changes)
         changed = object.__new__(type(value))
         changed.__dict__.update(value.__dict__, **changes)
         return changed

@@ -24,7 +24,7 @@ from txnstore.core.log.model import (
     ProducerState,
     next_sequence,
 )
-from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition, interned
 from txnstore.core.routing import chain_of_producer
 from txnstore.core.state import Draft, Fold, RunFold, State, is_foreign, replace
 from txnstore.errors import (
@@ -44,7 +44,7 @@ def _in_partitions(state: State, events: Iterable[E], after: Callable[[Partition
     """The state after consecutive events of partitions: one change of the map, however many partitions have changed."""
     known, changed = state.partitions, dict[TopicPartition, Partition]()
     for event in events:
-        tp = TopicPartition(event.topic, event.partition)
+        tp = interned(event.topic, event.partition)
         changed[tp] = after(changed.get(tp) or known[tp], event, state)
     return replace(state, partitions=known.update(changed))
 
@@ -67,16 +67,11 @@ def _batch_appended(partition: Partition, event: BatchAppended, state: State) ->
     batch = event.batch
     producers, open_txns = partition.producers, partition.open_txns
     if batch.producer_id != NO_PRODUCER:
-        producers = producers.insert(batch.producer_id, _remember(producers.get(batch.producer_id), batch, state))
-        if batch.transactional and batch.producer_id not in open_txns:
+        producer = _remember(producers.get(batch.producer_id), batch, state)
+        producers = producers.insert(batch.producer_id, producer)
+        if batch.transactional and producer.current_txn_first_offset == batch.base_offset:
             open_txns = open_txns.insert(batch.producer_id, batch.base_offset)
-    return replace(
-        partition,
-        high_watermark=batch.limit,
-        batches=partition.batches.append(batch),
-        producers=producers,
-        open_txns=open_txns,
-    )
+    return partition.grown(batch.limit, partition.batches.append(batch), producers, open_txns, partition.aborted)
 
 
 def _remember(producer: ProducerState | None, batch: Batch, state: State) -> ProducerState:
@@ -85,13 +80,8 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
     first_offset = producer.current_txn_first_offset if producer is not None else None
     if batch.transactional and first_offset is None:
         first_offset = batch.base_offset
-    metadata = BatchMetadata(
-        first_sequence=batch.base_sequence,
-        last_sequence=next_sequence(batch.base_sequence, batch.records - 1),
-        base_offset=batch.base_offset,
-        last_offset=batch.limit - 1,
-        timestamp=batch.appended_at,
-    )
+    first, last = batch.base_sequence, next_sequence(batch.base_sequence, batch.records - 1)
+    metadata = BatchMetadata(first, last, batch.base_offset, batch.limit - 1, batch.appended_at)
     return ProducerState(batch.epoch, (*known, metadata)[-WINDOW:], state.timestamp, first_offset)
 
 
@@ -108,17 +98,12 @@ def _marker_written(partition: Partition, event: MarkerWritten, state: State) ->
     aborted = partition.aborted
     first_offset = partition.open_txns.get(event.producer_id)
     open_txns = partition.open_txns.discard(event.producer_id)
-    ended = ProducerState(epoch=event.epoch, last_timestamp=state.timestamp)
+    ended = ProducerState(event.epoch, (), state.timestamp)
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
-    return replace(
-        partition,
-        high_watermark=event.offset + 1,
-        open_txns=open_txns,
-        producers=partition.producers.insert(event.producer_id, ended),
-        aborted=aborted,
-    )
+    producers = partition.producers.insert(event.producer_id, ended)
+    return partition.grown(event.offset + 1, partition.batches, producers, open_txns, aborted)
 
 
 def _producer_fenced(state: State, event: ProducerFenced) -> State:
@@ -202,35 +187,19 @@ def _decide_batch(
         if duplicate is not None:
             return duplicate
     _check_upload(state, batch)
-    base_offset, records = partition.high_watermark, batch.segment.rows
-    return BatchAppended(
-        topic=batch.topic,
-        partition=batch.partition,
-        batch=Batch(
-            base_offset=base_offset,
-            limit=base_offset + records,
-            records=records,
-            segment=batch.segment,
-            min_timestamp=batch.min_timestamp,
-            max_timestamp=batch.max_timestamp,
-            producer_id=producer.producer_id,
-            epoch=producer.epoch,
-            base_sequence=batch.base_sequence,
-            transactional=producer.transactional_id is not None,
-            appended_at=state.timestamp,
-        ),
-    )
+    placed = batch.placed(partition.high_watermark, producer, state.timestamp)
+    return BatchAppended(topic=batch.topic, partition=batch.partition, batch=placed)
 
 
 def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
     """Refuse an empty batch, and a producer id without epoch and sequence or the reverse (INVALID_RECORD, SEQ-12)."""
-    if batch.records < 1:
+    if batch.segment.rows < 1:
         msg = f"{producer} sent a batch without records to {batch.tp}"
         raise ProducerError(msg)
     if producer.producer_id == NO_PRODUCER:
         complete = producer.epoch == NO_PRODUCER and batch.base_sequence == NO_PRODUCER
     else:
-        complete = min(producer.producer_id, producer.epoch, batch.base_sequence) >= 0
+        complete = producer.producer_id >= 0 and producer.epoch >= 0 and batch.base_sequence >= 0
     if not complete or batch.base_sequence > MAX_SEQUENCE:
         msg = (
             f"{producer} sent sequence {batch.base_sequence} to {batch.tp}: producer id, epoch and sequence must be "
@@ -271,17 +240,16 @@ def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: New
         OutOfOrderSequenceError: The sequence is neither the next one nor that of a batch in the window.
     """
     known = partition.producers.get(producer.producer_id)
-    transactional = producer.transactional_id is not None
-    last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
     if known is None:
         # The state of an idempotent producer may have expired, so its first batch may have any sequence (SEQ-08).
-        expected = 0 if transactional else batch.base_sequence
+        expected = 0 if producer.transactional_id is not None else batch.base_sequence
     elif producer.epoch < known.epoch:
         msg = f"{producer} is fenced in {batch.tp}: the partition has seen epoch {known.epoch}"
         raise ProducerFencedError(msg)
     elif producer.epoch > known.epoch:
         expected = 0
     else:
+        last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
         for seen in known.batches:
             if (seen.first_sequence, seen.last_sequence) == (batch.base_sequence, last_sequence):
                 return Appended(batch.tp, seen.base_offset, seen.last_offset + 1, seen.timestamp, duplicate=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from txnstore.core.log.batches import BatchList
-from txnstore.core.model import NO_PRODUCER, Isolation, Map, TopicPartition, value
+from txnstore.core.model import NO_PRODUCER, Isolation, Map, ProducerIdentity, TopicPartition, interned, value
 
 #: Separates the key of an object from the place of a segment in it; no key of an object contains it.
 PLACE = "#"
@@ -137,12 +137,29 @@ class NewBatch:
     @property
     def tp(self) -> TopicPartition:
         """The partition to append to."""
-        return TopicPartition(self.topic, self.partition)
+        return interned(self.topic, self.partition)
 
     @property
     def records(self) -> int:
         """The number of records, which is the number of offsets that it takes."""
         return self.segment.rows
+
+    def placed(self, base_offset: int, producer: ProducerIdentity, appended_at: int) -> Batch:
+        """The batch of ``producer`` at the offsets from ``base_offset`` on."""
+        return Batch(
+            base_offset,
+            base_offset + self.segment.rows,
+            self.segment.rows,
+            self.segment,
+            self.min_timestamp,
+            self.max_timestamp,
+            0,
+            producer.producer_id,
+            producer.epoch,
+            self.base_sequence,
+            producer.transactional_id is not None,
+            appended_at,
+        )
 
 
 @value()
@@ -194,7 +211,7 @@ class AbortedTxn:
     last_stable_offset: int
 
 
-@dataclass(frozen=True)
+@value()
 class Partition:
     """A partition log.
 
@@ -229,6 +246,26 @@ class Partition:
     def last_stable_offset(self) -> int:
         """The first offset of the earliest open transaction, or the high watermark (LSO-01)."""
         return max(self.log_start, min(self.open_txns.values(), default=self.high_watermark))
+
+    def grown(
+        self,
+        high_watermark: int,
+        batches: BatchList[Batch],
+        producers: Map[int, ProducerState],
+        open_txns: Map[int, int],
+        aborted: tuple[AbortedTxn, ...],
+    ) -> Partition:
+        """The log after a batch or a marker. A commit makes two for each of its partitions."""
+        return Partition(
+            self.log_start,
+            high_watermark,
+            batches,
+            producers,
+            open_txns,
+            aborted,
+            self.clean_until,
+            self.revision,
+        )
 
     def read_limit(self, isolation: Isolation) -> int:
         """The offset at which a reader stops: the LSO, or the high watermark (LSO-11)."""
