@@ -34,6 +34,7 @@ from txnstore.core.log import appending as log_appending
 from txnstore.core.log import visibility as log_visibility
 from txnstore.core.log.model import Partition
 from txnstore.core.transactions import init as transactions_init
+from txnstore.core.transactions import markers as transactions_markers
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.transactions.model import Transaction
 from txnstore.producer.transaction_manager import TransactionManager
@@ -87,19 +88,19 @@ ONE_CHAIN = (
     ),
     Mutant(
         "a marker carries the epoch of its transaction",
-        transactions_rules._marker_of,
+        transactions_markers._marker_of,
         "epoch=decided.epoch + 1",
         "epoch=decided.epoch",
     ),
     Mutant(
         "the marker of one partition is not written",
-        transactions_rules.write_own_markers,
+        transactions_markers.write_own_markers,
         "for tp in decided.partitions:",
         "for tp in decided.partitions[:2]:",
     ),
     Mutant(
         "the markers of groups are not written",
-        transactions_rules.write_own_markers,
+        transactions_markers.write_own_markers,
         "for group in decided.groups:",
         "for group in ():",
     ),

@@ -11,6 +11,7 @@ from txnstore.coordinator.coordinator import Coordinator
 from txnstore.coordinator.coordinator import _has as has_all
 from txnstore.core import state as core_state
 from txnstore.core.catalog import rules as catalog_rules
+from txnstore.core.transactions import markers as transactions_markers
 from txnstore.core.transactions import rules as transactions_rules
 from txnstore.core.view import View
 
@@ -40,7 +41,7 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a marker is written only to partitions with data of the producer",
-        transactions_rules._marker_of,
+        transactions_markers._marker_of,
         "if known is None or known.epoch <= decided.epoch:",
         "if known is not None and known.epoch <= decided.epoch:",
         test="protocol/test_chains_steps.py::test_fen_02_marker_fences_late_batch_in_partition_without_data",

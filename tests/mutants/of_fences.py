@@ -11,7 +11,7 @@ from txnstore.coordinator.coordinator import _has as has_all
 from txnstore.core import fences, routes
 from txnstore.core.catalog import rules as catalog_rules
 from txnstore.core.log import appending as log_appending
-from txnstore.core.transactions import rules as transactions_rules
+from txnstore.core.transactions import markers as transactions_markers
 from txnstore.core.transactions.commands import Unfinished
 
 _FENCES = "protocol/test_chains_fences.py::"
@@ -62,7 +62,7 @@ FENCES = (
     ),
     Mutant(
         "an init fences no other chain",
-        transactions_rules.fence,
+        transactions_markers.fence,
         "if fenced_epoch(draft.state, producer.producer_id) < producer.epoch:",
         "if False:",
         test=_FENCES + "test_fen_02_takeover_fences_topics_unknown_to_chain",

@@ -43,7 +43,8 @@ from txnstore.core.transactions.commands import (
     InitProducer,
     WriteMarkers,
 )
-from txnstore.core.transactions.rules import complete_transaction, fence, write_markers
+from txnstore.core.transactions.markers import fence, write_markers
+from txnstore.core.transactions.rules import complete_transaction
 
 
 @dataclass(frozen=True, slots=True)
