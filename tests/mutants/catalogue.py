@@ -89,8 +89,8 @@ ONE_CHAIN = (
     Mutant(
         "a marker carries the epoch of its transaction",
         transactions_markers._marker_of,
-        "epoch=decided.epoch + 1",
-        "epoch=decided.epoch",
+        "decided.epoch + 1",
+        "decided.epoch",
     ),
     Mutant(
         "the marker of one partition is not written",
@@ -205,19 +205,19 @@ ONE_CHAIN = (
     ),
     Mutant(
         "the aborted index also holds commits",
-        log_appending._marker_written,
+        log_appending.marker_written,
         "if event.outcome is Outcome.ABORT and first_offset is not None:",
         "if first_offset is not None:",
     ),
     Mutant(
         "the aborted index loses the transactions of other producers",
-        log_appending._marker_written,
+        log_appending.marker_written,
         "aborted = (*aborted, AbortedTxn(",
         "aborted = (*(a for a in aborted if a.producer_id == event.producer_id), AbortedTxn(",
     ),
     Mutant(
         "the second transaction of a producer starts at the first one",
-        log_appending._marker_written,
+        log_appending.marker_written,
         "open_txns = partition.open_txns.discard(event.producer_id)",
         "open_txns = partition.open_txns",
     ),

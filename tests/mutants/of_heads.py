@@ -10,10 +10,13 @@ from txnstore.chain.saver import Saver
 from txnstore.chain.tail import Tail
 from txnstore.consumer import Consumer
 from txnstore.core.log import appending
+from txnstore.core.transactions import markers as transactions_markers
 from txnstore.producer.sender import Sender
 from txnstore.storage.base import Claim
 from txnstore.storage.local import LocalStore
 from txnstore.storage.local_root import RootFolder
+
+_RUNS = "unit/test_core_runs.py"
 
 HEADS = (
     Mutant(
@@ -67,17 +70,38 @@ HEADS = (
     ),
     Mutant(
         "all batches of a command are decided in the same state",
-        appending.append_batches,
+        appending.begin_append,
         "if tp in run:",
         "if False:",
-        test="unit/test_core_runs.py::test_a_batch_is_checked_after_those_of_its_partition_before_it",
+        test=f"{_RUNS}::test_a_batch_is_checked_after_those_of_its_partition_before_it",
     ),
     Mutant(
         "the last event of a partition is folded, and not those before it",
         appending._in_partitions,
         "changed.get(tp) or known[tp]",
         "known[tp]",
-        test="unit/test_core_runs.py::test_events_folded_together_and_one_by_one_give_the_same_state",
+        test=f"{_RUNS}::test_events_folded_together_and_one_by_one_give_the_same_state",
+    ),
+    Mutant(
+        "a batch that is folded with its marker is not in the log",
+        appending.marker_written,
+        "batches = batches.append(last.batch)",
+        "pass",
+        test=f"{_RUNS}::test_batches_folded_with_their_markers_and_before_them_give_the_same_state",
+    ),
+    Mutant(
+        "a transaction that is aborted in its only entry is not in the aborted index",
+        appending.marker_written,
+        "first_offset = last.batch.base_offset if first_offset is None else first_offset",
+        "pass",
+        test=f"{_RUNS}::test_batches_folded_with_their_markers_and_before_them_give_the_same_state",
+    ),
+    Mutant(
+        "the marker takes the offset of the batch before it",
+        transactions_markers._marker_of,
+        "partition.high_watermark if last is None else last.batch.limit",
+        "partition.high_watermark",
+        test=f"{_RUNS}::test_batches_folded_with_their_markers_and_before_them_give_the_same_state",
     ),
     Mutant(
         "batches and markers raise no fence of their producer",

@@ -11,11 +11,11 @@ from txnstore.core.catalog.model import CreateTopic
 from txnstore.core.commands import Command
 from txnstore.core.decide import Decision, decide
 from txnstore.core.evolve import evolve
-from txnstore.core.log.appending import LOG_RUN_FOLDS
+from txnstore.core.log import appending
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
-from txnstore.core.model import Outcome, ProducerIdentity
-from txnstore.core.state import State, begin_entry, first_state
+from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
+from txnstore.core.state import State, begin_entry, first_state, replace
 from txnstore.core.transactions.commands import EndTxn, InitProducer
 
 PARTITIONS = 50
@@ -65,22 +65,37 @@ def test_a_batch_is_checked_after_those_of_its_partition_before_it(begun: tuple[
     assert [part.duplicate for part in appended] == [True] + [False] * (2 * PARTITIONS - 1) + [True] * PARTITIONS
 
 
-def test_one_commit_changes_the_map_of_partitions_twice(
+def test_a_transaction_changes_the_map_of_partitions_once(
     begun: tuple[State, ProducerIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for its batches and once for its markers, however many partitions it has."""
-    calls: list[int] = []
+    """Whoever reads its entry changes it twice: for the batches and for the markers, however many partitions it has."""
+    changes: list[dict[str, Any]] = []
 
-    def counted(fold: Any) -> Any:
-        def folded(state: State, events: Any) -> State:
-            calls.append(len(events))
-            after: State = fold(state, events)
-            return after
+    def counted(state: State, **changed: Any) -> State:
+        changes.append(changed)
+        return replace(state, **changed)
 
-        return folded
-
-    for kind, fold in LOG_RUN_FOLDS.items():
-        monkeypatch.setitem(LOG_RUN_FOLDS, kind, counted(fold))
+    monkeypatch.setattr(appending, "replace", counted)
     before, producer = begun
-    decided(before, EndTxn(producer, Outcome.COMMIT, batches(0)))
-    assert calls == [PARTITIONS, PARTITIONS]
+    answer = decided(before, EndTxn(producer, Outcome.COMMIT, batches(0)))
+    assert [list(changed) for changed in changes] == [["partitions"]]
+    changes.clear()
+    assert evolve(begin_entry(before, before.timestamp + 1), *answer.events) == answer.state
+    assert [list(changed) for changed in changes] == [["partitions"]] * 2
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("begins", [False, True])
+def test_batches_folded_with_their_markers_and_before_them_give_the_same_state(
+    begun: tuple[State, ProducerIdentity], outcome: Outcome, *, begins: bool
+) -> None:
+    """Of a transaction that has batches in earlier entries, and of one that has none; the aborted index is the same."""
+    before, producer = begun
+    if begins:
+        before = decided(before, Append(producer, batches(0))).state
+    last = batches(1)[:7] if begins else batches(0)
+    answer = decided(before, EndTxn(producer, outcome, last))
+    assert evolve(begin_entry(before, before.timestamp + 1), *answer.events) == answer.state
+    first = answer.state.partitions[TopicPartition("t", 0)]
+    assert [entry.first_offset for entry in first.aborted] == ([0] if outcome is Outcome.ABORT else [])
+    assert first.high_watermark == len(first.batches) + 1 == (3 if begins else 2)

@@ -15,13 +15,13 @@ C = TypeVar("C")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value(*, kw_only: bool = False) -> Callable[[type[C]], type[C]]:
+def value() -> Callable[[type[C]], type[C]]:
     """A frozen dataclass with slots and a fast constructor, for what a commit makes for each batch.
 
     The type checker refuses assignments to its members. At run time nothing does: what dataclasses do about them makes
     the constructor of ``Batch`` seven times as slow.
     """
-    return dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)
+    return dataclass(slots=True, unsafe_hash=True)
 
 
 K = TypeVar("K")

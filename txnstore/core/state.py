@@ -159,7 +159,15 @@ class Draft:
 
     def emit(self, *events: object) -> None:
         """Add events and fold them."""
+        self.record(*events)
+        self.fold(*events)
+
+    def record(self, *events: object) -> None:
+        """Add events, to be folded by the caller: in one step with later ones."""
         self.events += events
+
+    def fold(self, *events: object) -> None:
+        """Fold recorded events."""
         self.state = self._folds.after(self.state, events)
 
 

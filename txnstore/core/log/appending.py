@@ -6,8 +6,9 @@ and the window of five batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TypeAlias, TypeVar
 
 from txnstore.core.fences import with_fence
 from txnstore.core.log.commands import Added, Append, Appended
@@ -38,6 +39,10 @@ from txnstore.errors import (
 )
 
 E = TypeVar("E", BatchAppended, MarkerWritten)
+
+#: Batches that are recorded in a draft and not folded: the last ones of their partitions.
+LastBatches: TypeAlias = Mapping[TopicPartition, BatchAppended]
+NO_BATCHES: LastBatches = {}
 
 
 def _in_partitions(state: State, events: Iterable[E], after: Callable[[Partition, E, State], Partition]) -> State:
@@ -87,23 +92,42 @@ def _remember(producer: ProducerState | None, batch: Batch, state: State) -> Pro
 
 def _markers_written(state: State, events: Sequence[MarkerWritten]) -> State:
     state = _with_fences(state, ((event.producer_id, event.epoch) for event in events))
-    return _in_partitions(state, events, _marker_written)
+    return _in_partitions(state, events, marker_written)
 
 
-def _marker_written(partition: Partition, event: MarkerWritten, state: State) -> Partition:
+def with_markers(state: State, markers: Sequence[MarkerWritten], logs: Mapping[TopicPartition, Partition]) -> State:
+    """The state with the logs that :func:`marker_written` has returned for these markers."""
+    state = _with_fences(state, ((marker.producer_id, marker.epoch) for marker in markers))
+    return replace(state, partitions=state.partitions.update(logs))
+
+
+def marker_written(
+    partition: Partition, event: MarkerWritten, state: State, last: BatchAppended | None = None
+) -> Partition:
     """A marker takes one offset, ends the open transaction, and sets the producer's epoch to its own (SEQ-09, PST-13).
 
     The partition keeps the epoch as in Kafka. A producer of another chain is also fenced in the whole chain.
+
+    ``last``: the batch of the transaction before the marker, if it is not folded. It only has to be added to the log:
+    the marker ends what :func:`_batch_appended` would remember of it.
     """
-    aborted = partition.aborted
+    aborted, batches = partition.aborted, partition.batches
     first_offset = partition.open_txns.get(event.producer_id)
+    if last is not None:
+        batches = batches.append(last.batch)
+        first_offset = last.batch.base_offset if first_offset is None else first_offset
     open_txns = partition.open_txns.discard(event.producer_id)
-    ended = ProducerState(event.epoch, (), state.timestamp)
     if event.outcome is Outcome.ABORT and first_offset is not None:
         stable = min(open_txns.values(), default=event.offset + 1)
         aborted = (*aborted, AbortedTxn(event.producer_id, first_offset, event.offset, stable))
-    producers = partition.producers.insert(event.producer_id, ended)
-    return partition.grown(event.offset + 1, partition.batches, producers, open_txns, aborted)
+    producers = partition.producers.insert(event.producer_id, _ended(event.epoch, state.timestamp))
+    return partition.grown(event.offset + 1, batches, producers, open_txns, aborted)
+
+
+@lru_cache(maxsize=64)
+def _ended(epoch: int, timestamp: int) -> ProducerState:
+    """The state of a producer after a marker: the same object in all partitions of its transaction."""
+    return ProducerState(epoch, (), timestamp)
 
 
 def _producer_fenced(state: State, event: ProducerFenced) -> State:
@@ -151,7 +175,16 @@ def check_added(state: State, command: Append) -> Added:
 
 
 def append_batches(draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch]) -> tuple[Appended, ...]:
-    """Append batches in order, each to its partition; returns where each is, also if it was appended before (SEQ-03).
+    """Append batches in order, each to its partition; returns where each is, also of a repeated one (SEQ-03)."""
+    appended, last = begin_append(draft, producer, batches)
+    draft.fold(*last.values())
+    return appended
+
+
+def begin_append(
+    draft: Draft, producer: ProducerIdentity, batches: Iterable[NewBatch]
+) -> tuple[tuple[Appended, ...], LastBatches]:
+    """Decide an append as :func:`append_batches` does; returns the answer, and the batches that are not folded yet.
 
     The check of a batch depends only on the earlier ones of its partition, so others are folded together.
     """
@@ -173,8 +206,8 @@ def append_batches(draft: Draft, producer: ProducerIdentity, batches: Iterable[N
             run[tp] = event
             event = Appended(tp, event.batch.base_offset, event.batch.limit, event.batch.appended_at)
         appended.append(event)
-    draft.emit(*run.values())
-    return tuple(appended)
+    draft.record(*run.values())
+    return tuple(appended), run
 
 
 def _decide_batch(
@@ -188,7 +221,7 @@ def _decide_batch(
             return duplicate
     _check_upload(state, batch)
     placed = batch.placed(partition.high_watermark, producer, state.timestamp)
-    return BatchAppended(topic=batch.topic, partition=batch.partition, batch=placed)
+    return BatchAppended(batch.topic, batch.partition, placed)
 
 
 def _check_record_batch(producer: ProducerIdentity, batch: NewBatch) -> None:
@@ -249,8 +282,8 @@ def _check_sequence(partition: Partition, producer: ProducerIdentity, batch: New
     elif producer.epoch > known.epoch:
         expected = 0
     else:
-        last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
         for seen in known.batches:
+            last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
             if (seen.first_sequence, seen.last_sequence) == (batch.base_sequence, last_sequence):
                 return Appended(batch.tp, seen.base_offset, seen.last_offset + 1, seen.timestamp, duplicate=True)
         expected = next_sequence(known.last_sequence)

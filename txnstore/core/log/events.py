@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from txnstore.core.log.model import Batch
 from txnstore.core.model import Outcome, TopicPartition, value
 
 
-@value(kw_only=True)
+@value()
 class BatchAppended:
     """A batch was appended to a partition; in a transaction, its records are not stable until the marker."""
 
-    type: Literal["BatchAppended"] = "BatchAppended"
+    type: Literal["BatchAppended"] = field(default="BatchAppended", kw_only=True)
     topic: str
     partition: int
     batch: Batch
@@ -43,11 +43,11 @@ class LogStartMoved:
     offset: int
 
 
-@value(kw_only=True)
+@value()
 class MarkerWritten:
     """The marker of a transaction took ``offset`` in a partition; ``epoch`` is the transaction's plus 1 (KIP-890)."""
 
-    type: Literal["MarkerWritten"] = "MarkerWritten"
+    type: Literal["MarkerWritten"] = field(default="MarkerWritten", kw_only=True)
     topic: str
     partition: int
     producer_id: int

@@ -255,7 +255,7 @@ class Partition:
         open_txns: Map[int, int],
         aborted: tuple[AbortedTxn, ...],
     ) -> Partition:
-        """The log after a batch or a marker. A commit makes two for each of its partitions."""
+        """The log after a batch or a marker. A commit makes one for each of its partitions."""
         return Partition(
             self.log_start,
             high_watermark,

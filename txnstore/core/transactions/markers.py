@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from txnstore.core.fences import fenced_epoch, is_left_open, lacks_markers
 from txnstore.core.groups.events import GroupMarkerWritten
-from txnstore.core.log.events import MarkerWritten, ProducerFenced
+from txnstore.core.log.appending import NO_BATCHES, LastBatches, marker_written, with_markers
+from txnstore.core.log.events import BatchAppended, MarkerWritten, ProducerFenced
 from txnstore.core.log.model import Partition
 from txnstore.core.model import TopicPartition
 from txnstore.core.state import Draft, State, is_foreign, leads_group, leads_partition, observe
@@ -44,21 +45,28 @@ def fence(draft: Draft, command: FenceProducer) -> None:
         _emit_fence(draft, producer.producer_id, producer.epoch, command.partitions, command.groups)
 
 
-def write_own_markers(draft: Draft, decided: Unfinished) -> None:
+def write_own_markers(draft: Draft, decided: Unfinished, last: LastBatches = NO_BATCHES) -> None:
     """Write the markers of a transaction in the partitions and groups of this chain, unless they exist.
 
-    A chain without any of its partitions and groups is fenced as well.
+    A chain without any of its partitions and groups is fenced as well. ``last``: batches of the transaction that are
+    recorded in the draft and not folded.
     """
-    own = not is_foreign(draft.state, decided.producer_id)
-    lacking = own or lacks_markers(draft.state, decided.producer_id, decided.epoch)
-    epoch, markers = decided.epoch + 1, dict[TopicPartition, MarkerWritten]()
+    state = draft.state
+    own = not is_foreign(state, decided.producer_id)
+    lacking = own or lacks_markers(state, decided.producer_id, decided.epoch)
+    markers, logs = list[MarkerWritten](), dict[TopicPartition, Partition]()
     for tp in decided.partitions:
-        partition = _log_of(draft.state, decided, tp) if leads_partition(draft.state, tp) else None
+        partition = _log_of(state, decided, tp)
         if partition is not None and (lacking or is_left_open(partition, decided.producer_id, decided.epoch)):
-            marker = _marker_of(decided, tp, partition)
-            if marker is not None:
-                markers[tp] = marker
-    draft.emit(*markers.values())
+            batch = last.get(tp)
+            marker = _marker_of(decided, tp, partition, batch)
+            if marker is not None and tp not in logs:
+                markers.append(marker)
+                logs[tp] = marker_written(partition, marker, state, batch)
+    assert last.keys() <= logs.keys()  # Else a batch would not be folded.
+    draft.record(*markers)
+    draft.state = with_markers(state, markers, logs)
+    epoch = decided.epoch + 1
     for group in decided.groups:
         if lacking and leads_group(draft.state, group):
             draft.emit(
@@ -68,18 +76,15 @@ def write_own_markers(draft: Draft, decided: Unfinished) -> None:
         _emit_fence(draft, decided.producer_id, epoch, (), ())
 
 
-def _marker_of(decided: Unfinished, tp: TopicPartition, partition: Partition) -> MarkerWritten | None:
-    """The marker of a transaction in a partition; None if that has seen its epoch."""
-    known = partition.producers.get(decided.producer_id)
+def _marker_of(
+    decided: Unfinished, tp: TopicPartition, partition: Partition, last: BatchAppended | None
+) -> MarkerWritten | None:
+    """The marker of a transaction in a partition, after its ``last`` batch; None if that has seen its epoch."""
+    # A partition that has just taken a batch of the transaction has not seen a newer epoch.
+    known = partition.producers.get(decided.producer_id) if last is None else None
     if known is None or known.epoch <= decided.epoch:
-        return MarkerWritten(
-            topic=tp.topic,
-            partition=tp.partition,
-            producer_id=decided.producer_id,
-            epoch=decided.epoch + 1,
-            outcome=decided.outcome,
-            offset=partition.high_watermark,
-        )
+        offset = partition.high_watermark if last is None else last.batch.limit
+        return MarkerWritten(tp.topic, tp.partition, decided.producer_id, decided.epoch + 1, decided.outcome, offset)
     return None
 
 
@@ -96,6 +101,7 @@ def _emit_fence(
 def _log_of(state: State, decided: Unfinished, tp: TopicPartition) -> Partition | None:
     """The log of a transaction's partition: that of a topic with an id that it names, or one with its open data.
 
+    None in a chain that does not lead the partition: it has no log of it.
     In the coordinator's own chain the name is enough: deleting a topic there removes it from the transactions.
     """
     partition = state.partitions.get(tp)

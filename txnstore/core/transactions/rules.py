@@ -11,7 +11,10 @@ from __future__ import annotations
 from txnstore.core.fences import check_fence
 from txnstore.core.groups.offsets import commit_offsets
 from txnstore.core.log.appending import (
+    NO_BATCHES,
+    LastBatches,
     append_batches,
+    begin_append,
     check_added,
     check_granting_chain,
     check_plain_producer,
@@ -176,7 +179,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     if knows_version(txn, command.versions):
         return _repeated_version(draft, txn)
     join(draft, command)
-    appended = append_batches(draft, producer, command.batches)
+    appended, last = begin_append(draft, producer, command.batches)
     txn = draft.state.transactions[txn.transactional_id]
     begun = txn.state is TxnState.ONGOING
     if not begun and command.outcome is Outcome.COMMIT and not command.versions:
@@ -188,7 +191,7 @@ def end(draft: Draft, command: EndTxn) -> Ended:
     if begun or command.outcome is Outcome.ABORT:
         # An empty abort still bumps the epoch, which fences an append whose outcome is unknown (TV2-08).
         observe(draft, command.after)
-        unfinished = decide_end(draft, draft.state.transactions[txn.transactional_id], command.outcome)
+        unfinished = decide_end(draft, draft.state.transactions[txn.transactional_id], command.outcome, last)
     return Ended(next_identity(draft.state, producer), appended, unfinished=unfinished)
 
 
@@ -235,11 +238,13 @@ def _may_time_out(txn: Transaction, command: AbortTxn) -> bool:
     return command.identity is not None and txn.timed_from is not None
 
 
-def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished | None:
+def decide_end(draft: Draft, txn: Transaction, outcome: Outcome, last: LastBatches = NO_BATCHES) -> Unfinished | None:
     """Decide a transaction, write the markers of this chain, and complete it if no other chain takes part.
 
     The markers carry the next epoch, which refuses late batches (KIP-890). The same bump fences the earlier instance
     when init aborts its transaction (INIT-04): one entry holds the bump and the abort.
+
+    ``last``: batches of the transaction that are recorded in the draft and not folded.
     """
     prepared = TxnState.PREPARE_COMMIT if outcome is Outcome.COMMIT else TxnState.PREPARE_ABORT
     if txn.state not in VALID_PREVIOUS_STATES[prepared]:
@@ -258,7 +263,7 @@ def decide_end(draft: Draft, txn: Transaction, outcome: Outcome) -> Unfinished |
     )
     decided = unfinished_of(draft.state.transactions[txn.transactional_id])
     assert decided is not None  # TxnPrepared is folded.
-    write_own_markers(draft, decided)
+    write_own_markers(draft, decided, last)
     if takes_others(draft.state, decided):
         return decided
     complete(draft, decided)
