@@ -26,7 +26,7 @@ TOPICS: dict[str, dict[str, Any]] = {
     "arrow": {"config": {"segment.format": "arrow"}},
     "typed": {"partitions": 2, "schema": pa.schema([("id", pa.int64()), ("name", pa.string())]), "key": "id"},
     "keyed": {"config": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}},
-    "apart": {"partitions": 6, "config": {"inline.bytes": 0}},
+    "apart": {"partitions": 15, "config": {"inline.bytes": 0}},
 }
 
 
