@@ -304,6 +304,26 @@ def test_entries_that_remove_batches_decode_only_those(monkeypatch: pytest.Monke
         assert sorted(chain.state.dropped) == sorted(known[at].segment.key for at in (0, 1, 40, 41))
 
 
+def test_an_announcement_of_dropped_objects_decodes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction has dropped nearly all that a vacuum deletes; a vacuum announces it while other commits wait."""
+    objects, tp = MemoryStore(), TopicPartition("t", 0)
+    with a_chain(objects, checkpoint_every=64) as chain:
+        chain.submit(CreateTopic(topic("t")))
+        for number in range(2, 63):
+            append(chain, number)
+        known = [*chain.state.partitions[tp].batches]
+        chain.submit(ReplaceSegments(tp, tuple(known[40:42]), ()))
+        chain.submit(DeleteRecords((Deletion(tp, 2),)))
+    dropped = tuple(known[at].segment.key for at in (0, 1, 40, 41))
+    decoded = decodes(monkeypatch)
+    with a_chain(objects) as chain:
+        decoded.clear()
+        assert (chain.submit(DropObjects(dropped)), decoded) == (dropped, [])
+        asked = (*dropped, "topics/t/0/orphan.parquet", known[2].segment.key)
+        assert chain.submit(DropObjects(asked)) == asked[:-1]
+        assert {*chain.state.dropped} == {*asked[:-1]}
+
+
 def test_a_segment_of_several_batches_is_dropped_with_the_last_one() -> None:
     objects, tp = MemoryStore(), TopicPartition("t", 0)
     with a_chain(objects) as chain:

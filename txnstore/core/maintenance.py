@@ -232,10 +232,12 @@ def _check_upload_time(state: State, command: ReplaceSegments) -> None:
 
 def drop_objects(draft: Draft, command: DropObjects) -> tuple[str, ...]:
     """Announce the deletion of the objects of which no batch names a segment; returns their keys."""
-    # In the order of the rows of index files, each group of which is then decoded once.
-    named = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
+    dropped, named = draft.state.dropped, set[str]()
+    if any(key not in dropped for key in command.keys):  # No batch names what is dropped.
+        # In the order of the rows of index files, each group of which is then decoded once.
+        named = {batch.segment.object for _, log in sorted_items(draft.state.partitions) for batch in log.batches}
     keys = tuple(key for key in command.keys if object_of(key) not in named)
-    new = [key for key in keys if key not in draft.state.dropped]
+    new = [key for key in keys if key not in dropped]
     if new:
         draft.emit(ObjectsDropped(keys=new))
     return keys
