@@ -143,7 +143,7 @@ def replay(root: str, transactions: int) -> Iterator[Round]:
     folder = VirtualFolder(root, clock)
     with create_on(folder, runtime=Runtime(clock, clock.sleep)) as store, warnings.catch_warnings():
         warnings.simplefilter("ignore", txnstore.BlockedReadWarning)
-        create_topics(store)
+        create_topics(store, max(32 << 10, transactions // 2))
         clients = Clients(store, clock, random.Random(1), EACH, max(4, transactions // FOR_ONE))
         begin = clock()
         for number in range(ROUNDS):

@@ -22,11 +22,13 @@ _AUDITED, _WITH_OFFSETS, _ABORTED, _COPIED = 0.25, 0.05, 0.02, 0.04
 _ENDS = (0.8, 0.15, 0.05)
 
 
-def create_topics(store: Store) -> None:
+def create_topics(store: Store, audit_bytes: int) -> None:
     """One topic that keeps a day, one that keeps the newest record of each key, one that keeps some bytes."""
     store.create_topic(ORDERS, partitions=8, config={"retention.ms": DAY_MS})
     store.create_topic(BALANCES, partitions=4, config={"cleanup.policy": "compact"})
-    store.create_topic(AUDIT, partitions=2, config={"retention.bytes": 256 << 10})
+    # A segment is deleted as a whole, so they must be smaller than what is kept.
+    limits = {"retention.bytes": audit_bytes, "segment.bytes": audit_bytes // 4}
+    store.create_topic(AUDIT, partitions=2, config=limits)
 
 
 @dataclass(slots=True)
