@@ -19,7 +19,7 @@ from txnstore.compactor.revisions import Revisions
 from txnstore.connection import Connection
 from txnstore.coordinator.expiration import expire_due
 from txnstore.core.catalog.model import Topic
-from txnstore.core.log.model import Batch, Partition, object_of
+from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.retention import with_log_start
 from txnstore.core.log.sums import ConservedSums
 from txnstore.core.maintenance import ReplaceSegments
@@ -155,7 +155,7 @@ def compact_sound(
     logs = _logs(view, topics, targets, retained, partitions)
     results = _clean_first(connection, logs, targets, options, failed, engine)
     view = connection.view(refresh=False) if results and not dry_run else view
-    emptied = {holder for key in view.dropped if (holder := object_of(key)) != key}
+    emptied = {key for name in view.dropped if (key := connection.keys.emptied(name)) is not None}
     work = [
         (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments, topic_writer(found).config, emptied))
         for found, tp, log in _logs(view, topics, targets, retained, partitions)

@@ -6,14 +6,13 @@ request arrives.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator
 
-from txnstore.chain.keys import is_inlined
+from txnstore.chain.keys import Keys, is_dropped_entry
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
 from txnstore.connection import Connection
-from txnstore.core.log.model import object_of
+from txnstore.core.log.model import PLACE
 from txnstore.core.maintenance import ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -24,8 +23,6 @@ _LOG = logging.getLogger(__name__)
 
 #: The number of payloads that are deleted before their segments are forgotten.
 _CHUNK = 1_000
-#: The maximum number of keys per entry.
-_KEYS = 5_000
 
 
 def delete_payloads(
@@ -40,30 +37,31 @@ def delete_payloads(
         dry_run: Delete nothing.
 
     Yields:
-        For each payload the key of one of its segments, and its size.
+        For each payload the key of its entry and ``#``, and its size.
     """
-    dropped: dict[str, list[str]] = {}
-    for key in view.dropped:
-        if is_inlined(key):
-            dropped.setdefault(object_of(key), []).append(key)
+    dropped = dropped_entries(connection.keys, view)
     for entry in _entries_of_batches(view):
         dropped.pop(entry, None)
-    long_ago = old([key for found in dropped.values() for key in found])
-    free = sorted(entry for entry, found in dropped.items() if long_ago.issuperset(found))
+    long_ago = old(dropped.values())
+    free = sorted(entry for entry, name in dropped.items() if name in long_ago)
     for start in range(0, len(free), _CHUNK):
         chunk = free[start : start + _CHUNK]
         sizes = connection.pool.map(lambda entry: _delete(connection, entry, dry_run=dry_run), chunk)
         done = [(entry, size) for entry, size in zip(chunk, sizes, strict=True) if size is not None]
         if done and not dry_run:
-            names = [*itertools.chain.from_iterable(dropped[entry] for entry, _ in done)]
-            for first in range(0, len(names), _KEYS):
-                connection.submit(ForgetObjects(tuple(names[first : first + _KEYS])))
-        yield [ObjectInfo(dropped[entry][0], size, 0) for entry, size in done if size]
+            connection.submit(ForgetObjects(tuple(dropped[entry] for entry, _ in done)))
+        yield [ObjectInfo(f"{entry}{PLACE}", size, 0) for entry, size in done if size]
 
 
-def entries_in_use(view: View) -> set[str]:
+def dropped_entries(names: Keys, view: View) -> dict[str, str]:
+    """The entries with inlined segments that were dropped: the key of each, and what the state has of it."""
+    found = ((names.emptied(name), name) for name in view.dropped if is_dropped_entry(name))
+    return {entry: name for entry, name in found if entry is not None}
+
+
+def entries_in_use(names: Keys, view: View) -> set[str]:
     """The entries with a segment that a batch names, or an earlier snapshot may name, as it was dropped lately."""
-    return _entries_of_batches(view) | {object_of(key) for key in view.dropped if is_inlined(key)}
+    return _entries_of_batches(view) | dropped_entries(names, view).keys()
 
 
 def _entries_of_batches(view: View) -> set[str]:

@@ -16,7 +16,7 @@ from txnstore.compactor.payloads import delete_payloads, entries_in_use
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
-from txnstore.core.log.model import PLACE, object_of
+from txnstore.core.log.model import PLACE
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
@@ -44,7 +44,7 @@ class Deleted:
     """Deleted objects of one kind.
 
     Attributes:
-        kind: The topic, the chains of a store, or the folder that they are of.
+        kind: The topic, the chains of a store, or the folder that they are of; ``inlined``: records in entries.
         objects: Their number.
         bytes: Their size.
         example: The key of one.
@@ -61,7 +61,8 @@ class VacuumReport:
     """The result of a vacuum; after a dry run, the expected result.
 
     Attributes:
-        deleted: The keys of the deleted objects; of more than 10,000 the first ones.
+        deleted: The keys of the deleted objects; of more than 10,000 the first ones. Of an entry whose inlined records
+            were deleted, the key and ``#``.
         bytes: The size of the deleted objects.
         kept_young: The number of unreferenced objects whose grace period has not passed.
         referenced: The number of segments in use.
@@ -97,8 +98,7 @@ class _Tally:
         for item in items:
             if len(self._keys) < _NAMED:
                 self._keys.append(item.key)
-            place = item.key.partition(PLACE)[2]
-            kind = f"inlined/{place.partition('/')[0]}" if place else "/".join(item.key.split("/")[:2])
+            kind = "inlined" if item.key.endswith(PLACE) else "/".join(item.key.split("/")[:2])
             known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
             self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
 
@@ -186,7 +186,7 @@ def vacuum(
     if not dry_run and has_stale_copies(view):
         copy_all(connection.chains)
         view = connection.view(refresh=False)
-    gone = {key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_inlined(key)}
+    gone = {key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_dropped_entry(key)}
     named = _Named(view, gone)
     while True:
         garbage = _choose(connection, named, page, now, grace_ms, tally)
@@ -213,7 +213,7 @@ def vacuum(
 
     swept = 0 if dry_run else _finish(connection, view, named.gone, grace_ms, expire=expire)
     # Late: a storage may refuse that entries are overwritten.
-    in_use = entries_in_use(named.view)
+    in_use = entries_in_use(connection.keys, named.view)
     payloads = delete_payloads(connection, named.view, dropped_before, dry_run=dry_run)
     entries = (delete_entries(connection, chain, in_use, dry_run=dry_run) for chain in past)
     for found in itertools.chain(payloads, itertools.chain.from_iterable(entries)):
@@ -256,13 +256,10 @@ class _Named:
 
     def _look(self, view: View) -> None:
         self.view, self.keys, self._dropped = view, named_keys(view), view.dropped
-        self._packed: dict[str, list[str]] = {}
-        for key in filter(keys.is_packed, self._dropped):
-            self._packed.setdefault(object_of(key), []).append(key)
 
     def dropped(self, key: str) -> list[str]:
-        """The dropped keys of an object: those of its segments, and its own if a vacuum has announced it."""
-        return [*self._packed.get(key, ()), *([key] if key in self._dropped else ())]
+        """What the state remembers of an object: that it was dropped or announced, and of a pack, its segments."""
+        return [name for name in (key, f"{PLACE}{key}") if name in self._dropped]
 
 
 def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:

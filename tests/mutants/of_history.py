@@ -119,7 +119,7 @@ HISTORY = (
     Mutant(
         "entries are deleted although snapshots may read segments in them",
         payloads.entries_in_use,
-        "| {object_of(key) for key in view.dropped if is_inlined(key)}",
+        "| dropped_entries(names, view).keys()",
         "",
         test=_HISTORY + "test_an_entry_stays_while_snapshots_may_read_a_segment_in_it",
     ),

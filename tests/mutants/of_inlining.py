@@ -7,7 +7,7 @@ from txnstore.chain import payload
 from txnstore.compactor import payloads, plan, verify_chain
 from txnstore.compactor.vacuum import vacuum
 from txnstore.core import routes
-from txnstore.core.log import appending
+from txnstore.core.log import appending, retention
 from txnstore.producer.sender import Sender
 from txnstore.producer.upload import Uploader
 from txnstore.read import reader
@@ -109,10 +109,10 @@ INLINING = (
         test=_STAYS,
     ),
     Mutant(
-        "a payload goes with the first of its segments",
-        payloads.delete_payloads,
-        "long_ago.issuperset(found)",
-        "not long_ago.isdisjoint(found)",
+        "a payload goes when the first of its segments was dropped long ago",
+        retention._log_start_moved,
+        "dropped = dropped.insert(batch.segment.dropped_as, state.timestamp)",
+        "dropped = dropped.insert(batch.segment.dropped_as, dropped.get(batch.segment.dropped_as, state.timestamp))",
         test=_STAYS,
     ),
     Mutant(
@@ -125,14 +125,14 @@ INLINING = (
     Mutant(
         "dropped inlined segments are forgotten before their payload is deleted",
         vacuum,
-        "and not keys.is_inlined(key)",
+        "and not keys.is_dropped_entry(key)",
         "",
         test=_VACUUM + "test_deleted_records_leave_the_storage",
     ),
     Mutant(
-        "the keys of inlined segments belong to the chain of the catalog",
+        "dropped entries belong to the chain of the catalog",
         routes._chain_of_key,
-        "if PLACE in key",
+        "if named and len(parts) == 2:",
         "if False",
         test=_VACUUM + "test_each_chain_forgets_its_own_segments",
     ),

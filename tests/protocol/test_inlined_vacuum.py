@@ -19,6 +19,7 @@ from tests.helpers.compaction import (
 )
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store, inlined, payloads
+from txnstore.chain.keys import entry_sequence
 from txnstore.chain.payload import line_of, payload_of
 from txnstore.core.maintenance import FORGET_AFTER_MS
 from txnstore.core.model import TopicPartition
@@ -90,6 +91,22 @@ def test_a_payload_stays_while_a_batch_names_one_of_its_segments(
     store.vacuum()
     assert payloads(objects) == {}
     assert objects.get(second) == line_of(objects.get(second))
+
+
+def test_an_entry_is_remembered_once_for_all_of_its_dropped_segments(store: Store, clock: ManualClock) -> None:
+    """Each checkpoint has what was dropped within the grace period: most transactions of a day."""
+    for _ in range(2):
+        with store.producer("id") as producer, producer.transaction() as txn:
+            for partition in range(2):
+                txn.send("t", b"value", partition=partition)
+    entries = {entry_sequence(batch.segment.object) for tp in (T0, T1) for batch in batches(store, tp)}
+    store.compact()
+    dropped = connection_of(store).view().dropped
+    assert {*dropped} == {f"#0/{number}" for number in entries}
+    assert len(entries) == 2
+    clock.advance(DAY_MS)
+    assert store.vacuum().kinds[0].kind == "inlined"
+    assert not dict(connection_of(store).view().dropped)
 
 
 @pytest.mark.parametrize("delete", [lambda s: s.delete_records({T0: 1}), lambda s: s.delete_topic("t")])

@@ -38,6 +38,16 @@ class Keys:
         """The key of entry ``sequence`` of a chain."""
         return f"{self.entries(chain)}{sequence:0{_DIGITS}d}.json"
 
+    def emptied(self, name: str) -> str | None:
+        """The key of the entry or pack of which a state has dropped segments; None if the name is another one's.
+
+        ``name``: :attr:`txnstore.core.log.model.Segment.dropped_as`.
+        """
+        if not is_dropped_entry(name):
+            return name[1:] if name.startswith(PLACE) else None
+        chain, _, number = name[1:].partition("/")
+        return self.entry(int(chain), int(number))
+
     def checkpoints(self, chain: int) -> str:
         """The prefix of a chain's checkpoints and index files."""
         return f"{self.chains}{chain:04d}/checkpoints/"
@@ -138,6 +148,11 @@ def partition_of(key: str) -> TopicPartition:
     """The partition that the key of a segment names."""
     topic, partition, _ = key.replace(PLACE, "/").split("/")[-3:]
     return TopicPartition(topic, int(partition))
+
+
+def is_dropped_entry(name: str) -> bool:
+    """Whether a state has this name of an entry of which it has dropped inlined segments."""
+    return name.startswith(PLACE) and not name.startswith(f"{PLACE}{TOPICS}")
 
 
 def is_segment(key: str) -> bool:

@@ -261,7 +261,7 @@ def _segments_replaced(state: State, event: SegmentsReplaced) -> State:
     dropped = state.dropped
     for batch in removed:
         if batch.segment.key not in kept:
-            dropped = dropped.insert(batch.segment.key, state.timestamp)
+            dropped = dropped.insert(batch.segment.dropped_as, state.timestamp)
     if removed:
         aborted = _still_aborted(partition.aborted, batches, removed[0].base_offset, removed[-1].limit)
         partition = replace(partition, aborted=aborted)

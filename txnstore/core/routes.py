@@ -203,8 +203,11 @@ def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]
 
 
 def _chain_of_key(key: str, chains: int) -> int:
-    # topics/<topic>/<partition>/<name>, or of a range of an object <key of the object>#<topic>/<partition>/<name>.
-    parts = key.partition(PLACE)[2].split("/") if PLACE in key else key.split("/")[1:]
+    # topics/<topic>/<partition>/<name>, also with # before it; #<chain>/<number> of an entry.
+    named, parts = key.startswith(PLACE), key.removeprefix(PLACE).split("/")
+    if named and len(parts) == 2:
+        return int(parts[0])
+    parts = parts[1:]
     if len(parts) == 3 and parts[1].isdigit():
         return chain_of_partition(TopicPartition(parts[0], int(parts[1])), chains)
     return CATALOG

@@ -102,7 +102,7 @@ def dropped_segments_unreferenced(state: State) -> Iterator[str]:
     """No batch names a segment that a vacuum may delete (OBJ-19 I7)."""
     for tp, partition in sorted_items(state.partitions):
         for batch in partition.batches:
-            if batch.segment.key in state.dropped or batch.segment.object in state.dropped:
+            if batch.segment.object in state.dropped:
                 yield f"{tp}: the batch {offsets_of(batch)} names {batch.segment.key}, which is dropped"
 
 

@@ -87,21 +87,21 @@ def decided_stays_decided(before: State, after: State) -> Iterator[str]:
 
 def segments_go_through_dropped(before: State, after: State) -> Iterator[str]:
     """A segment that no batch names any longer is dropped, and a dropped segment is never named again."""
-    unnamed, fresh = set[str](), set[str]()
+    unnamed, fresh = dict[str, str](), set[str]()
     logs = [(old, new or Partition()) for _, old, new in changed(before.partitions, after.partitions)]
     logs += [(Partition(), new) for _, new, old in changed(after.partitions, before.partitions) if old is None]
     for old, new in logs:
         removed, added = old.batches.changes(new.batches)
-        unnamed |= {batch.segment.key for batch in removed}
+        unnamed |= {batch.segment.key: batch.segment.dropped_as for batch in removed}
         fresh |= {batch.segment.key for batch in added}
-    undropped = sorted(key for key in unnamed - fresh if key not in after.dropped)
+    undropped = sorted(key for key in unnamed.keys() - fresh if unnamed[key] not in after.dropped)
     # A segment may have other batches, which did not change; only a few keys get this far.
     named = {batch.segment.key for _, new in logs for batch in new.batches} if undropped else set[str]()
     for key in undropped:
         if key not in named:
             yield f"no batch names {key}, but it is not dropped: no vacuum will delete it"
     for key in sorted(fresh):
-        if key in before.dropped or object_of(key) in before.dropped:
+        if object_of(key) in before.dropped:
             yield f"a batch names {key}, which was dropped: it may be deleted"
 
 

@@ -246,7 +246,7 @@ def _check_upload(state: State, batch: NewBatch) -> None:
     key = batch.segment.key
     if batch.segment.inlined:
         return  # It is stored with the entry that appends it.
-    if key in state.dropped or batch.segment.object in state.dropped:
+    if batch.segment.object in state.dropped:
         msg = f"the upload {key} was vacuumed before it was registered"
         raise UploadExpiredError(msg)
     if batch.uploaded_at is not None and state.timestamp - batch.uploaded_at > MAX_UPLOAD_AGE_MS:

@@ -70,6 +70,18 @@ class Segment:
         return object_of(self.key)
 
     @property
+    def dropped_as(self) -> str:
+        """What a state remembers when no batch names it any more: its key; of a range, its object, once for all in it.
+
+        That is ``#`` and the key of the pack, or ``#<chain>/<number>`` of an entry: all checkpoints of a day have the
+        small commits that compactions have moved.
+        """
+        if not self.inlined:
+            return f"{PLACE}{self.object}" if self.is_range else self.key
+        _, chain, _, name = self.object.rsplit("/", 3)
+        return f"{PLACE}{int(chain)}/{int(name.partition('.')[0])}"
+
+    @property
     def start(self) -> int:
         """Its first byte in that object."""
         name = self.key.partition(PLACE)[2].rpartition("-")[2]
