@@ -132,7 +132,7 @@ INLINING = (
     Mutant(
         "dropped entries belong to the chain of the catalog",
         routes._chain_of_key,
-        "if named and len(parts) == 2:",
+        "if key.startswith(PLACE) and len(parts) == 2",
         "if False",
         test=_VACUUM + "test_each_chain_forgets_its_own_segments",
     ),

@@ -204,10 +204,9 @@ def keys_by_chain(keys: Iterable[str], chains: int) -> dict[int, tuple[str, ...]
 
 def _chain_of_key(key: str, chains: int) -> int:
     # topics/<topic>/<partition>/<name>, also with # before it; #<chain>/<number> of an entry.
-    named, parts = key.startswith(PLACE), key.removeprefix(PLACE).split("/")
-    if named and len(parts) == 2:
+    parts = key.removeprefix(PLACE).split("/")
+    if key.startswith(PLACE) and len(parts) == 2:
         return int(parts[0])
-    parts = parts[1:]
-    if len(parts) == 3 and parts[1].isdigit():
-        return chain_of_partition(TopicPartition(parts[0], int(parts[1])), chains)
+    if len(parts) == 4 and parts[2].isdigit():
+        return chain_of_partition(TopicPartition(parts[1], int(parts[2])), chains)
     return CATALOG
