@@ -8,6 +8,7 @@ from functools import partial
 from txnstore.admin.transactions import find_hanging
 from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
+from txnstore.chain.checkpoint import interval
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.log import CHECKPOINT_EVERY
 from txnstore.compactor.compaction import compact
@@ -27,9 +28,8 @@ from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFor
 
 #: A partition of which a compaction would merge away this many segments gives a warning.
 _MANY_SEGMENTS = 100
-#: A chain with this many entries after its newest checkpoint gives a warning: each process that opens the store reads
-#: them one by one.
-_MANY_ENTRIES = 4 * CHECKPOINT_EVERY
+#: A chain that lacks so many checkpoints gives a warning: each process that opens the store reads the entries since.
+_OVERDUE = 4
 
 
 # Segments -------------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Fin
         message = f"{key} names the checkpoint of entry {saved}, which does not exist"
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
     behind = state.sequence - saved
-    if behind < _MANY_ENTRIES:
+    if behind < _OVERDUE * interval(state, CHECKPOINT_EVERY):
         return None
     message = f"{where} has {behind:,} entries since its newest checkpoint, which every process reads when it opens"
     return Finding("chains", "checkpoint", Severity.WARN, message, "txnstore checkpoint")

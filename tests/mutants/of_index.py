@@ -97,4 +97,11 @@ INDEX = (
         "",
         test="protocol/test_vacuum_leftovers.py::test_old_incomplete_checkpoint_is_deleted",
     ),
+    Mutant(
+        "a large state is saved as often as a small one",
+        checkpoint.interval,
+        "every << min(_RAREST, (names // MANY_NAMES).bit_length())",
+        "every",
+        test="protocol/test_chain_checkpoints.py::test_a_large_state_is_saved_less_often",
+    ),
 )

@@ -15,6 +15,7 @@ from tests.helpers.shell import GatedStore, names_in_bucket, new_store, runtime,
 from txnstore.chain import checkpoint
 from txnstore.chain.log import CHECKPOINT_EVERY, Chain
 from txnstore.core.catalog.model import CreateTopic
+from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import StorageError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
@@ -49,6 +50,17 @@ class _Full(Executor):
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         raise RuntimeError("can't start new thread")
+
+
+def test_a_large_state_is_saved_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head has all ids and groups; with twice as many of them the checkpoints are half as frequent."""
+    monkeypatch.setattr(checkpoint, "MANY_NAMES", 4)
+    bucket = MemoryStore()
+    chain = _chain(bucket, InlineExecutor())
+    for number in range(100):
+        chain.submit(InitProducer(f"id{number}", 60_000))
+    assert _saved(bucket) == [2, 4, 8, 16, 32, 64, 96]
+    assert _chain(bucket, InlineExecutor()).state == chain.state
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,25 @@ from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
 
+#: A state with so many names makes its checkpoints half as frequent, with each doubling again, down to a sixteenth.
+MANY_NAMES = 2_000
+_RAREST = 4
+
 
 class Saved(NamedTuple):
     """A checkpoint that was read: the state, and the logs at the ends of its index files."""
 
     state: State
     edges: list[Edge]
+
+
+def interval(state: State, every: int) -> int:
+    """The number of entries from one checkpoint to the next, ``every`` for a small state.
+
+    A head has all ids, groups and dropped objects: a large one costs more than the entries that an open reads instead.
+    """
+    names = len(state.transactions) + len(state.groups) + len(state.dropped)
+    return every << min(_RAREST, (names // MANY_NAMES).bit_length())
 
 
 def edge_of(state: State) -> Edge:

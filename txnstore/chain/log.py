@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from txnstore.chain.boundary import Boundaries, OvertakenError
-from txnstore.chain.checkpoint import Saved
+from txnstore.chain.checkpoint import Saved, interval
 from txnstore.chain.codec import Entry, PayloadInfo, check
 from txnstore.chain.identity import Identity
 from txnstore.chain.index import FAN
@@ -45,7 +45,7 @@ from txnstore.threads import ForkLock
 
 _LOG = logging.getLogger(__name__)
 
-#: The process that commits an entry whose number is a multiple of this one writes a checkpoint.
+#: The process that commits an entry whose number is a multiple of this one writes a checkpoint of a small state.
 CHECKPOINT_EVERY = 64
 #: After so many milliseconds without a look at the head, the next look makes sure that no entry is missing there.
 _TRUST_MS = 5_000
@@ -274,8 +274,8 @@ class Chain:
             self._note("lost a race for an entry, deciding again", attempt.entry.sequence, attempt=losses)
         for waiter in waiters:
             waiter.done = True
-        crossed = attempt.entry.events and attempt.entry.sequence % self._checkpoint_every == 0
-        return attempt.state if crossed else None
+        every = interval(attempt.state, self._checkpoint_every)
+        return attempt.state if attempt.entry.events and attempt.entry.sequence % every == 0 else None
 
     def _note(self, message: str, sequence: int, level: int = logging.DEBUG, **values: object) -> None:
         """Log a step of a commit; costs next to nothing if the level is off."""
