@@ -6,8 +6,9 @@ request arrives.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from txnstore.chain.keys import Keys, is_dropped_entry
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
@@ -34,7 +35,7 @@ def delete_payloads(
         connection: The connection to the store.
         view: The newest view.
         old: Chooses the keys that were dropped before the grace period.
-        dry_run: Delete nothing.
+        dry_run: Delete nothing, and read no entry: the sizes are those of the whole entries, which a list tells.
 
     Yields:
         For each payload the key of its entry and ``#``, and its size.
@@ -44,11 +45,14 @@ def delete_payloads(
         dropped.pop(entry, None)
     long_ago = old(dropped.values())
     free = sorted(entry for entry, name in dropped.items() if name in long_ago)
+    if dry_run:
+        yield from _listed(connection, free)
+        return
     for start in range(0, len(free), _CHUNK):
         chunk = free[start : start + _CHUNK]
-        sizes = connection.pool.map(lambda entry: _delete(connection, entry, dry_run=dry_run), chunk)
+        sizes = connection.pool.map(lambda entry: _delete(connection, entry), chunk)
         done = [(entry, size) for entry, size in zip(chunk, sizes, strict=True) if size is not None]
-        if done and not dry_run:
+        if done:
             connection.submit(ForgetObjects(tuple(dropped[entry] for entry, _ in done)))
         yield [ObjectInfo(f"{entry}{PLACE}", size, 0) for entry, size in done if size]
 
@@ -75,7 +79,18 @@ def _entries_of_batches(view: View) -> set[str]:
     }
 
 
-def _delete(connection: Connection, key: str, *, dry_run: bool) -> int | None:
+def _listed(connection: Connection, entries: Sequence[str]) -> Iterator[list[ObjectInfo]]:
+    """The entries, which ascend, with their sizes, page by page."""
+    for prefix, group in itertools.groupby(entries, key=lambda key: key[: key.rindex("/") + 1]):
+        wanted = [*group]
+        after, last, names = wanted[0][:-1], wanted[-1], set(wanted)
+        while after < last:
+            page = connection.objects.list(prefix, after, _CHUNK)
+            yield [ObjectInfo(f"{item.key}{PLACE}", item.size, 0) for item in page if item.key in names]
+            after = page[-1].key if page else last
+
+
+def _delete(connection: Connection, key: str) -> int | None:
     """Replace an entry by its line; returns the size of its payload, or None if the entry is damaged."""
     try:
         data = connection.objects.get(key)
@@ -86,7 +101,7 @@ def _delete(connection: Connection, key: str, *, dry_run: bool) -> int | None:
         _LOG.warning("payload kept: %s", error, extra={"key": key, "error": str(error)})
         return None
     payload = payload_of(data)
-    if payload and not dry_run:
+    if payload:
         try:
             connection.objects.put(key, line_of(data))
         except StorageRefusedError as error:

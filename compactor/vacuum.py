@@ -63,7 +63,7 @@ class VacuumReport:
     Attributes:
         deleted: The keys of the deleted objects; of more than 10,000 the first ones. Of an entry whose inlined records
             were deleted, the key and ``#``.
-        bytes: The size of the deleted objects.
+        bytes: The size of the deleted objects. A dry run counts the whole entry where inlined records would be deleted.
         kept_young: The number of unreferenced objects whose grace period has not passed.
         referenced: The number of segments in use.
         swept: The number of deleted temporary files of crashed local writers.

@@ -117,9 +117,9 @@ INLINING = (
     ),
     Mutant(
         "a dry run deletes payloads",
-        payloads._delete,
-        "if payload and not dry_run:",
-        "if payload:",
+        payloads.delete_payloads,
+        "if dry_run:",
+        "if False:",
         test=_REPLACED,
     ),
     Mutant(
