@@ -1,20 +1,22 @@
-"""Deletes the payloads of entries, after the segments in them were dropped. See docs/design/0019-inlined-segments.md.
+"""Entries with inlined segments: which of them readers need. See docs/design/0019-inlined-segments.md.
 
-An entry stays, as its line: only the bytes before it go. All vacuums write the same bytes, however late a
-request arrives.
+An entry goes as a whole, with the history of its chain. Only where the history cannot end behind it, for lack of later
+checkpoints, it stays as its line: the bytes before it go. All vacuums write the same bytes, however late a request
+arrives.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
+from txnstore.chain import keys
 from txnstore.chain.keys import Keys, is_dropped_entry
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
+from txnstore.compactor.history import History
 from txnstore.connection import Connection
 from txnstore.core.log.model import PLACE
-from txnstore.core.maintenance import ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
@@ -22,76 +24,68 @@ from txnstore.storage.base import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
 
-#: The number of payloads that are deleted before their segments are forgotten.
-_CHUNK = 1_000
+#: The number of entries that are listed at a time.
+_PAGE = 1_000
 
 
-def delete_payloads(
-    connection: Connection, view: View, old: Callable[[Collection[str]], set[str]], *, dry_run: bool
-) -> Iterator[list[ObjectInfo]]:
-    """Delete the payloads of which no batch names a segment, and whose segments were all dropped long ago.
+def needed_entries(
+    names: Keys, view: View, old: Callable[[Collection[str]], set[str]]
+) -> tuple[set[str], Collection[str]]:
+    """The entries with segments that readers need: a batch names one, or did so when the grace period began.
 
     Args:
-        connection: The connection to the store.
+        names: The keys of the store.
         view: The newest view.
-        old: Chooses the keys that were dropped before the grace period.
-        dry_run: Delete nothing, and read no entry: the sizes are those of the whole entries, which a list tells.
+        old: Chooses the names that were dropped before the grace period.
 
-    Yields:
-        For each payload the key of its entry and ``#``, and its size.
+    Returns:
+        The keys of these entries; and the names of the others that the states have dropped, to be forgotten.
     """
-    dropped = dropped_entries(connection.keys, view)
-    for entry in _entries_of_batches(view):
-        dropped.pop(entry, None)
-    long_ago = old(dropped.values())
-    free = sorted(entry for entry, name in dropped.items() if name in long_ago)
-    if dry_run:
-        yield from _listed(connection, free)
-        return
-    for start in range(0, len(free), _CHUNK):
-        chunk = free[start : start + _CHUNK]
-        sizes = connection.pool.map(lambda entry: _delete(connection, entry), chunk)
-        done = [(entry, size) for entry, size in zip(chunk, sizes, strict=True) if size is not None]
-        if done:
-            connection.submit(ForgetObjects(tuple(dropped[entry] for entry, _ in done)))
-        yield [ObjectInfo(f"{entry}{PLACE}", size, 0) for entry, size in done if size]
-
-
-def dropped_entries(names: Keys, view: View) -> dict[str, str]:
-    """The entries with inlined segments that were dropped: the key of each, and what the state has of it."""
-    found = ((names.emptied(name), name) for name in view.dropped if is_dropped_entry(name))
-    return {entry: name for entry, name in found if entry is not None}
-
-
-def entries_in_use(names: Keys, view: View) -> set[str]:
-    """The entries with a segment that a batch names, or an earlier snapshot may name, as it was dropped lately."""
-    return _entries_of_batches(view) | dropped_entries(names, view).keys()
-
-
-def _entries_of_batches(view: View) -> set[str]:
-    """The entries with a segment that a batch names."""
-    return {
+    live = {
         batch.segment.object
         for state in view.states
         for _, partition in sorted_items(state.partitions)  # In the order of the rows of index files.
         for batch in partition.batches
         if batch.segment.inlined
     }
+    dropped = {name: entry for name in view.dropped if is_dropped_entry(name) and (entry := names.emptied(name))}
+    # A compaction moves what is left of an entry in use, so it must know that the rest was dropped.
+    forgotten = old([name for name, entry in dropped.items() if entry not in live])
+    return live | {entry for name, entry in dropped.items() if name not in forgotten}, forgotten
 
 
-def _listed(connection: Connection, entries: Sequence[str]) -> Iterator[list[ObjectInfo]]:
-    """The entries, which ascend, with their sizes, page by page."""
-    for prefix, group in itertools.groupby(entries, key=lambda key: key[: key.rindex("/") + 1]):
-        wanted = [*group]
-        after, last, names = wanted[0][:-1], wanted[-1], set(wanted)
-        while after < last:
-            page = connection.objects.list(prefix, after, _CHUNK)
-            yield [ObjectInfo(f"{item.key}{PLACE}", item.size, 0) for item in page if item.key in names]
-            after = page[-1].key if page else last
+def delete_payloads(
+    connection: Connection, history: History, candidate: ObjectInfo | None, in_use: Collection[str], *, dry_run: bool
+) -> Iterator[list[ObjectInfo]]:
+    """Delete the payloads of entries that are older than the history of their chain, and stay.
+
+    They follow the checkpoint that the history may begin with: at most as many as a chain writes between two or three.
+
+    Args:
+        connection: The connection to the store.
+        history: The history of the chain.
+        candidate: The head of that checkpoint; None without one.
+        in_use: The keys of entries with segments that readers need.
+        dry_run: Delete nothing.
+
+    Yields:
+        For each payload the key of its entry and ``#``, and its size.
+    """
+    first = (keys.checkpoint_sequence(candidate.key) or 0) if candidate is not None else 0
+    after = connection.keys.entry(history.chain, max(history.last.sequence, first))
+    while True:
+        page = connection.objects.list(connection.keys.entries(history.chain), after, _PAGE)
+        old = [item for item in page if item.modified_ms <= history.begins_ms]
+        free = [item.key for item in old if item.key not in in_use]
+        sizes = connection.pool.map(partial(_delete, connection, dry_run=dry_run), free)
+        yield [ObjectInfo(f"{key}{PLACE}", size, 0) for key, size in zip(free, sizes, strict=True) if size]
+        if not old or len(page) < _PAGE:
+            return
+        after = page[-1].key
 
 
-def _delete(connection: Connection, key: str) -> int | None:
-    """Replace an entry by its line; returns the size of its payload, or None if the entry is damaged."""
+def _delete(connection: Connection, key: str, *, dry_run: bool) -> int:
+    """Replace an entry by its line; returns the size of its payload, 0 if it has none or is damaged."""
     try:
         data = connection.objects.get(key)
         damage = payload_damage(decode_entry(key, data), data)
@@ -99,9 +93,9 @@ def _delete(connection: Connection, key: str) -> int | None:
             raise CorruptionError(f"{key}: {damage}")
     except (CorruptionError, ObjectNotFoundError) as error:
         _LOG.warning("payload kept: %s", error, extra={"key": key, "error": str(error)})
-        return None
+        return 0
     payload = payload_of(data)
-    if payload:
+    if payload and not dry_run:
         try:
             connection.objects.put(key, line_of(data))
         except StorageRefusedError as error:

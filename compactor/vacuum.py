@@ -12,7 +12,7 @@ from txnstore.compactor.deleting import delete
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
 from txnstore.compactor.history import DEFAULT_HISTORY, announce, delete_entries, histories
 from txnstore.compactor.leftovers import old_checkpoints, older
-from txnstore.compactor.payloads import delete_payloads, entries_in_use
+from txnstore.compactor.payloads import delete_payloads, needed_entries
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
@@ -101,6 +101,12 @@ class _Tally:
             kind = "inlined" if item.key.endswith(PLACE) else "/".join(item.key.split("/")[:2])
             known = self._kinds.get(kind) or Deleted(kind, 0, 0, item.key)
             self._kinds[kind] = replace(known, objects=known.objects + 1, bytes=known.bytes + item.size)
+
+    def find(self, pages: Iterable[Sequence[ObjectInfo]]) -> None:
+        """These objects are found only where they are deleted."""
+        for page in pages:
+            self.found += len(page)
+            self.delete(page)
 
     def report(self, *, swept: int, announced: int, dry_run: bool) -> VacuumReport:
         """The report of all that was counted."""
@@ -211,27 +217,26 @@ def vacuum(
     def dropped_before(dropped: Collection[str]) -> set[str]:
         return _dropped_before(connection, named.view, dropped, grace_ms)
 
-    swept = 0 if dry_run else _finish(connection, view, named.gone, grace_ms, expire=expire)
-    # Late: a storage may refuse that entries are overwritten.
-    in_use = entries_in_use(connection.keys, named.view)
-    payloads = delete_payloads(connection, named.view, dropped_before, dry_run=dry_run)
-    entries = (delete_entries(connection, chain, in_use, dry_run=dry_run) for chain in past)
-    for found in itertools.chain(payloads, itertools.chain.from_iterable(entries)):
-        tally.found += len(found)
-        tally.delete(found)
-    announced = sum(
-        announce(connection, chain, candidate, dry_run=dry_run)
-        for chain, candidate in zip(past, checkpoints.candidates, strict=True)
-    )
+    in_use, unneeded = needed_entries(connection.keys, named.view, dropped_before)
+    swept = 0
+    if not dry_run:
+        _forget(connection, [*unneeded, *_dropped_before(connection, view, named.gone, FORGET_AFTER_MS)])
+        swept = _finish(connection, grace_ms, expire=expire)
+    announced = 0
+    for chain, candidate in zip(past, checkpoints.candidates, strict=True):
+        tally.find(delete_entries(connection, chain, in_use, dry_run=dry_run))
+        announced += announce(connection, chain, candidate, dry_run=dry_run)
+    for chain, candidate in zip(past, checkpoints.candidates, strict=True):
+        # Last: a storage may refuse that entries are overwritten.
+        tally.find(delete_payloads(connection, chain, candidate, in_use, dry_run=dry_run))
     report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
     if not dry_run:
         _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})
     return report
 
 
-def _finish(connection: Connection, view: View, gone: set[str], grace_ms: int, *, expire: bool) -> int:
-    """Forget keys, expire unused state, sweep; the number of temporary files."""
-    _forget(connection, view, gone)
+def _finish(connection: Connection, grace_ms: int, *, expire: bool) -> int:
+    """Expire unused state, sweep; the number of temporary files."""
     if expire:
         expire_due(connection.chains, connection.runtime.clock())
     return _sweep(connection.objects, max(grace_ms, _SWEEP_MS))
@@ -329,14 +334,11 @@ def _delete_segments(connection: Connection, garbage: Sequence[ObjectInfo]) -> l
     return deleted
 
 
-def _forget(connection: Connection, view: View, gone: set[str]) -> None:
-    """Remove the keys of segments that were dropped long ago and no longer exist from the states.
-
-    Long ago by the age of their entries, and also by the times of the chain, which decide which uploads are too old.
-    """
-    deleted = sorted(_dropped_before(connection, view, gone, FORGET_AFTER_MS))
-    for start in range(0, len(deleted), _ENTRY):
-        connection.submit(ForgetObjects(tuple(deleted[start : start + _ENTRY])))
+def _forget(connection: Connection, names: Collection[str]) -> None:
+    """Remove what was dropped long ago from the states."""
+    ordered = sorted(names)
+    for start in range(0, len(ordered), _ENTRY):
+        connection.submit(ForgetObjects(tuple(ordered[start : start + _ENTRY])))
 
 
 def _sweep(objects: object, older_than_ms: int) -> int:

@@ -118,9 +118,9 @@ HISTORY = (
     ),
     Mutant(
         "entries are deleted although snapshots may read segments in them",
-        payloads.entries_in_use,
-        "| dropped_entries(names, view).keys()",
-        "",
+        payloads.needed_entries,
+        "if name not in forgotten",
+        "if False",
         test=_HISTORY + "test_an_entry_stays_while_snapshots_may_read_a_segment_in_it",
     ),
     Mutant(

@@ -7,14 +7,13 @@ from txnstore.chain import payload
 from txnstore.compactor import payloads, plan, verify_chain
 from txnstore.compactor.vacuum import vacuum
 from txnstore.core import routes
-from txnstore.core.log import appending, retention
+from txnstore.core.log import appending
 from txnstore.producer.sender import Sender
 from txnstore.producer.upload import Uploader
 from txnstore.read import reader
 
 _INLINED, _VACUUM = "protocol/test_inlined_segments.py::", "protocol/test_inlined_vacuum.py::"
-_STAYS = _VACUUM + "test_a_payload_stays_while_a_batch_names_one_of_its_segments"
-_REPLACED = _VACUUM + "test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced"
+_REPLACED = _VACUUM + "test_payloads_leave_with_the_history"
 
 INLINING = (
     Mutant(
@@ -102,38 +101,52 @@ INLINING = (
         test=_VACUUM + "test_a_damaged_payload_is_named_where_it_is_read",
     ),
     Mutant(
-        "a payload goes although a batch names a segment in it",
-        payloads.delete_payloads,
-        "dropped.pop(entry, None)",
-        "pass",
-        test=_STAYS,
-    ),
-    Mutant(
-        "a payload goes when the first of its segments was dropped long ago",
-        retention._log_start_moved,
-        "dropped = dropped.insert(batch.segment.dropped_as, state.timestamp)",
-        "dropped = dropped.insert(batch.segment.dropped_as, dropped.get(batch.segment.dropped_as, state.timestamp))",
-        test=_STAYS,
-    ),
-    Mutant(
-        "a dry run deletes payloads",
-        payloads.delete_payloads,
-        "if dry_run:",
-        "if False:",
-        test=_REPLACED,
-    ),
-    Mutant(
-        "dropped inlined segments are forgotten before their payload is deleted",
-        vacuum,
-        "and not keys.is_dropped_entry(key)",
-        "",
-        test=_VACUUM + "test_deleted_records_leave_the_storage",
-    ),
-    Mutant(
         "dropped entries belong to the chain of the catalog",
         routes._chain_of_key,
         "if key.startswith(PLACE) and len(parts) == 2",
         "if False",
         test=_VACUUM + "test_each_chain_forgets_its_own_segments",
+    ),
+    Mutant(
+        "a payload goes although a batch names a segment in it",
+        payloads.needed_entries,
+        "return live | {",
+        "return {",
+        test=_VACUUM + "test_the_payload_of_an_old_entry_in_use_stays",
+    ),
+    Mutant(
+        "what was dropped beside a live segment is forgotten",
+        payloads.needed_entries,
+        "if entry not in live",
+        "",
+        test=_VACUUM + "test_what_was_dropped_beside_a_live_segment_is_not_forgotten",
+    ),
+    Mutant(
+        "dropped entries are forgotten with segments of their own",
+        vacuum,
+        "and not keys.is_dropped_entry(key)",
+        "",
+        test=_VACUUM + "test_a_long_grace_period_holds_for_old_entries",
+    ),
+    Mutant(
+        "payloads go before the history ends",
+        payloads.delete_payloads,
+        "if item.modified_ms <= history.begins_ms",
+        "",
+        test=_REPLACED,
+    ),
+    Mutant(
+        "entries that the history will delete are overwritten",
+        payloads.delete_payloads,
+        "max(history.last.sequence, first)",
+        "0",
+        test=_VACUUM + "test_many_payloads_cost_no_request_each",
+    ),
+    Mutant(
+        "a dry run deletes payloads",
+        payloads._delete,
+        "if payload and not dry_run:",
+        "if payload:",
+        test=_REPLACED,
     ),
 )

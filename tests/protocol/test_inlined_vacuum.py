@@ -28,6 +28,7 @@ from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import FaultStore, ManualClock
 
+WEEK_MS = 7 * DAY_MS
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -44,59 +45,59 @@ def store(clock: ManualClock, objects: MemoryStore) -> Store:
 # Compaction and vacuum ------------------------------------------------------------------------------------------------
 
 
-def test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced(
-    store: Store, clock: ManualClock, objects: MemoryStore
-) -> None:
-    """RET-09: after the grace period, from the replacement on; the entries stay as lines, and the chain is whole."""
+def test_payloads_leave_with_the_history(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+    """RET-09. Without later checkpoints the history does not end: the entries stay as lines, and the chain is whole."""
     for number in range(3):
         commit(store, [b"%d" % number])
     before, old = payloads(objects), store.snapshot()
     entries = {key: objects.get(key) for key in before}
     store.compact()
-    clock.advance(DAY_MS - 1)
+    clock.advance(DAY_MS)
     assert store.vacuum().objects == 0
+    assert not dict(connection_of(store).view().dropped), "nothing can refer to them again"
     assert values(store) == [row["value"] for row in rows(store, snapshot=old)] == [b"0", b"1", b"2"]
+    clock.advance(WEEK_MS - DAY_MS - 1)
+    assert store.vacuum().objects == 0
     clock.advance(1)
     expected = store.vacuum(dry_run=True)
     assert payloads(objects) == before, "a dry run deletes nothing"
     report = store.vacuum()
-    assert (report.objects, report.bytes) == (3, sum(before.values()))
-    assert (expected.objects, expected.bytes) == (3, sum(map(len, entries.values()))), "with their lines"
+    assert (report.objects, report.bytes) == (expected.objects, expected.bytes) == (3, sum(before.values()))
     assert payloads(objects) == {}
     assert {key: objects.get(key) for key in before} == {key: line_of(data) for key, data in entries.items()}
     fresh = reopen(store, clock)
     assert values(fresh) == [b"0", b"1", b"2"]
     assert fresh.verify(deep=True).violations == ()
-    assert not dict(connection_of(fresh).view().dropped), "nothing can refer to them again"
     assert store.vacuum().objects == 0
 
 
-def test_a_dry_run_lists_the_entries_of_all_chains(clock: ManualClock) -> None:
-    store = create_on(MemoryStore(clock=clock), 3, runtime=runtime(clock))
-    store.create_topic("t", partitions=3)
-    for _ in range(2):
-        with store.producer() as producer:
-            for number in range(3):
-                producer.send("t", b"plain", partition=number)
-    store.compact()
-    clock.advance(DAY_MS)
-    expected = store.vacuum(dry_run=True)
-    assert set(expected.deleted) == set(store.vacuum().deleted)
-    assert expected.objects == 6
+def test_the_payload_of_an_old_entry_in_use_stays(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+    commit(store, [b"value"])
+    clock.advance(30 * DAY_MS)
+    assert store.vacuum().objects == 0
+    assert len(payloads(objects)) == 1
 
 
-def test_a_dry_run_reads_no_entry(store: Store, clock: ManualClock) -> None:
-    """Nor does a doctor; it lists them."""
-    for number in range(30):
-        commit(store, [b"%d" % number])
+def test_many_payloads_cost_no_request_each(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+    """They go with their entries, 1,000 in a request."""
+    with store.producer("id") as producer:
+        for _ in range(400):
+            with producer.transaction() as txn:
+                txn.send("t", b"value", partition=0)
     store.compact()
-    commit(store, [b"later"])
-    clock.advance(DAY_MS)
-    requests(store)
-    assert store.vacuum(dry_run=True).objects == 30
-    found = requests(store)
-    assert found["get"] < 10
-    assert found["list"] < 10
+    few = 2 * 64 + 20  # The entries after the older one of the newest two checkpoints.
+    for days in (1, 7, 1):
+        clock.advance(days * DAY_MS)
+        requests(store)
+        expected = store.vacuum(dry_run=True)
+        assert requests(store)["get"] < few
+        report = store.vacuum()
+        found = requests(store)
+        assert max(found["get"], found["put"], found["put_if_absent"]) < few
+        assert report.objects == expected.objects
+    assert report.objects > 400 - few, "the entries that were announced a day before"
+    assert payloads(objects) == {}
+    assert len(values(reopen(store, clock))) == 400
 
 
 def test_a_payload_stays_while_a_batch_names_one_of_its_segments(
@@ -133,7 +134,7 @@ def test_an_entry_is_remembered_once_for_all_of_its_dropped_segments(store: Stor
     dropped = connection_of(store).view().dropped
     assert {*dropped} == {f"#0/{number}" for number in entries}
     assert len(entries) == 2
-    clock.advance(DAY_MS)
+    clock.advance(WEEK_MS)
     assert store.vacuum().kinds[0].kind == "inlined"
     assert not dict(connection_of(store).view().dropped)
 
@@ -161,7 +162,7 @@ def test_deleted_records_leave_the_storage(
 def test_a_live_segment_does_not_keep_deleted_ones_beside_it(
     store: Store, clock: ManualClock, objects: MemoryStore
 ) -> None:
-    """The next compaction writes it to an object, although there is nothing to merge; then the payload goes."""
+    """The next compaction writes it to an object, although there is nothing to merge; then the payload can go."""
     store.create_topic("people")
     with store.producer("id") as producer, producer.transaction() as txn:
         txn.send("t", b"audit", partition=0)
@@ -171,11 +172,48 @@ def test_a_live_segment_does_not_keep_deleted_ones_beside_it(
     store.delete_topic("people")
     store.compact()
     assert inlined(store) == [False]
-    clock.advance(DAY_MS)
+    clock.advance(WEEK_MS)
     store.vacuum()
     assert payloads(objects) == {}
     assert values(reopen(store, clock)) == [b"audit"]
     assert store.compact().segments_before == 0
+
+
+def test_what_was_dropped_beside_a_live_segment_is_not_forgotten(
+    store: Store, clock: ManualClock, objects: MemoryStore
+) -> None:
+    """However late the compaction comes that moves the live one."""
+    with store.producer("id") as producer, producer.transaction() as txn:
+        txn.send("t", b"personal", partition=0)
+        txn.send("t", b"audit", partition=1)
+    store.delete_records({T0: 1})
+    clock.advance(30 * DAY_MS)
+    store.vacuum()
+    assert len(payloads(objects)) == 1
+    store.compact()
+    assert inlined(store, T1) == [False]
+    clock.advance(DAY_MS)
+    store.vacuum()
+    assert payloads(objects) == {}
+
+
+def test_a_long_grace_period_holds_for_old_entries(store: Store, clock: ManualClock, objects: MemoryStore) -> None:
+    """RET-09: also when names of dropped objects are forgotten earlier."""
+    for number in range(2):
+        commit(store, [b"%d" % number])
+    clock.advance(60 * DAY_MS)
+    old = store.snapshot()
+    store.compact()
+    month = 30 * DAY_MS // 1000
+    for _ in range(2):
+        clock.advance(FORGET_AFTER_MS + DAY_MS)
+        store.vacuum(month)
+    assert len(payloads(objects)) == 2
+    connection_of(store).objects.forget()
+    assert [row["value"] for row in rows(store, snapshot=old)] == [b"0", b"1"]
+    clock.advance(30 * DAY_MS)
+    store.vacuum(month)
+    assert payloads(objects) == {}
 
 
 def test_records_leave_the_entries_when_a_topic_is_no_longer_inlined(
@@ -186,7 +224,7 @@ def test_records_leave_the_entries_when_a_topic_is_no_longer_inlined(
     assert store.compact().segments_before == 0, "there is nothing to merge"
     store.alter_topic("t", config={"inline.bytes": 0})
     assert store.compact().segments_before == 1
-    clock.advance(DAY_MS)
+    clock.advance(WEEK_MS)
     store.vacuum()
     assert payloads(objects) == {}
     assert values(reopen(store, clock)) == [b"secret"]
@@ -201,7 +239,7 @@ def test_each_chain_forgets_its_own_segments(clock: ManualClock) -> None:
             for number in range(3):
                 producer.send("t", b"plain", partition=number)
     store.compact()
-    clock.advance(DAY_MS)
+    clock.advance(WEEK_MS)
     assert store.vacuum().objects > 0
     assert [len(state.dropped) for state in connection_of(store).view().states] == [0, 0, 0]
     assert values(reopen(store, clock)) == [b"plain"] * 6
@@ -211,7 +249,7 @@ def test_a_vacuum_after_one_that_crashed(store: Store, clock: ManualClock, objec
     commit(store, [b"a"])
     commit(store, [b"b"])
     store.compact()
-    clock.advance(DAY_MS)
+    clock.advance(WEEK_MS)
     entry = next(iter(payloads(objects)))
     objects.put(entry, line_of(objects.get(entry)))  # What a vacuum has done that crashed after this request.
     report = store.vacuum()
@@ -250,7 +288,7 @@ def test_an_old_snapshot_says_that_its_records_were_vacuumed(store: Store, clock
     connection_of(other).objects.forget()
     old = other.snapshot()
     store.compact()
-    clock.advance(DAY_MS)
+    clock.advance(WEEK_MS)
     store.vacuum()
     with pytest.raises(CorruptionError, match=r"is missing.*If this is an old snapshot, a vacuum may have deleted"):
         rows(other, snapshot=old)
@@ -266,7 +304,7 @@ def test_a_consumer_behind_a_vacuum_plans_again(store: Store, clock: ManualClock
     connection_of(reader).objects.forget()
     store.compact()
     clock.advance(HOUR_MS)
-    store.vacuum(0)
+    assert store.vacuum(0, history=0).objects == 2
     consumer.seek(T0, 0)
     assert [record.value for record in consumer.poll(timeout=0)] == [b"a", b"b"]
 
