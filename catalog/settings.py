@@ -23,7 +23,7 @@ _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 #: All processes that follow the chain read its entries, so large ones would cost all readers.
 _INLINE_MAX = 1 << 20
-#: Larger segments are read by parts, for which they have to be objects.
+#: Much larger segments are read by parts, for which they have to be objects.
 _PACK_MAX = 4 << 20
 _DAY_MS = 24 * 60 * 60 * 1000
 _INTEGER = re.compile(r"[+-]?[0-9]+")

@@ -7,13 +7,14 @@ dropped without being read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 from txnstore.catalog.settings import TopicConfig
 from txnstore.compactor.ages import period
-from txnstore.core.log.model import Batch, Partition, Segment
+from txnstore.core.log.model import Batch, Partition
 from txnstore.core.log.visibility import Slice, aborted_batches
 from txnstore.core.model import TopicPartition
 
@@ -99,24 +100,26 @@ def plan_merges(
     """
     is_aborted = aborted_batches(partition)
     config = config or TopicConfig()
+    moves = partial(_moves, config=config, emptied=emptied)
     plans: list[MergePlan] = []
     for run in _runs(partition, is_aborted, target_bytes, config):
         rest = _without_dominant(run, is_aborted)
-        skipped = run[: len(run) - len(rest)]
-        plans += _removals(tp, skipped, is_aborted)
+        plans += _unmerged(tp, run[: len(run) - len(rest)], is_aborted, moves)
         sources = tuple(_whole(tp, batch) for batch in rest if not is_aborted(batch))
-        ranges = [source.batch.segment for source in sources if source.batch.segment.is_range]
-        if any(_moves(segment, config, emptied) for segment in ranges) or len(sources) >= max(2, min_segments):
+        if len(sources) >= max(2, min_segments) or any(moves(source.batch) for source in sources):
             plans.append(MergePlan(tp, tuple(rest), sources))
         else:
-            plans += _removals(tp, rest, is_aborted)
+            plans += _unmerged(tp, rest, is_aborted, moves)
     return [replace(plan, revision=partition.revision) for plan in plans]
 
 
 def _runs(
     partition: Partition, is_aborted: aborted_batches, target_bytes: int, config: TopicConfig
 ) -> Iterator[list[Batch]]:
-    """Runs of stable batches with at most ``target_bytes`` of committed data; large batches are in no run."""
+    """Runs of stable batches with at most ``target_bytes`` of committed data.
+
+    A large batch is in no run, or if it is a range of an object, in a run of its own, since it may have to move.
+    """
     run: list[Batch] = []
     size = latest = 0
     for batch in partition.batches.overlapping(partition.log_start, partition.last_stable_offset):
@@ -138,6 +141,8 @@ def _runs(
         if not large:
             run.append(batch)
             size += weight
+        elif batch.segment.is_range:
+            yield [batch]
     if run:
         yield run
 
@@ -155,16 +160,21 @@ def _without_dominant(run: list[Batch], is_aborted: aborted_batches) -> list[Bat
     return run[first:]
 
 
-def _removals(tp: TopicPartition, batches: list[Batch], is_aborted: aborted_batches) -> list[MergePlan]:
-    """The plans that only remove aborted batches: one per group of adjacent ones."""
-    groups = groupby(batches, key=is_aborted)
-    return [MergePlan(tp, tuple(group), ()) for aborted, group in groups if aborted]
+def _unmerged(
+    tp: TopicPartition, batches: list[Batch], is_aborted: aborted_batches, moves: Callable[[Batch], bool]
+) -> Iterator[MergePlan]:
+    """The plans for batches that are not merged: aborted ones go, in adjacent groups, and some ranges move."""
+    for aborted, group in groupby(batches, key=is_aborted):
+        if aborted:
+            yield MergePlan(tp, tuple(group), ())
+        else:
+            yield from (MergePlan(tp, (batch,), (_whole(tp, batch),)) for batch in group if moves(batch))
 
 
-def _moves(segment: Segment, config: TopicConfig, emptied: Collection[str]) -> bool:
-    """Whether a range of an object is to be written to an object of its own."""
-    wanted = config.inline_bytes if segment.inlined else config.pack_bytes
-    return wanted == 0 or segment.object in emptied
+def _moves(batch: Batch, config: TopicConfig, emptied: Collection[str]) -> bool:
+    """Whether a batch is in a range of an object, and is to be written to an object of its own."""
+    wanted = config.inline_bytes if batch.segment.inlined else config.pack_bytes
+    return batch.segment.is_range and (wanted == 0 or batch.segment.object in emptied)
 
 
 def _whole(tp: TopicPartition, batch: Batch) -> Slice:

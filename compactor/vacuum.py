@@ -65,7 +65,7 @@ class VacuumReport:
             were deleted, the key and ``#``.
         bytes: The size of the deleted objects. A dry run counts the whole entry where inlined records would be deleted.
         kept_young: The number of unreferenced objects whose grace period has not passed.
-        referenced: The number of segments in use.
+        referenced: The number of objects with segments in use.
         swept: The number of deleted temporary files of crashed local writers.
         announced: The number of entries that this vacuum has announced: one in 24 hours or later deletes them.
         dry_run: Whether nothing was deleted.
@@ -272,7 +272,7 @@ def _pages(objects: ObjectStore) -> Iterator[list[ObjectInfo]]:
     after = ""
     while True:
         page = objects.list(keys.TOPICS, after, _PAGE)
-        yield [item for item in page if keys.is_data(item.key)]
+        yield [item for item in page if keys.has_segments(item.key)]
         if len(page) < _PAGE:
             return
         after = page[-1].key

@@ -49,5 +49,5 @@ def refused(bucket: MemoryStore, error: type[TxnStoreError], *says: str, uploads
         assert text in str(raised.value)
     after = contents(bucket)
     if uploads:
-        after = {key: data for key, data in after.items() if key in before or not keys.is_data(key)}
+        after = {key: data for key, data in after.items() if key in before or not keys.has_segments(key)}
     assert after == before

@@ -40,7 +40,7 @@ INLINING = (
     Mutant(
         "a live segment keeps deleted ones beside it",
         plan._moves,
-        "or segment.object in emptied",
+        "or batch.segment.object in emptied",
         "",
         test=_VACUUM + "test_a_live_segment_does_not_keep_deleted_ones_beside_it",
     ),

@@ -44,7 +44,7 @@ PACKS = (
     ),
     Mutant(
         "all segments of a pack begin at its first byte",
-        packing.pack,
+        packing.joined,
         "start += len(data)",
         "pass",
         test=_PACKS + "test_all_readers_read_packed_segments",
@@ -53,7 +53,7 @@ PACKS = (
         "a batch that cannot be encoded fails its pack",
         Uploader._upload,
         "each.error = error",
-        "upload.pack[1].error = each.error = error",
+        "upload.members[1].error = each.error = error",
         test=_PACKS + "test_a_batch_that_cannot_be_encoded_fails_alone",
     ),
     Mutant(
@@ -108,7 +108,7 @@ PACKS = (
     Mutant(
         "segments stay in packs when these are turned off",
         plan._moves,
-        "config.inline_bytes if segment.inlined else config.pack_bytes",
+        "config.inline_bytes if batch.segment.inlined else config.pack_bytes",
         "config.inline_bytes",
         test=_VACUUM + "test_segments_leave_their_packs_when_packs_are_turned_off",
     ),

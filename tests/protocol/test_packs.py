@@ -185,7 +185,7 @@ def test_a_pack_that_cannot_be_uploaded_fails_its_records(clock: ManualClock, ob
     producer = store.producer("id", delivery_timeout=1)
     producer.begin_transaction()
     sent = [producer.send("p", b"x", partition=number) for number in range(PARTITIONS)]
-    with pytest.raises(StorageError, match=r"could not be uploaded within 1 s"):
+    with pytest.raises(StorageError, match=r"a pack with 4 segments of topic p could not be uploaded within 1 s"):
         producer.commit_transaction()
     assert all(future.exception() is not None for future in sent)
     producer.abort_transaction()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.helpers.compaction import DAY_MS, HookStore, reopen, rows, runtime, values
+from tests.helpers.compaction import DAY_MS, HookStore, commit, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store
 from tests.protocol.test_packs import PARTITIONS, segments, send, stored
@@ -134,6 +134,42 @@ def test_a_live_segment_does_not_keep_deleted_ones_beside_it(
     assert store.vacuum().deleted == (pack,)
     assert values(reopen(store, clock), "p") == [b"a 1", b"a 2", b"a 3"]
     assert store.compact().segments_before == 0
+
+
+@pytest.mark.parametrize("target", [None, 1_000], ids=["above 1 MiB", "above half of the target"])
+def test_a_large_live_segment_does_not_keep_deleted_ones_either(
+    store: Store, clock: ManualClock, objects: MemoryStore, target: int | None
+) -> None:
+    """It is merged with nothing, but moves."""
+    store.alter_topic("p", config={"compression.type": "uncompressed"})
+    with store.producer("id") as producer, producer.transaction():
+        for number in range(2):
+            producer.send("p", b"x" * 1_048_400, partition=number)
+    assert min(segment.size for segment in segments(store)) > 1 << 20
+    (pack,) = {segment.object for segment in segments(store)}
+    assert store.compact(target_bytes=target).segments_before == 0
+    store.delete_records({P0: 1})
+    assert store.compact(target_bytes=target).segments_before == 1
+    assert [segment.is_range for segment in segments(store)] == [False]
+    clock.advance(DAY_MS)
+    assert store.vacuum().deleted == (pack,)
+    assert values(reopen(store, clock), "p") == [b"x" * 1_048_400]
+    assert store.compact(target_bytes=target).segments_before == 0
+
+
+def test_a_dominant_segment_that_has_to_move_is_not_merged(store: Store) -> None:
+    """Those after it are merged without it."""
+    store.alter_topic("p", config={"compression.type": "uncompressed"})
+    with store.producer("id") as producer, producer.transaction():
+        for number in range(2):
+            producer.send("p", b"x" * 1_048_400, partition=number)
+    for number in range(3):
+        commit(store, [b"%d" % number], topic="p", partition=1)
+    store.delete_records({P0: 1})
+    assert store.compact().segments_before == 4
+    assert [segment.rows for segment in segments(store)] == [1, 3]
+    assert not any(segment.is_range for segment in segments(store))
+    assert values(store, "p") == [b"x" * 1_048_400, b"0", b"1", b"2"]
 
 
 def test_segments_leave_their_packs_when_packs_are_turned_off(store: Store) -> None:

@@ -170,7 +170,7 @@ def is_packed(key: str) -> bool:
     return PLACE in key and _is_file(object_of(key), PACK[1:]) and _is_range(key)
 
 
-def is_data(key: str) -> bool:
+def has_segments(key: str) -> bool:
     """Whether ``key`` has the form of the key of an object with segments, so that txnstore may have written it."""
     return _is_file(key, *_FORMATS, PACK[1:])
 

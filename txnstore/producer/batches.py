@@ -283,10 +283,10 @@ class Upload:
         error: The error of a failed upload.
         abandoned: Whether the batch was given up, so that its upload is not repeated.
         buffered: Whether it counts as part of the producer's buffer.
-        pack: The uploads that share an object, of which the first one runs for all; empty for an object of its own.
+        members: The uploads in its pack, of which the first one runs for all; empty for an object of its own.
     """
 
-    __slots__ = ("abandoned", "batch", "buffered", "error", "new_batch", "pack", "size", "task")
+    __slots__ = ("abandoned", "batch", "buffered", "error", "members", "new_batch", "size", "task")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -296,12 +296,12 @@ class Upload:
         self.error: Exception | None = None
         self.abandoned = False
         self.buffered = True
-        self.pack: tuple[Upload, ...] = ()
+        self.members: tuple[Upload, ...] = ()
 
     @property
     def runner(self) -> Upload:
         """The upload whose task this is a part of."""
-        return self.pack[0] if self.pack else self
+        return self.members[0] if self.members else self
 
     @property
     def ended(self) -> bool:

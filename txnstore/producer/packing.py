@@ -18,7 +18,7 @@ def pack_together(uploads: Iterable[Upload], chains: int) -> list[Upload]:
     """Choose packs: the small batches of one topic whose partitions one chain leads, so that it orders their deletion.
 
     Args:
-        uploads: Uploads that have not started. Those that go into a pack get it as their ``pack``.
+        uploads: Uploads that have not started. Those that go into a pack get its ``members``.
         chains: The number of chains of the store.
 
     Returns:
@@ -28,7 +28,7 @@ def pack_together(uploads: Iterable[Upload], chains: int) -> list[Upload]:
     open_packs: dict[tuple[str, int], tuple[list[Upload], int]] = {}
     for upload in uploads:
         writer, tp = upload.batch.writer, upload.batch.tp
-        if upload.pack or upload.size >= writer.config.pack_bytes:
+        if upload.members or upload.size >= writer.config.pack_bytes:
             found.append([upload])
             continue
         place = tp.topic, chain_of_partition(tp, chains)
@@ -41,11 +41,11 @@ def pack_together(uploads: Iterable[Upload], chains: int) -> list[Upload]:
     for members in found:
         if len(members) > 1:
             for upload in members:
-                upload.pack = tuple(members)
+                upload.members = tuple(members)
     return [members[0] for members in found]
 
 
-def pack(batches: Sequence[tuple[bytes, NewBatch]]) -> tuple[str, bytes, list[NewBatch]]:
+def joined(batches: Sequence[tuple[bytes, NewBatch]]) -> tuple[str, bytes, list[NewBatch]]:
     """Put encoded segments into one object, one after the other; a single one stays as it is.
 
     Returns:

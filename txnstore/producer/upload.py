@@ -19,7 +19,7 @@ from txnstore.core.routing import chain_of_partition, chain_of_producer
 from txnstore.errors import StorageError, StorageRefusedError, TransactionAbortedError
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch, Upload, rounds
-from txnstore.producer.packing import pack, pack_together
+from txnstore.producer.packing import joined, pack_together
 from txnstore.producer.transaction_manager import TransactionManager
 from txnstore.runtime import Runtime
 from txnstore.segment.codec import encode
@@ -103,6 +103,7 @@ def deliver(
     runtime: Runtime,
     key: str,
     data: bytes,
+    name: str,
     timeout: float,
     given_up: Callable[[], bool],
     retried: Callable[[], None],
@@ -116,6 +117,7 @@ def deliver(
         runtime: Clock, randomness and pauses.
         key: The key of the object.
         data: Its bytes.
+        name: What it is, for an error.
         timeout: Seconds for which the upload is repeated (``delivery.timeout.ms``), by the runtime's monotonic clock,
             or by the sum of the pauses if that stands still.
         given_up: Whether the upload is abandoned, so that it is not repeated.
@@ -135,8 +137,7 @@ def deliver(
             tries, failure = tries + 1, error
             if given_up() or max(paused, (runtime.monotonic() - began) / 1000) >= timeout:
                 times = "1 attempt" if tries == 1 else f"{tries} attempts"
-                tp = keys.partition_of(key)
-                msg = f"a segment of {tp} could not be uploaded within {timeout:g} s ({times}): {error}"
+                msg = f"{name} could not be uploaded within {timeout:g} s ({times}): {error}"
                 raise StorageError(msg) from error
         else:
             return
@@ -263,7 +264,7 @@ class Uploader:
         An interrupt leaves it as it was, to be done again. A batch that cannot be encoded fails alone.
         """
         encoded: list[tuple[Upload, EncodedBatch]] = []
-        for each in upload.pack or (upload,):
+        for each in upload.members or (upload,):
             if each.ended or each.abandoned:
                 continue
             try:
@@ -284,9 +285,12 @@ class Uploader:
             return all(upload.abandoned for upload in uploads)
 
         try:
-            key, data, described = pack([(found.data, found.new_batch) for _, found in encoded])
+            key, data, described = joined([(found.data, found.new_batch) for _, found in encoded])
             runtime, retried = connection.runtime, connection.measurements.count_retry
-            deliver(connection.objects, runtime, key, data, self._delivery_timeout, given_up, retried)
+            name = f"a segment of {described[0].tp}"
+            if len(described) > 1:
+                name = f"a pack with {len(described)} segments of topic {described[0].topic}"
+            deliver(connection.objects, runtime, key, data, name, self._delivery_timeout, given_up, retried)
             for upload, new_batch in zip(uploads, described, strict=True):
                 upload.new_batch = upload.new_batch or new_batch
         except Exception as error:  # noqa: BLE001 - the caller that waits for the uploads gets it

@@ -252,8 +252,11 @@ class RangedSegment:
 
 def missing(tp: TopicPartition, segment: Segment) -> CorruptionError:
     """The error of a segment that does not exist; raise it from the error of the storage."""
+    expected = f"an object of {segment.size} bytes was expected"
+    if segment.is_range:
+        expected = f"{segment.object} was expected to have its {segment.size} bytes from byte {segment.start} on"
     msg = (
-        f"segment {segment.key} of {tp} is missing: an object of {segment.size} bytes was expected. If this is an old "
+        f"segment {segment.key} of {tp} is missing: {expected}. If this is an old "
         "snapshot, a vacuum may have deleted the segment, because only old snapshots refer to it"
     )
     return CorruptionError(msg)

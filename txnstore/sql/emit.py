@@ -59,10 +59,9 @@ def _unreadable(slices: Sequence[Slice]) -> Segment | None:
 
 def _reason(segment: Segment) -> str:
     if segment.is_range:
-        setting = "inline.bytes" if segment.inlined else "pack.bytes"
         return (
             f"DuckDB cannot read a part of {segment.object}.\n"
-            f"-- Set {setting}=0 and compact the topic: later snapshots then show it."
+            "-- Set inline.bytes=0 and pack.bytes=0, and compact the topic: later snapshots then show it."
         )
     return (
         f"DuckDB cannot read the Arrow format of {segment.key}.\n-- Set segment.format=parquet and compact the topic."

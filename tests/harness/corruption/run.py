@@ -54,7 +54,7 @@ def kind_of(key: str) -> str:
     """The kind of an object."""
     if key == keys.STORE:
         return "store"
-    if keys.is_data(key):
+    if keys.has_segments(key):
         return "segment"
     if keys.entry_sequence(key) is not None:
         return "entry"

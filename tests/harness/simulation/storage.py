@@ -126,7 +126,7 @@ class Bucket(MemoryStore):
         return sequence <= max(found, default=0) and sum(head >= sequence for head in heads) > 1
 
     def put(self, key: str, data: bytes) -> None:
-        if keys.is_data(key):
+        if keys.has_segments(key):
             self.archive.setdefault(key, data)
         elif keys.entry_sequence(key) is not None:
             if data != line_of(self.archive[key]):

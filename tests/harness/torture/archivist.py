@@ -29,7 +29,7 @@ class Archivist(threading.Thread):
 
     def __init__(self, store: txnstore.Store) -> None:
         super().__init__(daemon=True)
-        connection = connection_of(store)
+        self._connection = connection = connection_of(store)
         self._objects, self._keys = connection.objects, connection.keys
         self._read = {chain.number: 0 for chain in connection.chains}
         self._over = threading.Event()
@@ -51,6 +51,9 @@ class Archivist(threading.Thread):
         if self.failed is not None:
             raise self.failed
         self._follow()
+        for chain in self._connection.chains:
+            if self._read[chain.number] < chain.refresh().sequence:
+                raise RuntimeError(f"entry {self._read[chain.number] + 1} of chain {chain.number} was deleted unread")
         return self.decisions
 
     @property
