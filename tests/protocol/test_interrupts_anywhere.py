@@ -20,6 +20,7 @@ from txnstore.errors import InvalidTxnStateError, TxnStoreError, UnknownOutcomeE
 from txnstore.producer import Producer
 from txnstore.producer.accumulator import RecordAccumulator
 from txnstore.producer.batches import Batch
+from txnstore.producer.packing import joined, pack_together
 from txnstore.producer.sender import Sender
 from txnstore.producer.transaction_manager import TransactionManager as Session
 from txnstore.producer.upload import Outcomes, Uploader
@@ -40,8 +41,9 @@ ENDING = places(
 COMMITTING = SUBMITTING - places(Session.advance, Session.append) | ENDING | places(
     Sender._uploaded, Uploader.collect, Uploader.wait_for, Uploader._upload, Uploader.start, Batch.table,
     RecordAccumulator.seal_all, RecordAccumulator._seal, RecordAccumulator.released,
+    Uploader._taken, Uploader._deliver, pack_together, joined,
 )  # fmt: skip
-COMMITTING_INLINED = COMMITTING - places(Uploader._upload) | places(
+COMMITTING_INLINED = COMMITTING - places(Uploader._upload, Uploader._deliver, pack_together, joined) | places(
     Uploader._inline, Uploader._encode_all, Uploader._encode, Payload.place, Payload.accepted, RecentObjects.keep,
 )  # fmt: skip
 ABORTING = ENDING - places(Producer.commit_transaction) | places(
