@@ -31,11 +31,13 @@ class OldCheckpoints:
         unneeded: Those to delete: they are older than the grace period. Heads come first, so that a checkpoint does not
             look complete after its index files have been deleted.
         candidates: For each chain the head of the checkpoint that its history may begin with; None without one.
+        latest: For each chain the last entry that its history can begin after, when that is old enough; 0 without one.
     """
 
     found: list[ObjectInfo]
     unneeded: list[ObjectInfo]
     candidates: list[ObjectInfo | None]
+    latest: list[int]
 
 
 def old_checkpoints(connection: Connection, limit: int, histories: Sequence[History]) -> OldCheckpoints:
@@ -57,6 +59,7 @@ def old_checkpoints(connection: Connection, limit: int, histories: Sequence[Hist
         [item for old in chains for item in old.found],
         [item for old in chains for item in old.unneeded],
         [item for old in chains for item in old.candidates],
+        [sequence for old in chains for sequence in old.latest],
     )
 
 
@@ -81,7 +84,7 @@ def _old_checkpoints(objects: ObjectStore, names: Keys, limit: int, history: His
 
     newest = list(islice(complete(heads), KEPT_CHECKPOINTS))
     if len(newest) < KEPT_CHECKPOINTS:
-        return OldCheckpoints([], [], [None])
+        return OldCheckpoints([], [], [None], [0])
     past = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
     begins = min(next(complete(history.before(heads)), 0), newest[-1])
     needed = {history.hinted, next(complete(past), 0), begins} | history.needed(heads)
@@ -92,6 +95,7 @@ def _old_checkpoints(objects: ObjectStore, names: Keys, limit: int, history: His
         [*(heads[sequence] for sequence in sorted(replaced)), *unnamed],
         [*(heads[sequence] for sequence in sorted(replaced & past)), *older(unnamed, limit)],
         [heads.get(begins)],
+        [newest[-1]],
     )
 
 

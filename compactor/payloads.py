@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
-from txnstore.chain import keys
 from txnstore.chain.keys import Keys, is_dropped_entry
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
 from txnstore.compactor.history import History
@@ -55,24 +54,24 @@ def needed_entries(
 
 
 def delete_payloads(
-    connection: Connection, history: History, candidate: ObjectInfo | None, in_use: Collection[str], *, dry_run: bool
+    connection: Connection, history: History, latest: int, in_use: Collection[str], *, dry_run: bool
 ) -> Iterator[list[ObjectInfo]]:
     """Delete the payloads of entries that are older than the history of their chain, and stay.
 
-    They follow the checkpoint that the history may begin with: at most as many as a chain writes between two or three.
+    The history can only begin after an entry that two checkpoints cover, so they are at most as many as a chain writes
+    between three of them, and none in a chain that is written all the time.
 
     Args:
         connection: The connection to the store.
         history: The history of the chain.
-        candidate: The head of that checkpoint; None without one.
+        latest: The last entry that it can begin after; 0 without one.
         in_use: The keys of entries with segments that readers need.
         dry_run: Delete nothing.
 
     Yields:
         For each payload the key of its entry and ``#``, and its size.
     """
-    first = (keys.checkpoint_sequence(candidate.key) or 0) if candidate is not None else 0
-    after = connection.keys.entry(history.chain, max(history.last.sequence, first))
+    after = connection.keys.entry(history.chain, max(history.last.sequence, latest))
     while True:
         page = connection.objects.list(connection.keys.entries(history.chain), after, _PAGE)
         old = [item for item in page if item.modified_ms <= history.begins_ms]

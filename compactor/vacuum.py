@@ -226,9 +226,9 @@ def vacuum(
     for chain, candidate in zip(past, checkpoints.candidates, strict=True):
         tally.find(delete_entries(connection, chain, in_use, dry_run=dry_run))
         announced += announce(connection, chain, candidate, dry_run=dry_run)
-    for chain, candidate in zip(past, checkpoints.candidates, strict=True):
+    for chain, latest in zip(past, checkpoints.latest, strict=True):
         # Last: a storage may refuse that entries are overwritten.
-        tally.find(delete_payloads(connection, chain, candidate, in_use, dry_run=dry_run))
+        tally.find(delete_payloads(connection, chain, latest, in_use, dry_run=dry_run))
     report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
     if not dry_run:
         _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})

@@ -138,7 +138,7 @@ INLINING = (
     Mutant(
         "entries that the history will delete are overwritten",
         payloads.delete_payloads,
-        "max(history.last.sequence, first)",
+        "max(history.last.sequence, latest)",
         "0",
         test=_VACUUM + "test_many_payloads_cost_no_request_each",
     ),

@@ -27,7 +27,7 @@ from txnstore.storage.base import ObjectStore
 _LOG = logging.getLogger(__name__)
 
 #: A state with so many names makes its checkpoints half as frequent, with each doubling again, down to a sixteenth.
-MANY_NAMES = 2_000
+MANY_NAMES = 4_000
 _RAREST = 4
 
 
