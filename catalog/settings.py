@@ -176,7 +176,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "pack.bytes",
-        1 << 20,
+        256 << 10,
         _integer(0, _PACK_MAX),
         "a flush uploads its batches below this size in one object, a pack; 0: each in one of its own",
     ),
@@ -212,7 +212,7 @@ class TopicConfig:
     max_message_bytes: int = 1_048_588
     segment_bytes: int = 1 << 30
     inline_bytes: int = 32 << 10
-    pack_bytes: int = 1 << 20
+    pack_bytes: int = 256 << 10
     segment_format: str = "parquet"
     compression_type: str = "zstd"
     explicit: Mapping[str, str] = field(default_factory=dict)

@@ -30,7 +30,8 @@ SCHEMA = pa.schema([("id", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("nam
 def store(local_store_url: str) -> Iterator[Store]:
     """A store with a typed topic whose times are finer than ``_timestamp``, and null in every fourth row."""
     with txnstore.create(local_store_url) as created:
-        created.create_topic("typed", partitions=2, schema=SCHEMA, key="id", timestamp="at")
+        files = {"pack.bytes": 0}
+        created.create_topic("typed", partitions=2, schema=SCHEMA, key="id", timestamp="at", config=files)
         commit(created, 0, 40)
         yield created
 
@@ -212,8 +213,8 @@ def test_temporary_folder_may_have_any_name(
     assert frame.count() == 40
 
 
-def test_inlined_rows_are_read_by_the_driver(spark: SparkSession, store: Store) -> None:
-    """Those of small commits, which are in entries: together with files, alone, cut by offsets, and projected."""
+def test_inlined_and_packed_rows_are_read_by_the_driver(spark: SparkSession, store: Store) -> None:
+    """Those of small commits, in entries or packs: together with files, alone, cut by offsets, and projected."""
     with store.producer("small") as producer, producer.transaction() as txn:
         txn.send_table("typed", pa.table([[100, 101], [None, 5_000], ["x", None]], schema=SCHEMA))
     assert same(spark, store) == 42
@@ -223,6 +224,10 @@ def test_inlined_rows_are_read_by_the_driver(spark: SparkSession, store: Store) 
     with store.producer() as producer:
         producer.send_table("own", [{"id": 1, "at": None, "name": "n"}]).result()
     assert rows(read(spark, store.url, "own")) == rows(load(spark, store.url, "own"))
+    store.alter_topic("typed", config={"inline.bytes": 0, "pack.bytes": 10_000})
+    commit(store, 200, 240)
+    assert any(item.key.endswith(".pack") for item in connection_of(store).objects.list("topics/"))
+    assert same(spark, store) == 82
 
 
 @pytest.mark.usefixtures("own_objects")

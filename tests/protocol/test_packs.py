@@ -103,7 +103,7 @@ def test_large_batches_are_objects_of_their_own(store: Store, objects: MemorySto
 
 def test_packs_have_a_largest_size(store: Store) -> None:
     """Above 4 MiB the next one begins, so that large flushes are uploaded concurrently."""
-    store.create_topic("wide", partitions=8)
+    store.create_topic("wide", partitions=8, config={"pack.bytes": 1 << 20})
     with store.producer("id") as producer, producer.transaction():
         for number in range(8):
             producer.send("wide", b"x" * 1_000_000, partition=number)

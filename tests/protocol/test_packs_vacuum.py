@@ -141,7 +141,7 @@ def test_a_large_live_segment_does_not_keep_deleted_ones_either(
     store: Store, clock: ManualClock, objects: MemoryStore, target: int | None
 ) -> None:
     """It is merged with nothing, but moves."""
-    store.alter_topic("p", config={"compression.type": "uncompressed"})
+    store.alter_topic("p", config={"compression.type": "uncompressed", "pack.bytes": 1 << 20})
     with store.producer("id") as producer, producer.transaction():
         for number in range(2):
             producer.send("p", b"x" * 1_048_400, partition=number)
@@ -159,7 +159,7 @@ def test_a_large_live_segment_does_not_keep_deleted_ones_either(
 
 def test_a_dominant_segment_that_has_to_move_is_not_merged(store: Store) -> None:
     """Those after it are merged without it."""
-    store.alter_topic("p", config={"compression.type": "uncompressed"})
+    store.alter_topic("p", config={"compression.type": "uncompressed", "pack.bytes": 1 << 20})
     with store.producer("id") as producer, producer.transaction():
         for number in range(2):
             producer.send("p", b"x" * 1_048_400, partition=number)

@@ -29,7 +29,7 @@ DEFAULTS = {
     "max.message.bytes": "1048588",
     "segment.bytes": "1073741824",
     "inline.bytes": "32768",
-    "pack.bytes": "1048576",
+    "pack.bytes": "262144",
     "segment.format": "parquet",
     "compression.type": "zstd",
 }
