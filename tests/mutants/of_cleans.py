@@ -128,7 +128,7 @@ CLEANS = (
         clean_plan.first_uncleanable_offset,
         "stable, lag = partition.last_stable_offset,",
         "stable, lag = partition.high_watermark,",
-        settings={"actors": CLEANERS},
+        settings={"actors": CLEANERS, "operations": 12, "pace_ms": 200},
     ),
     Mutant(
         "records above the LSO supersede others across open ones",
