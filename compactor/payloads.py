@@ -1,21 +1,22 @@
 """Entries with inlined segments: which of them readers need. See docs/design/0019-inlined-segments.md.
 
-An entry goes as a whole, with the history of its chain. Only where the history cannot end behind it, for lack of later
-checkpoints, it stays as its line: the bytes before it go. All vacuums write the same bytes, however late a request
+An entry goes as a whole, with the history of its chain. Where the history cannot end behind it, for lack of later
+checkpoints, its line stays, and the bytes before it go. All vacuums write the same bytes, however late a request
 arrives.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from txnstore.chain.keys import Keys, is_dropped_entry
+from txnstore.chain.keys import Keys, chain_number, entry_sequence, is_dropped_entry
 from txnstore.chain.payload import decode_entry, line_of, payload_damage, payload_of
-from txnstore.compactor.history import History
 from txnstore.connection import Connection
 from txnstore.core.log.model import PLACE
+from txnstore.core.maintenance import ForgetObjects
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageRefusedError
@@ -23,22 +24,35 @@ from txnstore.storage.base import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
 
-#: The number of entries that are listed at a time.
-_PAGE = 1_000
+#: The number of payloads that are deleted before their entries are forgotten.
+_CHUNK = 1_000
 
 
-def needed_entries(
-    names: Keys, view: View, old: Callable[[Collection[str]], set[str]]
-) -> tuple[set[str], Collection[str]]:
-    """The entries with segments that readers need: a batch names one, or did so when the grace period began.
+@dataclass(frozen=True, slots=True)
+class OldPayloads:
+    """Entries with inlined segments.
+
+    Attributes:
+        in_use: Those with segments that readers need: a batch names one, or did so when the grace period began.
+        forgotten: The names of the others, which the states have dropped, if they will go with the history.
+        free: The names and keys of the rest: the history cannot end behind them.
+    """
+
+    in_use: set[str]
+    forgotten: list[str]
+    free: dict[str, str]
+
+
+def old_payloads(
+    names: Keys, view: View, ends: Sequence[int], old: Callable[[Collection[str]], set[str]]
+) -> OldPayloads:
+    """The entries with inlined segments that readers do not need any more.
 
     Args:
         names: The keys of the store.
         view: The newest view.
+        ends: For each chain the last entry behind which its history can end, when it is old enough.
         old: Chooses the names that were dropped before the grace period.
-
-    Returns:
-        The keys of these entries; and the names of the others that the states have dropped, to be forgotten.
     """
     live = {
         batch.segment.object
@@ -49,42 +63,44 @@ def needed_entries(
     }
     dropped = {name: entry for name in view.dropped if is_dropped_entry(name) and (entry := names.emptied(name))}
     # A compaction moves what is left of an entry in use, so it must know that the rest was dropped.
-    forgotten = old([name for name, entry in dropped.items() if entry not in live])
-    return live | {entry for name, entry in dropped.items() if name not in forgotten}, forgotten
+    unneeded = old([name for name, entry in dropped.items() if entry not in live])
+    staying = [name for name in unneeded if _sequence(dropped[name]) > ends[chain_number(dropped[name]) or 0]]
+    return OldPayloads(
+        live | {entry for name, entry in dropped.items() if name not in unneeded},
+        sorted(unneeded.difference(staying)),
+        {name: dropped[name] for name in sorted(staying)},
+    )
 
 
-def delete_payloads(
-    connection: Connection, history: History, latest: int, in_use: Collection[str], *, dry_run: bool
-) -> Iterator[list[ObjectInfo]]:
-    """Delete the payloads of entries that are older than the history of their chain, and stay.
+def _sequence(entry: str) -> int:
+    return entry_sequence(entry) or 0
 
-    The history can only begin after an entry that two checkpoints cover, so they are at most as many as a chain writes
+
+def delete_payloads(connection: Connection, free: Mapping[str, str], *, dry_run: bool) -> Iterator[list[ObjectInfo]]:
+    """Delete the payloads of entries, and forget these.
+
+    The history can only end behind an entry that two checkpoints cover, so they are at most as many as a chain writes
     between three of them, and none in a chain that is written all the time.
 
     Args:
         connection: The connection to the store.
-        history: The history of the chain.
-        latest: The last entry that it can begin after; 0 without one.
-        in_use: The keys of entries with segments that readers need.
+        free: The names and keys of the entries.
         dry_run: Delete nothing.
 
     Yields:
         For each payload the key of its entry and ``#``, and its size.
     """
-    after = connection.keys.entry(history.chain, max(history.last.sequence, latest))
-    while True:
-        page = connection.objects.list(connection.keys.entries(history.chain), after, _PAGE)
-        old = [item for item in page if item.modified_ms <= history.begins_ms]
-        free = [item.key for item in old if item.key not in in_use]
-        sizes = connection.pool.map(partial(_delete, connection, dry_run=dry_run), free)
-        yield [ObjectInfo(f"{key}{PLACE}", size, 0) for key, size in zip(free, sizes, strict=True) if size]
-        if not old or len(page) < _PAGE:
-            return
-        after = page[-1].key
+    for start in range(0, len(free), _CHUNK):
+        chunk = list(free.items())[start : start + _CHUNK]
+        sizes = connection.pool.map(partial(_delete, connection, dry_run=dry_run), (entry for _, entry in chunk))
+        done = [(name, entry, size) for (name, entry), size in zip(chunk, sizes, strict=True) if size is not None]
+        if done and not dry_run:
+            connection.submit(ForgetObjects(tuple(name for name, *_ in done)))
+        yield [ObjectInfo(f"{entry}{PLACE}", size, 0) for _, entry, size in done if size]
 
 
-def _delete(connection: Connection, key: str, *, dry_run: bool) -> int:
-    """Replace an entry by its line; returns the size of its payload, 0 if it has none or is damaged."""
+def _delete(connection: Connection, key: str, *, dry_run: bool) -> int | None:
+    """Replace an entry by its line; returns the size of its payload, or None if the entry is damaged."""
     try:
         data = connection.objects.get(key)
         damage = payload_damage(decode_entry(key, data), data)
@@ -92,7 +108,7 @@ def _delete(connection: Connection, key: str, *, dry_run: bool) -> int:
             raise CorruptionError(f"{key}: {damage}")
     except (CorruptionError, ObjectNotFoundError) as error:
         _LOG.warning("payload kept: %s", error, extra={"key": key, "error": str(error)})
-        return 0
+        return None
     payload = payload_of(data)
     if payload and not dry_run:
         try:

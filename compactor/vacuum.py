@@ -12,7 +12,7 @@ from txnstore.compactor.deleting import delete
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
 from txnstore.compactor.history import DEFAULT_HISTORY, announce, delete_entries, histories
 from txnstore.compactor.leftovers import old_checkpoints, older
-from txnstore.compactor.payloads import delete_payloads, needed_entries
+from txnstore.compactor.payloads import delete_payloads, old_payloads
 from txnstore.connection import Connection
 from txnstore.coordinator.copies import copy_all, has_stale_copies
 from txnstore.coordinator.expiration import expire_due
@@ -217,18 +217,18 @@ def vacuum(
     def dropped_before(dropped: Collection[str]) -> set[str]:
         return _dropped_before(connection, named.view, dropped, grace_ms)
 
-    in_use, unneeded = needed_entries(connection.keys, named.view, dropped_before)
+    ends = [max(chain.last.sequence, latest) for chain, latest in zip(past, checkpoints.latest, strict=True)]
+    payloads = old_payloads(connection.keys, named.view, ends, dropped_before)
     swept = 0
     if not dry_run:
-        _forget(connection, [*unneeded, *_dropped_before(connection, view, named.gone, FORGET_AFTER_MS)])
+        _forget(connection, [*payloads.forgotten, *_dropped_before(connection, view, named.gone, FORGET_AFTER_MS)])
         swept = _finish(connection, grace_ms, expire=expire)
     announced = 0
     for chain, candidate in zip(past, checkpoints.candidates, strict=True):
-        tally.find(delete_entries(connection, chain, in_use, dry_run=dry_run))
+        tally.find(delete_entries(connection, chain, payloads.in_use, dry_run=dry_run))
         announced += announce(connection, chain, candidate, dry_run=dry_run)
-    for chain, latest in zip(past, checkpoints.latest, strict=True):
-        # Last: a storage may refuse that entries are overwritten.
-        tally.find(delete_payloads(connection, chain, latest, in_use, dry_run=dry_run))
+    # Last: a storage may refuse that entries are overwritten.
+    tally.find(delete_payloads(connection, payloads.free, dry_run=dry_run))
     report = tally.report(swept=swept, announced=announced, dry_run=dry_run)
     if not dry_run:
         _LOG.info("vacuumed", extra={"objects": report.objects, "bytes": report.bytes, "swept": report.swept})

@@ -118,8 +118,8 @@ HISTORY = (
     ),
     Mutant(
         "entries are deleted although snapshots may read segments in them",
-        payloads.needed_entries,
-        "if name not in forgotten",
+        payloads.old_payloads,
+        "if name not in unneeded",
         "if False",
         test=_HISTORY + "test_an_entry_stays_while_snapshots_may_read_a_segment_in_it",
     ),

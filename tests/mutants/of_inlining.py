@@ -13,7 +13,7 @@ from txnstore.producer.upload import Uploader
 from txnstore.read import reader
 
 _INLINED, _VACUUM = "protocol/test_inlined_segments.py::", "protocol/test_inlined_vacuum.py::"
-_REPLACED = _VACUUM + "test_payloads_leave_with_the_history"
+_REPLACED = _VACUUM + "test_a_vacuum_deletes_the_payloads_that_a_compaction_replaced"
 
 INLINING = (
     Mutant(
@@ -109,14 +109,14 @@ INLINING = (
     ),
     Mutant(
         "a payload goes although a batch names a segment in it",
-        payloads.needed_entries,
-        "return live | {",
-        "return {",
-        test=_VACUUM + "test_the_payload_of_an_old_entry_in_use_stays",
+        payloads.old_payloads,
+        "        live | {entry",
+        "        {entry",
+        test="protocol/test_history.py::test_entries_with_live_inlined_segments_stay",
     ),
     Mutant(
         "what was dropped beside a live segment is forgotten",
-        payloads.needed_entries,
+        payloads.old_payloads,
         "if entry not in live",
         "",
         test=_VACUUM + "test_what_was_dropped_beside_a_live_segment_is_not_forgotten",
@@ -129,18 +129,18 @@ INLINING = (
         test=_VACUUM + "test_a_long_grace_period_holds_for_old_entries",
     ),
     Mutant(
-        "payloads go before the history ends",
-        payloads.delete_payloads,
-        "if item.modified_ms <= history.begins_ms",
-        "",
-        test=_REPLACED,
+        "entries that the history will delete are overwritten",
+        payloads.old_payloads,
+        "> ends[chain_number(dropped[name]) or 0]",
+        "> 0",
+        test=_VACUUM + "test_many_payloads_cost_no_request_each",
     ),
     Mutant(
-        "entries that the history will delete are overwritten",
-        payloads.delete_payloads,
-        "max(history.last.sequence, latest)",
-        "0",
-        test=_VACUUM + "test_many_payloads_cost_no_request_each",
+        "the names of entries that stay are forgotten",
+        payloads.old_payloads,
+        "sorted(unneeded.difference(staying))",
+        "sorted(unneeded)",
+        test=_VACUUM + "test_a_vacuum_without_permission_to_overwrite_entries_says_so",
     ),
     Mutant(
         "a dry run deletes payloads",

@@ -280,7 +280,7 @@ def test_a_writer_recognises_its_entry_after_its_payload_was_deleted(
     commit(store, [b"second"])
     store.compact()
     clock.advance(DAY_MS)
-    store.vacuum(0, history=0)
+    store.vacuum()
     assert payloads(objects) == {}
     UNREADABLE.active = False
     producer.commit_transaction()

@@ -263,7 +263,6 @@ def test_an_entry_under_the_name_of_another_is_named(one: Store, clock: ManualCl
 # Vacuum ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("own_objects")
 def test_records_stay_for_the_grace_period(store: Store, clock: ManualClock) -> None:
     """RET-09: of replaced segments, too. Later the error says why they are gone; the state itself can still be read."""
     pinned = _grow(store, clock, 6)[-1]

@@ -239,7 +239,6 @@ def test_offsets_and_ids_expire_although_a_clock_was_wrong(store: Store, clock: 
     assert (found.transactional_ids, found.offsets) == ((name,), 1)
 
 
-@pytest.mark.usefixtures("own_objects")
 @pytest.mark.parametrize("off", [YEAR, -26 * HOUR], ids=["year-ahead", "26-hours-behind"])
 def test_a_vacuum_measures_the_grace_period_on_the_storage(store: Store, clock: ManualClock, off: int) -> None:
     """RET-09: segments that a compaction with a wrong clock has replaced stay for the grace period, and no longer."""
