@@ -128,6 +128,26 @@ def test_a_reader_that_has_slept_reads_on_at_the_head(
 
 
 @ONE_CHAIN
+def test_a_reader_that_sleeps_again_while_it_begins_again(
+    store: Store, objects: MemoryStore, clock: ManualClock
+) -> None:
+    """The checkpoint that it reads is the newest one before, and too old afterwards."""
+
+    class Slow(Suspending):
+        def get(self, key: str, *rest: int | None) -> bytes:
+            if key.endswith("head.json"):
+                self._suspend()
+            return self.inner.get(key, *rest)
+
+    slow = Slow(objects)
+    reader = open_on(slow, runtime=runtime(clock))
+    assert rows(reader) == []
+    pass_days(store, clock)
+    slow.before = lambda: pass_days(store, clock)
+    assert len(rows(reader)) == 8 * DAYS
+
+
+@ONE_CHAIN
 def test_an_old_checkpoint_that_comes_back_is_not_believed(
     store: Store, objects: MemoryStore, clock: ManualClock
 ) -> None:

@@ -96,6 +96,8 @@ class Loader:
         """
         saved, first = self._newest(), self._boundaries.last().sequence
         if saved is None or saved.state.sequence < first:
+            saved = self._newest()  # It was there, and new enough: this process was suspended while it read it.
+        if saved is None or saved.state.sequence < first:
             msg = (
                 f"{self._keys.checkpoints(self._number)} has no readable checkpoint of entry {first} or a later one, "
                 f"and the entries up to {first} may be deleted"
