@@ -90,8 +90,9 @@ def delete_payloads(connection: Connection, free: Mapping[str, str], *, dry_run:
     Yields:
         For each payload the key of its entry and ``#``, and its size.
     """
-    for start in range(0, len(free), _CHUNK):
-        chunk = list(free.items())[start : start + _CHUNK]
+    entries = list(free.items())
+    for start in range(0, len(entries), _CHUNK):
+        chunk = entries[start : start + _CHUNK]
         sizes = connection.pool.map(partial(_delete, connection, dry_run=dry_run), (entry for _, entry in chunk))
         done = [(name, entry, size) for (name, entry), size in zip(chunk, sizes, strict=True) if size is not None]
         if done and not dry_run:

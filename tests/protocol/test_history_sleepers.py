@@ -32,7 +32,7 @@ def store(clock: ManualClock, objects: MemoryStore, chains: int) -> Store:
     return store
 
 
-# Whoever has slept ----------------------------------------------------------------------------------------------------
+# Processes that slept -------------------------------------------------------------------------------------------------
 
 
 def test_a_writer_that_has_slept_commits_at_the_head(store: Store, objects: MemoryStore, clock: ManualClock) -> None:

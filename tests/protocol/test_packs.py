@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers import keys
-from tests.helpers.compaction import batches, reopen, rows, runtime, values
+from tests.helpers.compaction import reopen, rows, runtime, values
 from tests.helpers.inlining import counted_store, requests
-from txnstore.core.log.model import Segment
+from tests.helpers.packs import PARTITIONS, segments, send, stored
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_partition
 from txnstore.errors import CorruptionError, ProducerFencedError, StorageError
-from txnstore.producer import Producer, upload
+from txnstore.producer import upload
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
-
-PARTITIONS = 4
 
 
 @pytest.fixture
@@ -30,22 +27,6 @@ def store(clock: ManualClock, objects: MemoryStore) -> Store:
     store.create_topic("p", partitions=PARTITIONS, config={"inline.bytes": 0})
     store.create_topic("q", partitions=PARTITIONS, config={"inline.bytes": 0})
     return store
-
-
-def send(producer: Producer, text: str, topic: str = "p", partitions: int = PARTITIONS) -> None:
-    for number in range(partitions):
-        producer.send(topic, b"%s %d" % (text.encode(), number), partition=number)
-
-
-def segments(store: Store, topic: str = "p", partitions: int = PARTITIONS) -> list[Segment]:
-    """The segments of a topic, partition by partition."""
-    found = [batches(store, TopicPartition(topic, number)) for number in range(partitions)]
-    return [batch.segment for each in found for batch in each]
-
-
-def stored(objects: MemoryStore) -> list[str]:
-    """The objects with segments."""
-    return [item.key for item in objects.list(keys.TOPICS)]
 
 
 # What it costs --------------------------------------------------------------------------------------------------------

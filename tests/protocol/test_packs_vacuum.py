@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.compaction import DAY_MS, HookStore, commit, reopen, rows, runtime, values
 from tests.helpers.connections import connection_of
 from tests.helpers.inlining import counted_store
-from tests.protocol.test_packs import PARTITIONS, segments, send, stored
+from tests.helpers.packs import PARTITIONS, segments, send, stored
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects
 from txnstore.core.model import TopicPartition
 from txnstore.errors import UploadExpiredError
@@ -214,7 +214,7 @@ def test_a_vacuumed_upload_is_refused(store: Store, clock: ManualClock, objects:
 
 
 def test_a_pack_with_a_registered_segment_is_not_announced(store: Store) -> None:
-    """RET-10: whoever asks for it."""
+    """RET-10: the chain refuses to announce it."""
     pack = commit_pack(store, "a")
     store.delete_records({P0: 1})
     assert connection_of(store).submit(DropObjects((pack, segments(store)[0].key))) == ()

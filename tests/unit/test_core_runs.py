@@ -68,7 +68,7 @@ def test_a_batch_is_checked_after_those_of_its_partition_before_it(begun: tuple[
 def test_a_transaction_changes_the_map_of_partitions_once(
     begun: tuple[State, ProducerIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads its entry changes it twice: for the batches and for the markers, however many partitions it has."""
+    """A reader of its entry changes the map twice, for the batches and for the markers, whatever their number."""
     changes: list[dict[str, Any]] = []
 
     def counted(state: State, **changed: Any) -> State:

@@ -1,10 +1,10 @@
 """The boundaries of a chain: up to where its history may be deleted, so that free names of entries are not misread.
 
-A name without an object is the end of a chain, and whoever creates the object has committed. Neither holds for the name
-of an entry that was deleted: a writer that has slept would commit into the past. So a vacuum announces before it
-deletes. It creates the next *boundary*, a numbered object that is never changed, and deletes entries up to it only when
-the boundary is :data:`WAIT_MS` old. Whoever has not found the next boundary knows for :data:`LEASE_MS`, which is
-half of that, that no entry after the last one is deleted. See docs/design/0023-history.md.
+A name without an object is the end of a chain, and the process that creates the object has committed. Neither holds for
+the name of an entry that was deleted: a writer that has slept would commit into the past. So a vacuum announces before
+it deletes. It creates the next *boundary*, a numbered object that is never changed, and deletes entries up to it only
+when the boundary is :data:`WAIT_MS` old. A process that does not find the next boundary knows for :data:`LEASE_MS`,
+which is half of that, that no entry after the last one is deleted. See docs/design/0023-history.md.
 """
 
 from __future__ import annotations

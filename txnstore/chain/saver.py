@@ -74,7 +74,7 @@ class Saver:
     def _save(self, state: State, ends: list[Edge]) -> None:
         boundary = self._boundaries.number_at(state.sequence)
         if boundary is None:
-            return  # This process was suspended meanwhile: whoever began with this state would miss deleted entries.
+            return  # This process was suspended meanwhile: a reader that began with this state would miss entries.
         names = self._keys_of(ends)
         stored = self._stored.intersection(names)
         if self._saves % _LOOK_EVERY == 0:

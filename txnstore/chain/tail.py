@@ -34,7 +34,7 @@ class Tail:
         number: The number of the chain.
         pool: Runs concurrent requests.
         saw: Called with the number and the writer of each entry that is folded.
-        boundaries: Tell whether the entries that are read may have been deleted; None: nobody deletes them meanwhile.
+        boundaries: Tell whether the entries that are read may have been deleted; None: no vacuum runs meanwhile.
     """
 
     def __init__(
