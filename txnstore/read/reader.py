@@ -286,12 +286,8 @@ def fetch(objects: ObjectStore, tp: TopicPartition, segment: Segment) -> bytes:
     """
     name = f"segment {segment.key} of {tp}"
     try:
-        if not segment.is_range:
-            data = objects.get(segment.key)
-            verify_checksum(name, data, segment.sha256, segment.size)
-            return data
         start, end = segment.start, segment.start + segment.size
-        data = objects.get(segment.object, start, end)
+        data = objects.get(segment.object, start, end) if segment.is_range else objects.get(segment.key)
         if not segment.inlined:
             verify_checksum(name, data, segment.sha256, segment.size)
             return data

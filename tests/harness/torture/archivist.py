@@ -44,10 +44,14 @@ class Archivist(threading.Thread):
         except Exception as error:  # noqa: BLE001 - the run reports it
             self.failed = error
 
-    def finish(self) -> list[Decision]:
-        """All decisions, those of the newest entries included."""
+    def end(self) -> None:
+        """Stop following. Idempotent."""
         self._over.set()
         self.join()
+
+    def finish(self) -> list[Decision]:
+        """All decisions, those of the newest entries included."""
+        self.end()
         if self.failed is not None:
             raise self.failed
         self._follow()

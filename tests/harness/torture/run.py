@@ -104,6 +104,7 @@ def torture(settings: Settings) -> Report:
         store = stack.enter_context(txnstore.create(found.url, settings.chains, found.options or None))
         archivist = Archivist(store)
         archivist.start()
+        stack.callback(archivist.end)
         store.create_topic(INPUT, partitions=settings.partitions)
         store.create_topic(OUTPUT, partitions=settings.partitions, config={"retention.ms": RETENTION_MS})
         tasks = _tasks(settings, found.url, found.options)
