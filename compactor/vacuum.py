@@ -63,7 +63,7 @@ class VacuumReport:
     Attributes:
         deleted: The keys of the deleted objects; of more than 10,000 the first ones. Of an entry whose inlined records
             were deleted, the key and ``#``.
-        bytes: The size of the deleted objects. A dry run counts the whole entry where inlined records would be deleted.
+        bytes: The size of the deleted objects, and of the records that were deleted from entries.
         kept_young: The number of unreferenced objects whose grace period has not passed.
         referenced: The number of objects with segments in use.
         swept: The number of deleted temporary files of crashed local writers.
@@ -135,12 +135,12 @@ def vacuum(
 ) -> VacuumReport:
     """Delete unreferenced segments, old checkpoints, leftovers of probes and of other stores after a grace period.
 
-    A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's
-    clock, and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So
-    a reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be
-    used for longer. Of an entry with inlined segments only these are deleted, by the same rules. Objects whose keys do
-    not have the form of txnstore's are never deleted. The chains of another store that was at this URL before are
-    deleted when the newest of their objects is that old.
+    A segment is deleted if no chain references it, it was written at least the grace period ago by the storage's clock,
+    and, if a compaction or the deletion of its topic dropped it, that is also at least the grace period ago. So a
+    reader whose snapshot is younger than the grace period finds all its segments (RET-09); snapshots must not be used
+    for longer. Inlined segments go with their entry; of the entries that stay for lack of later checkpoints, only these
+    are deleted, by the same rules. Objects whose keys do not have the form of txnstore's are never deleted. The chains
+    of another store that was at this URL before are deleted when the newest of their objects is that old.
 
     Entries are deleted in two steps (docs/design/0023-history.md). A vacuum that finds a checkpoint of before
     ``history`` announces that the entries up to it will go. A vacuum at least 24 hours later deletes them, except
