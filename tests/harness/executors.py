@@ -41,7 +41,14 @@ class DeferredExecutor(Executor):
         return task
 
     def run_all(self) -> int:
-        """Run the deferred tasks in order; returns their number."""
+        """Run the deferred tasks in order, and those that they defer; returns their number."""
+        number = 0
+        while found := self.run_waiting():
+            number += found
+        return number
+
+    def run_waiting(self) -> int:
+        """Run the deferred tasks in order, and leave those that they defer; returns their number."""
         tasks, self._tasks = [task for task in self._tasks if not task.done()], []
         for task in tasks:
             task.run()

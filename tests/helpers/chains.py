@@ -162,14 +162,14 @@ def process(
     *,
     chains: int | None = None,
     background: Callable[[], Executor] = InlineExecutor,
+    sleep: Callable[[float], None] = lambda _: None,
 ) -> Store:
     """A process of its own on a store: without threads, so that its requests come in one order.
 
     ``chains``: create the store first. ``background``: what finishes transactions after their commit has returned.
     """
-    runtime = FixedRuntime(
-        clock, lambda _: None, random.Random(f"chains/{next(_PROCESSES)}"), InlineExecutor, background, spawn=never
-    )
+    rng = random.Random(f"chains/{next(_PROCESSES)}")
+    runtime = FixedRuntime(clock, sleep, rng, InlineExecutor, background, spawn=never)
     counted = CountingStore(objects, log=True)
     return open_on(counted, runtime=runtime) if chains is None else create_on(counted, chains, runtime=runtime)
 
@@ -201,10 +201,12 @@ def seen(store: Store, topic: str = "t", isolation: IsolationLevel = "read_commi
     return {value: values.count(value) for value in sorted(set(values))}
 
 
-def ids_of(store: Store, chain: int) -> str:
-    """A transactional id that a chain coordinates."""
-    names = (f"id-{count}" for count in itertools.count())
-    return next(name for name in names if chain_of_transactional_id(name, len(connection_of(store).chains)) == chain)
+def ids_of(store: Store, chain: int, place: int = 0) -> str:
+    """A transactional id that a chain coordinates; another one for each ``place``."""
+    count = len(connection_of(store).chains)
+    names = (f"id-{number}" for number in itertools.count())
+    own = (name for name in names if chain_of_transactional_id(name, count) == chain)
+    return next(itertools.islice(own, place, None))
 
 
 def groups_of(store: Store, chain: int) -> str:

@@ -91,9 +91,9 @@ def _hint(objects: ObjectStore) -> bytes | None:
     return objects.get(keys.latest(0)) if keys.latest(0) in listed else None
 
 
-def entries(objects: ObjectStore) -> list[Entry]:
-    """All entries in the bucket, decoded, in order."""
-    found = objects.list(keys.entries(0))
+def entries(objects: ObjectStore, chain: int = 0) -> list[Entry]:
+    """All entries of a chain in the bucket, decoded, in order."""
+    found = objects.list(keys.entries(chain))
     return [decode_entry(item.key, objects.get(item.key)) for item in found]
 
 

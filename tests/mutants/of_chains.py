@@ -48,18 +48,33 @@ MANY_CHAINS = (
     ),
     Mutant(
         "a transaction completes before all markers are written",
-        Endings.finish,
+        Endings._marked,
         "others = sorted(chains_of(decided, len(self._chains)) - {home})",
         "others = sorted(chains_of(decided, len(self._chains)) - {home})[:1]",
         chains=3,
     ),
     Mutant(
         "a transaction completes although a chain could not be written",
-        Endings.finish,
+        Endings._marked,
         "self._chains.at_once(",
         "(lambda work: self._chains.try_at_once(work)[0])(",
         chains=3,
         mishaps=(Mishap.OUTAGE,),
+    ),
+    Mutant(
+        "a completion that no entry carries is not written",
+        Endings._finish_beside,
+        "chain.flush(left)",
+        "pass",
+        test="protocol/test_chains_requests.py::test_a_transaction_across_chains",
+    ),
+    Mutant(
+        "a completion that an entry has carried is waited for",
+        Endings._finish_beside,
+        "if not left.done:",
+        "if True:",
+        test="protocol/test_chains_requests.py"
+        "::test_a_completion_waits_a_moment_for_an_entry_only_if_none_has_carried_it",
     ),
     Mutant(
         "the cut of a view is not closed",

@@ -49,7 +49,7 @@ HEADS = (
     ),
     Mutant(
         "a command with a value of a wrong type is decided",
-        Chain.submit,
+        Chain.leave,
         "check(command)",
         "pass",
         test="unit/test_chain_combining.py::test_unencodable_command_fails_alone",

@@ -276,7 +276,7 @@ def test_reader_leaves_completion_to_producer_at_first(bucket: MemoryStore, cloc
     clock.advance(FINISH_AFTER_MS + 1)
     assert reader.poll() == []
     assert connection_of(process(bucket, clock)).view().transactions[name].state is TxnState.COMPLETE_COMMIT
-    assert background.run_all() == 1
+    assert background.run_all() == 2
     assert ended_clean(process(bucket, clock))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -15,8 +16,11 @@ from tests.harness.executors import DeferredExecutor
 from tests.helpers import keys
 from tests.helpers.chains import groups_of, ids_of, partitions_of, process, write_everywhere
 from tests.helpers.connections import connection_of
-from tests.helpers.shell import GatedStore
+from tests.helpers.shell import GatedStore, entries
+from txnstore.coordinator.completion import LINGER
 from txnstore.core.model import TopicPartition
+from txnstore.core.state import Observed
+from txnstore.core.transactions.events import PartitionsAdded, TxnCompleted
 from txnstore.core.transactions.model import DECIDED, TxnState
 from txnstore.errors import StorageError
 from txnstore.producer import Producer
@@ -34,12 +38,13 @@ OTHERS = [0, 2, 3]
 class Bench:
     """A store of four chains, and the requests of what is done with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sleep: Callable[[float], None] = lambda _: None) -> None:
         self.clock = ManualClock()
         self.bucket = MemoryStore(clock=self.clock)
+        self.faults = FaultStore(self.bucket, no_faults)
         self.background = DeferredExecutor()
         process(self.bucket, self.clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
-        self.store = process(self.bucket, self.clock, background=lambda: self.background)
+        self.store = process(self.faults, self.clock, background=lambda: self.background, sleep=sleep)
         self.producer = self.store.producer(ids_of(self.store, HOME))
         self.costs()
 
@@ -70,11 +75,83 @@ def test_a_transaction_across_chains(bench: Bench) -> None:
     assert costs[CHAINS] == str(HOME)
     assert sorted(costs[CHAINS + 1 : -1]) == [str(chain) for chain in OTHERS]
     assert costs[-1] == str(HOME)
+    assert bench.background.run_waiting() == 1
+    markers = bench.costs()
+    assert sorted(markers) == [str(chain) for chain in OTHERS]
+    assert bench.background.run_waiting() == 1
+    assert bench.costs() == [str(HOME)]
+    assert bench.background.run_waiting() == 0
+    assert len(costs) + len(markers) + 1 == CHAINS + 2 * len(OTHERS) + 3
+
+
+def test_the_next_transaction_carries_the_completion_of_the_one_before(bench: Bench) -> None:
+    """2 K + 2 entries for each but the last one: the completion shares the entry that adds the partitions."""
+    transactions = 5
+    for _ in range(transactions):
+        assert bench.background.run_waiting() <= 2  # Of the transaction before: its markers, or nothing that is left.
+        with bench.producer.transaction() as txn:
+            write_everywhere(txn, b"value", partitions=PARTITIONS)
+    costs = [cost for cost in bench.costs() if cost != "segment"]
+    bench.background.run_all()
+    costs += bench.costs()
+    assert len(costs) == transactions * (2 * len(OTHERS) + 2) + 1
+    assert set(costs) == {str(chain) for chain in range(CHAINS)}
+    kinds = [{type(event) for event in entry.events} - {Observed} for entry in entries(bench.bucket, HOME)]
+    shared = [found for found in kinds if TxnCompleted in found]
+    assert shared == [{TxnCompleted, PartitionsAdded}] * (transactions - 1) + [{TxnCompleted}]
+    assert bench.store.verify(deep=True).ok
+
+
+def test_any_entry_of_the_chain_carries_a_completion(bench: Bench) -> None:
+    write(bench)
+    bench.costs()
+    bench.background.run_waiting()
+    bench.costs()
+    bench.store.producer(ids_of(bench.store, HOME, 1))
+    assert bench.costs() == [str(HOME)]
     assert bench.background.run_all() == 1
-    after = bench.costs()
-    assert sorted(after[:-1]) == [str(chain) for chain in OTHERS]
-    assert after[-1] == str(HOME)
-    assert len(costs) + len(after) == CHAINS + 2 * len(OTHERS) + 3
+    assert bench.costs() == []
+    assert _state(bench) is TxnState.COMPLETE_COMMIT
+
+
+def test_a_completion_waits_a_moment_for_an_entry_only_if_none_has_carried_it() -> None:
+    pauses: list[float] = []
+    bench = Bench(pauses.append)
+    write(bench)
+    bench.background.run_all()
+    assert pauses == [LINGER]
+    write(bench)
+    bench.background.run_waiting()
+    bench.store.producer(ids_of(bench.store, HOME, 1))
+    bench.background.run_all()
+    assert pauses == [LINGER]
+
+
+def test_a_completion_that_was_lost_with_its_entry_is_repeated(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """The entry of another producer takes it along and fails: the next transaction of the id completes it."""
+    write(bench)
+    bench.background.run_waiting()
+    bench.faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", times=None)
+    with pytest.raises(StorageError):
+        bench.store.producer(ids_of(bench.store, HOME, 1))
+    bench.faults.plan = no_faults
+    bench.background.run_all()
+    assert "background work on a transaction failed" in caplog.text
+    assert _state(bench) is TxnState.PREPARE_COMMIT
+    write(bench)
+    bench.background.run_all()
+    assert _state(bench) is TxnState.COMPLETE_COMMIT
+    assert bench.store.verify(deep=True).ok
+
+
+def write(bench: Bench) -> None:
+    """Commit a transaction across all chains; its markers and its completion are left for the background."""
+    with bench.producer.transaction() as txn:
+        write_everywhere(txn, b"value", partitions=PARTITIONS)
+
+
+def _state(bench: Bench) -> TxnState:
+    return connection_of(bench.store).view().transactions[ids_of(bench.store, HOME)].state
 
 
 @pytest.mark.usefixtures("own_objects")

@@ -16,30 +16,30 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from txnstore.chain.boundary import Boundaries, OvertakenError
 from txnstore.chain.checkpoint import Saved, interval
-from txnstore.chain.codec import Entry, PayloadInfo, check
+from txnstore.chain.codec import check
+from txnstore.chain.drafts import Drafts
 from txnstore.chain.identity import Identity
 from txnstore.chain.index import FAN
 from txnstore.chain.keys import Keys
 from txnstore.chain.loading import Loader
 from txnstore.chain.metrics import ChainMetrics
 from txnstore.chain.pacing import Pacing
-from txnstore.chain.payload import Payload, encode_entry, entry_hash, line_of, payload_of
+from txnstore.chain.payload import line_of, payload_of
 from txnstore.chain.saver import Saver
 from txnstore.chain.tail import FIRST_WINDOW, Tail
 from txnstore.chain.turns import Turns
 from txnstore.chain.waiting import Attempt, Waiter, error_of, is_unwritten, take
 from txnstore.core.commands import Command
-from txnstore.core.decide import decide
-from txnstore.core.events import Event
-from txnstore.core.state import State, begin_entry, first_state, replace
-from txnstore.errors import InvalidConfigError, ReadOnlyError, StorageError, UnknownOutcomeError
+from txnstore.core.state import State, first_state
+from txnstore.errors import ReadOnlyError, StorageError, UnknownOutcomeError
 from txnstore.runtime import LATEST_MS, Runtime
-from txnstore.storage.base import Claim, ObjectStore
+from txnstore.storage.base import ObjectStore
 from txnstore.storage.recent import keep
 from txnstore.threads import ForkLock
 
@@ -86,14 +86,15 @@ class Chain:
         self._runtime = runtime
         self._siblings = siblings if siblings is not None else (self,)
         self._read_only = read_only
-        self._writer_id = runtime.new_id()
+        writer_id = runtime.new_id()
         self._checkpoint_every = checkpoint_every
         self.state = first_state(number, chains)
-        self._turns = Turns(self._writer_id)
+        self._turns = Turns(writer_id)
         self.boundaries = Boundaries(objects, keys, number, runtime, pool)
         self._tail = Tail(objects, keys, number, pool, self._turns.saw, self.boundaries)
         self._loader = Loader(objects, keys, number, chains, pool, self._tail, self.boundaries, checkpoint_every)
         self._saver = Saver(objects, keys, number, self.metrics, self.boundaries, background)
+        self._drafts = Drafts(keys, number, writer_id, runtime)
         self._pacing = Pacing(self._turns, self._tail, runtime, self._publish)
         self._looked_at: int | None = None
         self._undecided: Attempt | None = None
@@ -204,11 +205,22 @@ class Chain:
             InvalidConfigError: The command has a value of a wrong type.
             TxnStoreError: The command was refused and had no effect.
         """
+        turn = self._head.own  # Before the command is queued, which no nested call may commit.
+        return self._flush(self.leave(command), turn)
+
+    def leave(self, command: Command) -> Waiter:
+        """Queue a command for the next entry of this process, whoever needs one, or :meth:`flush`. Raises as submit."""
         self._check_writable("committed")
         check(command)
-        turn = self._head.own  # Before the command is queued, which no nested call may commit.
         waiter = Waiter(command)
         self._waiting.append(waiter)
+        return waiter
+
+    def flush(self, waiter: Waiter) -> Any:
+        """Commit a command that was left, unless an entry has it; returns its result and raises as :meth:`submit`."""
+        return self._flush(waiter, self._head.own)
+
+    def _flush(self, waiter: Waiter, turn: AbstractContextManager[bool]) -> Any:
         with turn:
             checkpoint_due = None if waiter.done else self._commit_round(waiter)
         if checkpoint_due is not None:
@@ -254,7 +266,7 @@ class Chain:
         while True:
             self._or_begin_again(partial(self._pacing.wait, lambda: self.state, losses))
             take(self._waiting, waiters)  # Those that came while it was the turn of other processes.
-            attempt = self._decide(waiters)
+            attempt = self._drafts.decide(self.state, self.now(), waiters)
             if not attempt.entry.events:
                 self._catch_up(1)
                 if self.state.sequence < attempt.entry.sequence:
@@ -281,53 +293,6 @@ class Chain:
         """Log a step of a commit; costs next to nothing if the level is off."""
         if _LOG.isEnabledFor(level):
             _LOG.log(level, message, extra={"chain": self.number, "sequence": sequence, **values})
-
-    def _decide(self, waiters: list[Waiter], *, one_by_one: bool = False) -> Attempt:
-        """Decide the commands in order at the head; a refused command does not affect the others.
-
-        ``one_by_one``: encode the events of each command alone, so that a command whose events cannot be encoded does
-        not affect the others either.
-        """
-        before = self.state
-        state = begin_entry(before, self.now())
-        key = self._keys.entry(self.number, state.sequence)
-        payload = Payload(key, state.sequence)
-        events: list[Event] = []
-        for waiter in waiters:
-            mark = payload.mark
-            try:
-                decision = decide(state, payload.place(waiter.command))
-                if one_by_one:
-                    encode_entry(self._entry(before, decision.state, [*decision.events]))
-            except Exception as error:  # noqa: BLE001 - The error is reported to the caller of this command only.
-                payload.back_to(mark)
-                waiter.error, waiter.result = error, None
-            else:
-                waiter.error, waiter.result = None, decision.result
-                state = decision.state
-                events += payload.accepted(mark, decision.events)
-        entry = self._entry(before, state, events, payload.describe())
-        try:
-            data = encode_entry(entry, payload.data) if events else b""
-        except InvalidConfigError:
-            if one_by_one:
-                raise
-            return self._decide(waiters, one_by_one=True)
-        # All that follows from the entry is computed before it is written: then nothing can fail that is durable.
-        state = replace(state, entry_hash=entry_hash(data))
-        commands = tuple(waiter.command for waiter in waiters)
-        return Attempt(entry, Claim(key, data), state, commands)
-
-    def _entry(self, before: State, state: State, events: list[Event], payload: PayloadInfo | None = None) -> Entry:
-        return Entry.model_construct(
-            sequence=state.sequence,
-            entry_id=self._runtime.new_id(),
-            writer_id=self._writer_id,
-            timestamp=state.timestamp,
-            previous=before.entry_hash,
-            payload=payload,
-            events=events,
-        )
 
     def _settle(self) -> None:
         """Resolve the outcome of an earlier entry, if it is unknown."""

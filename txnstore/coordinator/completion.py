@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: The number of times that a command is repeated after the completion of an earlier transaction.
 ATTEMPTS = 8
+#: Seconds for which a completion waits for an entry that carries it. No reader waits for it.
+LINGER = 0.05
 
 
 class Endings:
@@ -37,10 +39,12 @@ class Endings:
     Args:
         chains: The chains of the store.
         background: Returns the executor for work that no caller waits for.
+        sleep: Pauses for a number of seconds.
     """
 
-    def __init__(self, chains: Chains, background: Callable[[], Executor]) -> None:
+    def __init__(self, chains: Chains, background: Callable[[], Executor], sleep: Callable[[float], None]) -> None:
         self._chains = chains
+        self._sleep = sleep
         self._background = background
         self._running: dict[str, tuple[Future[None], Callable[[], object]]] = {}
         self._lock = ForkLock()
@@ -51,11 +55,15 @@ class Endings:
         Any process may do this at any time, several of them concurrently (END-08). If a chain cannot be written, this
         raises after the markers of all other chains are written.
         """
+        self._chains[chain_of_producer(decided.producer_id)].submit(self._marked(decided))
+
+    def _marked(self, decided: Unfinished) -> CompleteTxn:
+        """Write the missing markers; returns the completion, which is the coordinator's chain's."""
         home = chain_of_producer(decided.producer_id)
         others = sorted(chains_of(decided, len(self._chains)) - {home})
         decision = (home, self._chains[home].state.sequence)  # The local state includes the decision.
         after = self._chains.at_once({number: partial(self._mark, number, decided, decision) for number in others})
-        self._chains[home].submit(CompleteTxn(decided, tuple(sorted(after.items()))))
+        return CompleteTxn(decided, tuple(sorted(after.items())))
 
     def _mark(self, number: int, decided: Unfinished, decision: tuple[int, int]) -> int:
         """Write the markers in one chain; returns an entry that follows them."""
@@ -79,8 +87,24 @@ class Endings:
             raise left_unknown(error, happened=True) from error
 
     def finish_later(self, decided: Unfinished) -> None:
-        """Complete a transaction in the background; its decision is durable, so any process can complete it later."""
-        self.in_background(decided.transactional_id, partial(self.finish, decided))
+        """Complete a transaction in the background; its decision is durable, so any process can complete it later.
+
+        The next entry of this process in the coordinator's chain carries the completion: that of the producer's next
+        transaction, or of any other command. If there is none within :data:`LINGER` seconds, an entry of its own does.
+        """
+        self.in_background(decided.transactional_id, partial(self._finish_beside, decided))
+
+    def _finish_beside(self, decided: Unfinished) -> None:
+        completion = self._marked(decided)
+        chain = self._chains[chain_of_producer(decided.producer_id)]
+        left = chain.leave(completion)
+
+        def complete() -> None:
+            if not left.done:
+                self._sleep(LINGER)
+            chain.flush(left)
+
+        self._background().submit(_quietly, decided.transactional_id, complete)
 
     def in_background(self, transactional_id: str | None, work: Callable[[], object]) -> None:
         """Run work on a transaction in the background; an error is logged, and the next command repeats the work."""

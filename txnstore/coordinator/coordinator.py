@@ -69,7 +69,7 @@ class Coordinator:
     def __init__(self, chains: Chains, runtime: Runtime, background: Callable[[], Executor]) -> None:
         self._chains = chains
         self._runtime = runtime
-        self.endings = Endings(chains, background)
+        self.endings = Endings(chains, background, runtime.sleep)
 
     def submit(self, command: Command) -> Any:
         """Commit a command and return its answer.
