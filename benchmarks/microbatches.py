@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 
 import txnstore
 from benchmarks.measure import Result
-from benchmarks.session import spark_session
+from benchmarks.session import DELTA, spark_session
 from tests.helpers.spark import storage
 from tests.helpers.spark_home import S3A
 from txnstore.storage.registry import open_store
@@ -35,8 +35,6 @@ SHORT, LONG = 3, 9
 ROWS = 10
 #: What Spark says when it gives up on a Python process that takes 10 seconds to start.
 _BUSY = "Python worker failed to connect back"
-#: The newest release, which is built for Spark 4.2; its line is left out with the reason where it does not run.
-DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 
 @dataclass(slots=True)
@@ -108,6 +106,7 @@ def _costs(spark: SparkSession, pipeline: str, places: tuple[_Place, _Place], ro
         if pipeline != "delta":
             raise
         cause = str(error).splitlines()[0].rpartition("exception: ")[2]
+        # The line of Delta is left out with the reason.
         return f"{DELTA} does not run with Spark {spark.version}: {cause[:80]}"
     short, long = counts
     requests = {kind: (long[kind] - short[kind]) / (LONG - SHORT) for kind in sorted({*short, *long})}

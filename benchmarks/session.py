@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: The newest release of Delta Lake, which is built for Spark 4.2, and does not run with 4.3.
+DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
 _ROOT = str(Path(__file__).parents[1])
 
 

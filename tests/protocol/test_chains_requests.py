@@ -29,6 +29,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on
+from txnstore.threads import Workers
 
 CHAINS, PARTITIONS = 4, 8
 HOME = 1
@@ -142,6 +143,48 @@ def test_a_completion_that_was_lost_with_its_entry_is_repeated(bench: Bench, cap
     bench.background.run_all()
     assert _state(bench) is TxnState.COMPLETE_COMMIT
     assert bench.store.verify(deep=True).ok
+
+
+class _Watched(Workers):
+    """A thread pool that tells when it is shut down."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.closing = threading.Event()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.closing.set()
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
+def test_closing_a_store_waits_for_a_completion_whose_markers_are_on_their_way() -> None:
+    """With threads: nothing is left to a recovery, and to no thread that the close does not know."""
+    clock = ManualClock()
+    gated = GatedStore(MemoryStore(clock=clock))
+    process(gated, clock, chains=CHAINS).create_topic("t", partitions=PARTITIONS)
+    pools: list[_Watched] = []
+
+    def background() -> _Watched:
+        pools.append(_Watched())
+        return pools[-1]
+
+    store = open_on(gated, runtime=Runtime(clock, lambda _: None, random.Random(0), background=background))
+    name = ids_of(store, HOME)
+    producer = store.producer(name)
+    producer.begin_transaction()
+    write_everywhere(producer, b"value", partitions=PARTITIONS)
+    producer.flush()
+    marker = gated.hold("put_if_absent", keys.entries(0), times=1)
+    producer.commit_transaction()
+    marker.wait_for()
+    close = threading.Thread(target=connection_of(store).close)
+    close.start()
+    assert pools[0].closing.wait(240)
+    marker.open()
+    close.join(240)
+    assert len(pools) == 1
+    found = connection_of(process(gated, clock)).view().transactions[name]
+    assert found.state is TxnState.COMPLETE_COMMIT
 
 
 def write(bench: Bench) -> None:

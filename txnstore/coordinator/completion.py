@@ -92,9 +92,10 @@ class Endings:
         The next entry of this process in the coordinator's chain carries the completion: that of the producer's next
         transaction, or of any other command. If there is none within :data:`LINGER` seconds, an entry of its own does.
         """
-        self.in_background(decided.transactional_id, partial(self._finish_beside, decided))
+        # One executor for both steps: that of a connection that is closed meanwhile, which waits for it.
+        self.in_background(decided.transactional_id, partial(self._finish_beside, decided, self._background()))
 
-    def _finish_beside(self, decided: Unfinished) -> None:
+    def _finish_beside(self, decided: Unfinished, background: Executor) -> None:
         completion = self._marked(decided)
         chain = self._chains[chain_of_producer(decided.producer_id)]
         left = chain.leave(completion)
@@ -104,7 +105,7 @@ class Endings:
                 self._sleep(LINGER)
             chain.flush(left)
 
-        self._background().submit(_quietly, decided.transactional_id, complete)
+        background.submit(_quietly, decided.transactional_id, complete)
 
     def in_background(self, transactional_id: str | None, work: Callable[[], object]) -> None:
         """Run work on a transaction in the background; an error is logged, and the next command repeats the work."""
