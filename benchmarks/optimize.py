@@ -49,7 +49,9 @@ def run() -> Iterator[Result]:
         times = {name: median_ms(taken) for name, taken in interleaved(runs, ROUNDS).items()}
     detail = f"Delta {times['optimize']:.0f} ms, txnstore {times['merge']:.0f} ms; {DELTA}"
     ratio = times["optimize"] / times["merge"]
-    yield Result(f"merge of {SEGMENTS:,} segments: speed over Delta's optimize", ratio, 1.0, at_most=False, detail=detail)
+    yield Result(
+        f"merge of {SEGMENTS:,} segments: speed over Delta's optimize", ratio, 1.0, at_most=False, detail=detail
+    )
 
 
 def _fill(spark: SparkSession, files: list[str], tables: list[str]) -> None:

@@ -69,6 +69,8 @@ class Turns:
         self._writer = writer
         #: The writers of the newest entries, and when they were written as far as known.
         self._entries: deque[tuple[str, float]] = deque(maxlen=KEPT)
+        #: How many of the newest entries follow each other and are of this writer.
+        self._own = 0
         #: Entries that are not dated yet: their numbers and writers. Threads that read append to it.
         self._new: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self._newest = 0
@@ -97,7 +99,9 @@ class Turns:
             since = now if fresh or self._looked is None else min(self._looked, now)
             if self._looked is not None:  # The age of what a process finds when it opens the store is not known.
                 step = (now - since) / (len(new) + 1)
-                self._entries.extend((new[number], since + step * at) for at, number in enumerate(sorted(new), 1))
+                for at, number in enumerate(sorted(new), 1):
+                    self._entries.append((new[number], since + step * at))
+                    self._own = self._own + 1 if new[number] == self._writer else 0
             self._newest, self._heard = max(new), now
         if head or fresh:
             self._head = now
@@ -129,7 +133,8 @@ class Turns:
             losses: How many PUTs of this commit were lost.
         """
         self.looked(now)
-        members = self._members(now)
+        alone = self._own >= len(self._entries)  # Which is known at once, and is so in most chains.
+        members = set[str]() if alone else self._members(now)
         if not members - {self._writer}:  # No other writer is active, as far as known.
             return LOOK if losses > 1 and self._is_behind(now) else None
         place = self._place(members)
