@@ -1,7 +1,7 @@
 """A merge of 1,000 small segments beside ``optimize`` of Delta Lake, of the same rows in as many files.
 
-Spark fetches Delta from Maven Central. It needs the Spark that :data:`~benchmarks.session.DELTA` is built for, which may
-be older than that of the other benchmarks: install ``pyspark==4.2.1`` and txnstore in an environment of their own.
+Spark fetches Delta from Maven Central. It needs the Spark that :data:`~benchmarks.session.DELTA` is built for, which
+may be older than that of the other benchmarks: install ``pyspark==4.2.1`` and txnstore in an environment of their own.
 """
 
 from __future__ import annotations
