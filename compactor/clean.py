@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.chain import keys
 from txnstore.compactor.ages import by_period
+from txnstore.compactor.beside import Beside, in_blocks
 from txnstore.compactor.clean_plan import CleanPlan
 from txnstore.compactor.memory import Memory
 from txnstore.compactor.newest import NewestByKey, Offsets
@@ -187,16 +189,20 @@ class Clean:
     def _blocks(self, sources: tuple[Slice, ...], projection: Projection) -> Iterator[pa.Table]:
         """The rows of the sources; with little memory in tables of a few bytes, and only one row group is decoded."""
         few, window = self._memory.few_threads, self._memory.fetched
-        for table in read_ahead(
+        tables = read_ahead(
             self._objects, self._pool, sources, projection, together=True, window=window, decode_ahead=not few
-        ):
-            count = max(1, -(-table.nbytes // self._memory.rows)) if few else 1
+        )
+        if not few:
+            yield from in_blocks(tables)
+            return
+        for table in tables:
+            count = max(1, -(-table.nbytes // self._memory.rows))
             step = max(1, -(-table.num_rows // count))
             for start in range(0, table.num_rows, step):
                 yield table.slice(start, step) if count > 1 else table
             del table
-            if few:  # The allocator keeps what was freed, also of row groups of other sizes.
-                pa.default_memory_pool().release_unused()
+            # The allocator keeps what was freed, also of row groups of other sizes.
+            pa.default_memory_pool().release_unused()
 
     def _has_removable_tombstones(self) -> bool:
         """Whether a tombstone can be removed, or has no delete horizon yet. Reads the dirty part only if it must."""
@@ -221,39 +227,40 @@ class Clean:
             self._copy_together(sources, survivors)
 
     def _copy_together(self, sources: tuple[Slice, ...], survivors: _Survivors) -> None:
-        config = self._writer.config
-        pending: SegmentWriter | None = None
-        parts: list[_Range] = []
-        try:
+        with closing(_Pending()) as pending, Beside(self._pool) as writing:
             for table in self._tables(sources, self._projection):
                 offsets = table.column(OFFSET_FIELD.name).to_numpy()
                 kept = self._without_old_tombstones(table.filter(pa.array(survivors.mask(offsets))))
                 part = self._account(table, offsets, kept.column(OFFSET_FIELD.name).to_numpy())
                 if not kept.num_rows:
                     continue
-                if pending is None:
-                    pending = SegmentWriter(
-                        self._projection.rows,
-                        config.segment_format,
-                        config.compression,
-                        row_group_bytes=self._memory.rows,
-                    )
-                pending.append(kept)
-                parts.append(_range_of(kept, part))
+                if self._memory.few_threads:
+                    self._add(pending, kept, part)
+                else:
+                    writing.run(partial(self._add, pending, kept, part), kept.nbytes)
                 del table, offsets, kept
-                if pending.size >= self._target:
-                    self._upload(pending, parts)
-                    pending, parts = None, []
-            if pending is not None:
-                self._upload(pending, parts)
-        finally:
-            if pending is not None:
-                pending.close()
+            writing.wait()
+            if pending.writer is not None:
+                self._upload(pending, pending.writer)
+
+    def _add(self, pending: _Pending, kept: pa.Table, sums: Future[ConservedSums]) -> None:
+        """Write the rows that stay of a table, and upload the segment if it is large enough."""
+        if pending.writer is None:
+            config, rows = self._writer.config, self._projection.rows
+            pending.writer = SegmentWriter(
+                rows, config.segment_format, config.compression, row_group_bytes=self._memory.rows
+            )
+        pending.writer.append(kept)
+        pending.parts.append(_range_of(kept, sums))
+        if pending.writer.size >= self._target:
+            self._upload(pending, pending.writer)
 
     def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Future[ConservedSums]:
         """Hash the rows of a table beside what follows; one table at a time, so that few are in memory."""
         self._collect()
-        task = Task(partial(_account, table, np.isin(offsets, kept, assume_unique=True)))
+        stays = np.zeros(len(offsets), np.bool_)
+        stays[np.searchsorted(offsets, kept)] = True  # Both ascend, and one is a part of the other.
+        task = Task(partial(_account, table, stays))
         if self._memory.few_threads:
             task.run()
         else:
@@ -281,9 +288,10 @@ class Clean:
         stamped = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(fresh, stamp, horizon))
         return stamped.filter(pc.invert(expired))
 
-    def _upload(self, writer: SegmentWriter, parts: list[_Range]) -> None:
+    def _upload(self, pending: _Pending, writer: SegmentWriter) -> None:
         with writer:
             encoded = writer.finish()
+        parts, pending.parts, pending.writer = pending.parts, [], None
         tp, config = self._plan.tp, self._writer.config
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)
@@ -305,6 +313,19 @@ class Clean:
                 delete_horizon=min((part.horizon for part in parts if part.horizon is not None), default=None),
             )
         )
+
+
+class _Pending:
+    """The segment that is being written, and the parts of it."""
+
+    def __init__(self) -> None:
+        self.writer: SegmentWriter | None = None
+        self.parts: list[_Range] = []
+
+    def close(self) -> None:
+        """Discard what is not uploaded."""
+        if self.writer is not None:
+            self.writer.close()
 
 
 @dataclass(frozen=True, slots=True)

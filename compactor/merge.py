@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnstore.catalog.writing import topic_writer
 from txnstore.chain import keys
+from txnstore.compactor.beside import Beside, in_blocks
 from txnstore.compactor.plan import MergePlan
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import Batch
@@ -26,9 +24,6 @@ from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.schema import OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import RunningSums
 from txnstore.storage.base import ObjectStore
-
-#: Rows that are checked, hashed and encoded at a time.
-_BLOCK_ROWS = 16 * 1024
 
 
 def merge(
@@ -76,13 +71,13 @@ def _encode(
     projection = _projection(topic)
     ranges: list[tuple[int, int]] = []
     sums = RunningSums(pool)
-    with SegmentWriter(projection.schema, fmt, compression) as writer, _Beside(pool) as writing:
+    with SegmentWriter(projection.schema, fmt, compression) as writer, Beside(pool) as writing:
         at = plan.base_offset - 1
-        for table in _in_blocks(read_ahead(objects, pool, [*plan.sources], projection, together=True)):
+        for table in in_blocks(read_ahead(objects, pool, [*plan.sources], projection, together=True)):
             at = _check_order(plan, table.column(OFFSET_FIELD.name), at)
             ranges.append(_range(table.column(TIMESTAMP_FIELD.name)))
             sums.add(table)
-            writing.run(partial(writer.append, table))
+            writing.run(partial(writer.append, table), table.nbytes)
         writing.wait()
         encoded = writer.finish()
     if encoded.rows != plan.records or encoded.rows == 0:
@@ -92,61 +87,6 @@ def _encode(
         )
         raise CorruptionError(msg)
     return encoded, sums.total(), min(first for first, _ in ranges), max(last for _, last in ranges)
-
-
-def _in_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in tables of at least :data:`_BLOCK_ROWS`, but for the last one: each table costs time of its own."""
-    waiting: list[pa.Table] = []
-    rows = 0
-    for table in tables:
-        waiting.append(table)
-        rows += table.num_rows
-        if rows >= _BLOCK_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting, rows = [], 0
-    if rows:
-        yield pa.concat_tables(waiting)
-
-
-class _Beside:
-    """Runs one piece of work after the other in a pool, beside what the caller does.
-
-    Its end waits for work that runs, also after an interrupt, and lets none begin: nothing may write to what the caller
-    closes next.
-
-    Args:
-        pool: Runs the work.
-    """
-
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
-        self._running: Future[None] | None = None
-        self._lock = threading.Lock()
-        self._ended = False
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Start it when the one before has ended. Raises what that raised."""
-        self.wait()
-        self._running = self._pool.submit(self._work, work)
-
-    def wait(self) -> None:
-        """Wait until nothing runs. Raises what the last one raised."""
-        if self._running is not None:
-            self._running.result()
-
-    def _work(self, work: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._ended:
-                work()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            self._ended = True
 
 
 def _segments(plan: MergePlan) -> str:

@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.compaction import T0, abort, batches, commit, new_store, rows, values
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.compactor.merge import _Beside
+from txnstore.compactor.beside import Beside
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError, UnknownTopicOrPartitionError
 from txnstore.segment.codec import decode
 from txnstore.storage.memory import MemoryStore
@@ -291,16 +291,16 @@ def test_an_interrupted_merge_waits_for_the_rows_that_are_being_encoded() -> Non
 
     def merge() -> None:
         with beside:
-            beside.run(encode)
+            beside.run(encode, 1)
             assert begun.wait(240)
-            assert beside._running is not None
-            beside._running.result = interrupted  # type: ignore[method-assign]
+            beside.run(lambda: order.append("late"), 1)
+            ((_, running), _) = beside._tasks
+            running.result = interrupted  # type: ignore[method-assign]
             beside.wait()
 
     with ThreadPoolExecutor(2) as pool:
-        beside = _Beside(pool)
+        beside = Beside(pool)
         with pytest.raises(KeyboardInterrupt):
             merge()
         order.append("closed")
-        beside._work(lambda: order.append("late"))
     assert order == ["encoded", "closed"]

@@ -26,6 +26,8 @@ from txnstore.storage.base import ObjectStore
 #: The maximum number of segments fetched concurrently, and of their bytes; one segment may be larger.
 MAX_FETCHES = 16
 MAX_FETCH_BYTES = 32 << 20
+#: The same of files, which wait for no network: more threads than processors only hinder each other.
+_FILE_FETCHES = 4
 #: The maximum number of pieces that are being decoded, or are decoded and not yet returned.
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
 #: The maximum number of segments that are read together, of the bytes of one, and of those of all.
@@ -191,12 +193,13 @@ class _Fetches:
         self._waiting = deque(slices)
         self._flying: deque[tuple[int, Future[Fetched | _Together]]] = deque()
         self._bytes, self._window = 0, min(window, MAX_FETCH_BYTES)
+        self._most = _FILE_FETCHES if objects.url.startswith("file:") else MAX_FETCHES
         # Few segments are fetched concurrently, not one after the other.
         self._together = min(_TOGETHER, len(self._waiting) // MAX_FETCHES) if together else 1
 
     def fill(self) -> bool:
         """Start fetches until the window is full; returns whether any segment is in the window."""
-        while self._waiting and len(self._flying) < MAX_FETCHES and (not self._flying or self._bytes < self._window):
+        while self._waiting and len(self._flying) < self._most and (not self._flying or self._bytes < self._window):
             parts = self._following()
             size = sum(map(self._projection.fetched_bytes, parts))
             self._flying.append((size, self._pool.submit(self._fetch, parts)))
