@@ -15,8 +15,8 @@ from txnstore.threads import Task
 
 #: The bytes of the decoded rows that wait until a row group is encoded; one table may have more.
 _WAITING_BYTES = 32 << 20
-#: Rows that are checked, hashed and encoded at a time.
-_BLOCK_ROWS = 16 * 1024
+#: Rows that are checked, hashed and encoded at a time, and their bytes; one table may have more.
+_BLOCK_ROWS, _BLOCK_BYTES = 16 * 1024, 8 << 20
 
 
 class Beside:
@@ -85,19 +85,28 @@ class Beside:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended = True
-        with self._at_work:
-            pass
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                with self._at_work:
+                    break
+            except BaseException as caught:  # noqa: BLE001 - raised when nothing runs
+                interrupt = caught
+        if interrupt is not None:
+            raise interrupt
 
 
 def in_blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows in tables of at least :data:`_BLOCK_ROWS`, but for the last one: each table costs time of its own."""
+    """The rows in tables of at least so many rows or bytes, but for the last one: each table costs time of its own."""
     waiting: list[pa.Table] = []
-    rows = 0
+    rows = size = 0
     for table in tables:
         waiting.append(table)
-        rows += table.num_rows
-        if rows >= _BLOCK_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting, rows = [], 0
+        rows, size = rows + table.num_rows, size + table.nbytes
+        del table  # Else it is in memory while the next one is decoded.
+        if rows >= _BLOCK_ROWS or size >= _BLOCK_BYTES:
+            block, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
+            yield block
+            del block
     if rows:
         yield pa.concat_tables(waiting)

@@ -6,6 +6,7 @@ stay. See docs/design/0014-cleaner.md.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing
@@ -32,7 +33,7 @@ from txnstore.errors import CorruptionError
 from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.runtime import Runtime
-from txnstore.segment.codec import SegmentWriter
+from txnstore.segment.codec import EncodedSegment, SegmentWriter
 from txnstore.segment.partition import key_bytes
 from txnstore.segment.schema import HORIZON_FIELD, OFFSET_FIELD, TIMESTAMP_FIELD
 from txnstore.segment.sums import row_hashes, total
@@ -239,12 +240,13 @@ class Clean:
                 else:
                     writing.run(partial(self._add, pending, kept, part), kept.nbytes)
                 del table, offsets, kept
+                self._upload(pending)
             writing.wait()
-            if pending.writer is not None:
-                self._upload(pending, pending.writer)
+            pending.finish()
+            self._upload(pending)
 
     def _add(self, pending: _Pending, kept: pa.Table, sums: Future[ConservedSums]) -> None:
-        """Write the rows that stay of a table, and upload the segment if it is large enough."""
+        """Encode the rows that stay of a table; ends the segment if it is large enough."""
         if pending.writer is None:
             config, rows = self._writer.config, self._projection.rows
             pending.writer = SegmentWriter(
@@ -253,7 +255,7 @@ class Clean:
         pending.writer.append(kept)
         pending.parts.append(_range_of(kept, sums))
         if pending.writer.size >= self._target:
-            self._upload(pending, pending.writer)
+            pending.finish()
 
     def _account(self, table: pa.Table, offsets: Offsets, kept: Offsets) -> Future[ConservedSums]:
         """Hash the rows of a table beside what follows; one table at a time, so that few are in memory."""
@@ -288,10 +290,12 @@ class Clean:
         stamped = table.set_column(table.num_columns - 1, HORIZON_FIELD, pc.if_else(fresh, stamp, horizon))
         return stamped.filter(pc.invert(expired))
 
-    def _upload(self, pending: _Pending, writer: SegmentWriter) -> None:
-        with writer:
-            encoded = writer.finish()
-        parts, pending.parts, pending.writer = pending.parts, [], None
+    def _upload(self, pending: _Pending) -> None:
+        """Upload the segments that are finished, in the calling thread, where an interrupt ends it."""
+        while pending.finished:
+            self._upload_one(*pending.finished.popleft())
+
+    def _upload_one(self, encoded: EncodedSegment, parts: list[_Range]) -> None:
         tp, config = self._plan.tp, self._writer.config
         key = keys.segment(tp.topic, tp.partition, self._runtime.new_id(), config.segment_format)
         self._objects.put(key, encoded.data)
@@ -316,11 +320,19 @@ class Clean:
 
 
 class _Pending:
-    """The segment that is being written, and the parts of it."""
+    """The segment that is being written, with its parts, and those that are finished and not uploaded."""
 
     def __init__(self) -> None:
         self.writer: SegmentWriter | None = None
         self.parts: list[_Range] = []
+        self.finished: deque[tuple[EncodedSegment, list[_Range]]] = deque()
+
+    def finish(self) -> None:
+        """End the segment, if there is one."""
+        if self.writer is not None:
+            with self.writer:
+                self.finished.append((self.writer.finish(), self.parts))
+            self.writer, self.parts = None, []
 
     def close(self) -> None:
         """Discard what is not uploaded."""

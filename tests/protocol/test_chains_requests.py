@@ -128,17 +128,22 @@ def test_a_completion_waits_a_moment_for_an_entry_only_if_none_has_carried_it() 
     assert pauses == [LINGER]
 
 
-def test_a_completion_that_was_lost_with_its_entry_is_repeated(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """The entry of another producer takes it along and fails: the next transaction of the id completes it."""
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_completion_that_was_lost_with_its_entry_is_repeated(
+    bench: Bench, caplog: pytest.LogCaptureFixture, is_back: bool
+) -> None:
+    """The entry of another producer takes it along and fails; the next transaction of the id completes it then."""
     write(bench)
     bench.background.run_waiting()
     bench.faults.plan = on(Fault.UNAVAILABLE_503, "put_if_absent", times=None)
     with pytest.raises(StorageError):
         bench.store.producer(ids_of(bench.store, HOME, 1))
-    bench.faults.plan = no_faults
+    if is_back:
+        bench.faults.plan = no_faults
     bench.background.run_all()
-    assert "background work on a transaction failed" in caplog.text
-    assert _state(bench) is TxnState.PREPARE_COMMIT
+    assert ("background work on a transaction failed" in caplog.text) is not is_back
+    bench.faults.plan = no_faults
+    assert (_state(bench) is TxnState.COMPLETE_COMMIT) is is_back
     write(bench)
     bench.background.run_all()
     assert _state(bench) is TxnState.COMPLETE_COMMIT

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +10,6 @@ import pytest
 from tests.helpers.compaction import T0, abort, batches, commit, new_store, rows, values
 from tests.helpers.connections import connection_of
 from tests.helpers.shell import ONE_CHAIN
-from txnstore.compactor.beside import Beside
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError, UnknownTopicOrPartitionError
 from txnstore.segment.codec import decode
 from txnstore.storage.memory import MemoryStore
@@ -274,33 +271,3 @@ def test_a_large_merge_writes_row_group_by_row_group(clock: ManualClock) -> None
     assert report.records == 200_000
     assert store.scan("m").to_table().equals(before)
     assert store.verify(deep=True).ok
-
-
-def test_an_interrupted_merge_waits_for_the_rows_that_are_being_encoded() -> None:
-    """Else a thread would write to the segment that the interrupted one closes; what has not begun does not begin."""
-    begun, gate, order = threading.Event(), threading.Event(), list[str]()
-
-    def encode() -> None:
-        begun.set()
-        gate.wait(240)
-        order.append("encoded")
-
-    def interrupted(timeout: float | None = None) -> None:
-        pool.submit(gate.set)
-        raise KeyboardInterrupt
-
-    def merge() -> None:
-        with beside:
-            beside.run(encode, 1)
-            assert begun.wait(240)
-            beside.run(lambda: order.append("late"), 1)
-            ((_, running), _) = beside._tasks
-            running.result = interrupted  # type: ignore[method-assign]
-            beside.wait()
-
-    with ThreadPoolExecutor(2) as pool:
-        beside = Beside(pool)
-        with pytest.raises(KeyboardInterrupt):
-            merge()
-        order.append("closed")
-    assert order == ["encoded", "closed"]

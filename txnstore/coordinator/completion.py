@@ -103,7 +103,10 @@ class Endings:
         def complete() -> None:
             if not left.done:
                 self._sleep(LINGER)
-            chain.flush(left)
+            try:
+                chain.flush(left)
+            except StorageError:  # Perhaps of the entry of another command: it was not about this one.
+                chain.submit(completion)
 
         background.submit(_quietly, decided.transactional_id, complete)
 
