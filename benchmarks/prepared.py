@@ -36,4 +36,5 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: File) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         with pa.memory_map(partition.path) as source:
-            yield from pa.ipc.open_file(source)
+            file = pa.ipc.open_file(source)
+            yield from map(file.get_batch, range(file.num_record_batches))
