@@ -31,9 +31,9 @@ def merge(
     """Upload the records of a plan's sources as one segment.
 
     Costs one GET per source, concurrent and ahead of use, then one PUT under a unique name; large sources are read by
-    row group. Memory holds one row group and what is read ahead: a large merged segment is in a temporary file. The
-    segment contains ``_offset`` and ``_timestamp`` of each record, then the columns of the topic's current schema.
-    Offsets do not change (CMP-01).
+    row group. Memory holds one row group, what is read ahead, and up to 32 MiB of rows that wait to be encoded: a large
+    merged segment is in a temporary file. The segment contains ``_offset`` and ``_timestamp`` of each record, then the
+    columns of the topic's current schema. Offsets do not change (CMP-01).
 
     Returns:
         The batch that can replace the sources, and the sums of its records.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 
 import txnstore
 from tests.helpers.connections import connection_of
@@ -14,6 +16,8 @@ from tests.helpers.spark import append, load, records, values
 from txnstore.core.model import TopicPartition
 from txnstore.core.partitioner import partition_for_key
 from txnstore.core.transactions.model import TxnState
+from txnstore.spark.options import write_options
+from txnstore.spark.writing import TxnStoreWriter
 from txnstore.store import Store
 
 if TYPE_CHECKING:
@@ -177,6 +181,25 @@ def test_a_task_that_fails_first_leaves_nothing_twice(spark: SparkSession, store
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert values(store, "events") == list(range(100))
+
+
+def test_two_attempts_of_a_task_are_committed_once(store: Store) -> None:
+    """Speculation: both attempts upload the rows, and Spark gives the message of one to the commit.
+
+    A session on one machine does not speculate, so the test calls the writer as Spark does, pickled copies included.
+    """
+    schema = StructType().add("key", "string").add("value", "string")
+    writer = TxnStoreWriter(write_options({"path": store.url, "topic": "events"}), schema)
+    rows = pa.RecordBatch.from_pylist([{"key": f"k{number}", "value": str(number)} for number in range(100)])
+    sent: bytes = cloudpickle.dumps(writer)  # type: ignore[no-untyped-call]
+    attempts = [cloudpickle.loads(sent).write(iter([rows])) for _ in range(2)]
+    uploaded = {batch.segment.key for attempt in attempts for batch in attempt.batches}
+    assert len(uploaded) == 6  # A segment for each of three partitions, twice.
+    cloudpickle.loads(sent).commit([attempts[1]])
+    assert values(store, "events") == list(range(100))
+    named = {part.batch.segment.key for part in store.scan("events").plan()}
+    assert named == {batch.segment.key for batch in attempts[1].batches}
+    assert store.verify(deep=True).ok
 
 
 def test_a_job_that_fails_leaves_nothing_visible(spark: SparkSession, store: Store) -> None:

@@ -209,7 +209,10 @@ class Chain:
         return self._flush(self.leave(command), turn)
 
     def leave(self, command: Command) -> Waiter:
-        """Queue a command for the next entry of this process, whoever needs one, or :meth:`flush`. Raises as submit."""
+        """Queue a command: the next entry that this process writes carries it, or :meth:`flush` writes one.
+
+        Raises what :meth:`submit` raises for a command that is not queued.
+        """
         self._check_writable("committed")
         check(command)
         waiter = Waiter(command)

@@ -133,7 +133,7 @@ class Turns:
             losses: How many PUTs of this commit were lost.
         """
         self.looked(now)
-        alone = self._own >= len(self._entries)  # Which is known at once, and is so in most chains.
+        alone = self._own >= len(self._entries)  # Most chains have one writer: the search for others is left out.
         members = set[str]() if alone else self._members(now)
         if not members - {self._writer}:  # No other writer is active, as far as known.
             return LOOK if losses > 1 and self._is_behind(now) else None

@@ -58,7 +58,7 @@ class Endings:
         self._chains[chain_of_producer(decided.producer_id)].submit(self._marked(decided))
 
     def _marked(self, decided: Unfinished) -> CompleteTxn:
-        """Write the missing markers; returns the completion, which is the coordinator's chain's."""
+        """Write the missing markers; returns the command that completes the transaction in the coordinator's chain."""
         home = chain_of_producer(decided.producer_id)
         others = sorted(chains_of(decided, len(self._chains)) - {home})
         decision = (home, self._chains[home].state.sequence)  # The local state includes the decision.
@@ -105,7 +105,7 @@ class Endings:
                 self._sleep(LINGER)
             try:
                 chain.flush(left)
-            except StorageError:  # Perhaps of the entry of another command: it was not about this one.
+            except StorageError:  # The entry that carried it may have failed with its own writer; repeating is safe.
                 chain.submit(completion)
 
         background.submit(_quietly, decided.transactional_id, complete)

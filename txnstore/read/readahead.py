@@ -26,7 +26,7 @@ from txnstore.storage.base import ObjectStore
 #: The maximum number of segments fetched concurrently, and of their bytes; one segment may be larger.
 MAX_FETCHES = 16
 MAX_FETCH_BYTES = 32 << 20
-#: The same of files, which wait for no network: more threads than processors only hinder each other.
+#: The maximum number of files fetched concurrently: most files are local, and more threads wait for Python's lock.
 _FILE_FETCHES = 4
 #: The maximum number of pieces that are being decoded, or are decoded and not yet returned.
 _MAX_DECODES = max(2, min(8, os.cpu_count() or 2))
