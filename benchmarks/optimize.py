@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
+
 from benchmarks.folders import fill, records, segments
 from benchmarks.measure import Result, interleaved, median_ms
 from benchmarks.session import DELTA, spark_session
@@ -20,6 +22,7 @@ from txnstore.store import open_on
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SPARK = "4.2."
 SEGMENTS, ROWS = 1_000, 500
 ROUNDS = 3
 _SETTINGS = {
@@ -32,6 +35,9 @@ _SETTINGS = {
 
 def run() -> Iterator[Result]:
     """The speed of a merge, after a first ``optimize`` that warms the JVM."""
+    if not pyspark.__version__.startswith(_SPARK):
+        msg = f"{DELTA} runs with PySpark {_SPARK}x, and this is {pyspark.__version__}: install that one elsewhere"
+        raise SystemExit(msg)
     with tempfile.TemporaryDirectory() as temporary, spark_session(_SETTINGS) as spark:
         base = Path(temporary)
         stores = [base / f"store-{number}" for number in range(ROUNDS)]
