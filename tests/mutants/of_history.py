@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.harness.simulation import Mishap
 from tests.mutants.mutant import Mutant
 from txnstore.chain import ages, boundary, tail
+from txnstore.chain.loading import Loader
 from txnstore.chain.log import Chain
 from txnstore.chain.saver import Saver
 from txnstore.compactor import history, leftovers, payloads
@@ -28,6 +29,13 @@ HISTORY = (
         "        self._check(sequence)\n        return None",
         "        return None",
         test=_SLEPT,
+    ),
+    Mutant(
+        "an open that was suspended takes deleted entries for missing ones",
+        Loader._ends_before,
+        "self._boundaries.check(state.sequence + 1)",
+        "pass",
+        test=_SLEEPERS + "test_a_process_suspended_while_it_opens_an_empty_chain_reads_on_at_the_head",
     ),
     Mutant(
         "an entry with the name of a deleted one is acknowledged",

@@ -14,6 +14,7 @@ from txnstore.chain.boundary import LEASE_MS
 from txnstore.compactor import plan_repairs, repair
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, InvalidConfigError, UnknownOutcomeError
+from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
@@ -145,6 +146,29 @@ def test_a_reader_that_sleeps_again_while_it_begins_again(
     pass_days(store, clock)
     slow.before = lambda: pass_days(store, clock)
     assert len(rows(reader)) == 8 * DAYS
+
+
+def test_a_process_suspended_while_it_opens_an_empty_chain_reads_on_at_the_head(
+    clock: ManualClock, objects: MemoryStore
+) -> None:
+    """It has found no entry 1 and no hint; when it lists the entries, the first ones are deleted."""
+
+    class Slow(Suspending):
+        def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> list[ObjectInfo]:
+            if prefix == keys.entries(0):
+                self._suspend()
+            return list(self.inner.list(prefix, start_after, limit))
+
+    store = new_store(clock, objects, chains=1)
+    slow = Slow(objects)
+
+    def used() -> None:
+        store.create_topic("t", config={"inline.bytes": 0})
+        pass_days(store, clock)
+
+    slow.before = used
+    assert rows(open_on(slow, runtime=runtime(clock))) == rows(store)
+    assert numbers(objects)[0] > 1
 
 
 @ONE_CHAIN

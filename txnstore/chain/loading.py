@@ -78,15 +78,24 @@ class Loader:
         return Start(self._checked(saved), window, interval)
 
     def check(self, start: Start, state: State) -> None:
-        """Raise :class:`CorruptionError` if the chain ends before an entry that exists, or only seems to be empty."""
+        """Make sure that the chain does not end before an entry that exists, and does not only seem to be empty.
+
+        Raises:
+            CorruptionError: It does.
+            OvertakenError: The entries after ``state`` were deleted since they were looked for.
+        """
         if start.interval is not None and start.interval.result() is not None and state.sequence < self._every:
-            later = f"entry {self._every} exists"
-            raise missing_entry(self._keys, self._number, state.sequence + 1, later)
+            raise self._ends_before(state, self._every)
         if state.sequence == 0:
             listed = self._objects.list(self._keys.entries(self._number), limit=1)
             found = [number for item in listed if (number := entry_sequence(item.key)) is not None]
             if found and found[0] > 1:
-                raise missing_entry(self._keys, self._number, 1, f"entry {found[0]} exists")
+                raise self._ends_before(state, found[0])
+
+    def _ends_before(self, state: State, later: int) -> CorruptionError:
+        """The error for a chain that ends with ``state``, although the entry ``later`` exists."""
+        self._boundaries.check(state.sequence + 1)
+        return missing_entry(self._keys, self._number, state.sequence + 1, f"entry {later} exists")
 
     def again(self) -> Saved:
         """The newest checkpoint, for a process that was overtaken by the deletion of entries.

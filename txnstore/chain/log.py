@@ -119,7 +119,8 @@ class Chain:
             start = self._loader.first(hint)
             self._begin(start.saved)
             self._catch_up(FIRST_WINDOW, start.window, sure=True)
-            self._loader.check(start, self.state)
+            while not self._or_begin_again(lambda: self._loader.check(start, self.state)):
+                self._catch_up(FIRST_WINDOW, sure=True)
             return self.state
 
     def _begin(self, saved: Saved | None) -> None:
