@@ -10,6 +10,38 @@ from txnstore.threads import ForkLock
 
 #: The bytes that are kept; then the first ones are dropped.
 _KEPT_BYTES = 16 << 20
+#: A request costs more than so many bytes at the beginning of an object.
+_BEGINNING_BYTES = 64 << 10
+
+
+class _Kept:
+    """The beginnings of objects, by key. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._found: OrderedDict[str, bytes] = OrderedDict()
+        self._size = 0
+
+    def find(self, key: str, end: int) -> bytes | None:
+        """The beginning of an object, if it has the bytes before ``end``."""
+        found = self._found.get(key)
+        return found if found is not None and end <= len(found) else None
+
+    def keep(self, key: str, beginning: bytes) -> None:
+        if not beginning:
+            return
+        with self._lock.own:
+            if key not in self._found:
+                self._found[key] = beginning
+                self._size += len(beginning)
+            while self._found and self._size > _KEPT_BYTES:  # An interrupt can leave the sum too large.
+                _, oldest = self._found.popitem(last=False)
+                self._size = self._size - len(oldest) if self._found else 0
+
+    def forget(self) -> None:
+        with self._lock.own:
+            self._found.clear()
+            self._size = 0
 
 
 class RecentObjects:
@@ -24,38 +56,41 @@ class RecentObjects:
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
-        self._lock = ForkLock()
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
-        self._size = 0
+        self._kept = _Kept()
+        self._neighbours = False
 
     @property
     def url(self) -> str:
         """The root URL of the wrapped store, without credentials."""
         return self.inner.url
 
+    def with_neighbours(self) -> RecentObjects:
+        """The same objects, for a caller that reads their parts one after the other, and the same memory.
+
+        The first read of a part fetches and keeps the beginning of the object, which has the next ones.
+        """
+        found = RecentObjects(self.inner)
+        found._kept, found._neighbours = self._kept, True
+        return found
+
     def keep(self, key: str, beginning: bytes) -> None:
         """Keep the first bytes of an object, which never change while it has them."""
-        if not beginning:
-            return
-        with self._lock.own:
-            if key not in self._kept:
-                self._kept[key] = beginning
-                self._size += len(beginning)
-            while self._kept and self._size > _KEPT_BYTES:  # An interrupt can leave the sum too large.
-                _, oldest = self._kept.popitem(last=False)
-                self._size = self._size - len(oldest) if self._kept else 0
+        self._kept.keep(key, beginning)
 
     def forget(self) -> None:
         """Drop what is kept: a verification compares what is stored now."""
-        with self._lock.own:
-            self._kept.clear()
-            self._size = 0
+        self._kept.forget()
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        kept = self._kept.get(key) if start is not None and end is not None else None
-        if kept is None or end is None or end > len(kept):
+        if start is None or end is None:
             return self.inner.get(key, start, end)
-        return kept[start:end]
+        found = self._kept.find(key, end)
+        if found is None:
+            if not self._neighbours or end > _BEGINNING_BYTES:
+                return self.inner.get(key, start, end)
+            found = self.inner.get(key, 0, _BEGINNING_BYTES)
+            self.keep(key, found)
+        return found[start:end]
 
     def put(self, key: str, data: bytes) -> None:
         self.inner.put(key, data)
