@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("send", "commits", "history", "hot", "bulk", "writers", "chains", "sql", "merge", "clean", "spark",
+NAMES = ("send", "commits", "history", "hot", "bulk", "threads", "writers", "chains", "sql", "merge", "clean", "spark",
          "microbatches", "transports")  # fmt: skip
 OTHERS = ("day", "optimize")
 

@@ -105,6 +105,24 @@ def test_commands_arriving_during_a_put_share_the_next_entry(crowd: Crowd, objec
     assert check(crowd._chain.state) == []
 
 
+def test_a_committed_command_does_not_wait_for_the_next_entry(objects: MemoryStore) -> None:
+    """Else threads would leave one after the other, an entry each, while others write the next ones."""
+    gated = GatedStore(objects)
+    with a_chain(gated) as chain, ThreadPoolExecutor(2) as pool:
+        gate = gated.hold("put_if_absent", keys.entry(0, 2))
+        carried = chain.leave(CreateTopic(topic("a")))
+        chain.submit(CreateTopic(topic("b")))
+        following = pool.submit(chain.submit, CreateTopic(topic("c")))
+        gate.wait_for()
+        try:
+            assert pool.submit(chain.flush, carried).result(60).name == "a"
+            assert not following.done()
+        finally:
+            gate.open()
+        assert following.result(240).name == "c"
+    assert names_in_bucket(objects) == ["a+b", "c"]
+
+
 def test_each_caller_gets_its_own_result(crowd: Crowd) -> None:
     """Producer ids are granted one after the other inside the entry, so no caller gets the id of another."""
     answers = [future.result().producer_id for future in crowd.submit(*[InitProducer()] * 20)]

@@ -102,7 +102,7 @@ class Chain:
         # Re-entrant: a signal handler that reads must not block its own thread. A nested commit is refused instead.
         self._publishing = threading.RLock()
         self._reading = threading.RLock()
-        self._head = ForkLock()
+        self._head, self._round = ForkLock(), ForkLock()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -206,8 +206,8 @@ class Chain:
             InvalidConfigError: The command has a value of a wrong type.
             TxnStoreError: The command was refused and had no effect.
         """
-        turn = self._head.own  # Before the command is queued, which no nested call may commit.
-        return self._flush(self.leave(command), turn)
+        locks = self._round.own, self._head.own  # Before the command is queued, which no nested call may commit.
+        return self._flush(self.leave(command), *locks)
 
     def leave(self, command: Command) -> Waiter:
         """Queue a command: the next entry that this process writes carries it, or :meth:`flush` writes one.
@@ -222,11 +222,27 @@ class Chain:
 
     def flush(self, waiter: Waiter) -> Any:
         """Commit a command that was left, unless an entry has it; returns its result and raises as :meth:`submit`."""
-        return self._flush(waiter, self._head.own)
+        return self._flush(waiter, self._round.own, self._head.own)
 
-    def _flush(self, waiter: Waiter, turn: AbstractContextManager[bool]) -> Any:
-        with turn:
-            checkpoint_due = None if waiter.done else self._commit_round(waiter)
+    def _flush(
+        self, waiter: Waiter, together: AbstractContextManager[bool], alone: AbstractContextManager[bool]
+    ) -> Any:
+        """Commit the commands of all threads that wait with this one, unless another thread does.
+
+        Those that come while it commits wait for a lock of their own round. So a thread whose command was committed
+        does not wait for one that commits the next ones.
+
+        Args:
+            waiter: The command of this thread.
+            together: The lock of the round.
+            alone: The lock of the head.
+        """
+        checkpoint_due = None
+        with together:
+            if not waiter.done:
+                with alone:
+                    self._round = ForkLock()
+                    checkpoint_due = None if waiter.done else self._commit_round(waiter)
         if checkpoint_due is not None:
             self._saver.save_later(checkpoint_due)
         return waiter.answer()
