@@ -52,7 +52,7 @@ _ADVICE: dict[type[Exception], str] = {
     StorageRefusedError: "",  # The message includes the advice.
     TransactionalIdNotFoundError: "`txnstore txn list` shows all.",
     GroupNotFoundError: "`txnstore group list` shows all.",
-    OffsetOutOfRangeError: "Give an offset in that range; --to takes earliest and latest, too.",
+    OffsetOutOfRangeError: "Give an offset in that range, or a word for its ends: --help of the command names them.",
     ProducerFencedError: "Another producer uses this --transactional-id now. Run the command again to fence that one.",
     IllegalGenerationError: _REJOIN,
     UnknownMemberError: _REJOIN,

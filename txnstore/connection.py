@@ -225,7 +225,8 @@ class Connection:
     def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: int | None = None) -> Snapshot:
         """A consistent view of all topics; :meth:`txnstore.Store.snapshot` describes the arguments."""
         past = entry is not None or timestamp is not None
-        return Snapshot(self.chains.past_view(entry, timestamp) if past else self.unblocked(self.view()))
+        view = self.chains.past_view(entry, timestamp) if past else self.unblocked(self.view())
+        return Snapshot(view, self.keys.store_id)
 
     def unblocked(
         self,

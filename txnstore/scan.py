@@ -55,6 +55,7 @@ class Scan:
         UnknownTopicOrPartitionError: There is no such topic or partition.
         OffsetOutOfRangeError: A bound is below 0, a start is above its end, or below the log start: its records were
             deleted.
+        InvalidConfigError: There are no columns in ``columns``, or the snapshot is one of another store.
         SchemaMismatchError: A column does not exist, or the filter does not fit the columns.
     """
 
@@ -72,15 +73,18 @@ class Scan:
     ) -> None:
         self._isolation = check_choice("isolation", isolation, Isolation)
         self._connection = connection
-        view = check_snapshot(snapshot).view if snapshot is not None else connection.view()
+        view = check_snapshot(snapshot, connection.keys.store_id).view if snapshot is not None else connection.view()
         self._partitions = find_partitions(view, topic, partitions)
         self._start = _offsets(view, topic, "start", start)
         self._end = _offsets(view, topic, "end", end)
         self._check_bounds(view)
         if snapshot is None and self._isolation is Isolation.READ_COMMITTED:
             view = connection.unblocked(view, self._partitions, self._start, self._end)
-        self.snapshot = snapshot if snapshot is not None else Snapshot(view)
+        self.snapshot = snapshot if snapshot is not None else Snapshot(view, connection.keys.store_id)
         self.topic = view.find_topic(topic)
+        if columns is not None and not list(columns):
+            msg = "columns is empty: name at least one column, such as _offset; without columns a scan has all of them"
+            raise InvalidConfigError(msg)
         self._projection = Projection(self.topic, columns)
         self._filter = filter
         self._reading = self._projection

@@ -21,9 +21,11 @@ class Snapshot:
 
     Attributes:
         view: The states of the chains, combined.
+        store_id: The id of the store.
     """
 
     view: View = field(repr=False)
+    store_id: str = field(default="", repr=False)
 
     @property
     def sequence(self) -> int:
@@ -51,14 +53,17 @@ class Snapshot:
         return f"Snapshot(sequence={self.sequence}, timestamp={self.timestamp})"
 
 
-def check_snapshot(snapshot: object) -> Snapshot:
+def check_snapshot(snapshot: object, store_id: str) -> Snapshot:
     """The snapshot.
 
     Raises:
-        InvalidConfigError: It is none.
+        InvalidConfigError: It is none, or one of another store than ``store_id``.
     """
     if not isinstance(snapshot, Snapshot):
         msg = f"snapshot must come from store.snapshot(), not {snapshot!r}"
+        raise InvalidConfigError(msg)
+    if snapshot.store_id not in {"", store_id}:
+        msg = f"the snapshot is one of the store with the id {snapshot.store_id}; this store has the id {store_id}"
         raise InvalidConfigError(msg)
     return snapshot
 

@@ -16,7 +16,7 @@ from tests.helpers.connections import connection_of
 from txnstore.errors import CorruptionError, InvalidConfigError
 from txnstore.snapshot import Moment, Snapshot, parse_moment
 from txnstore.storage.memory import MemoryStore
-from txnstore.store import Store
+from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
 from txnstore.validation import BlockedReadWarning
 
@@ -200,6 +200,16 @@ def test_snapshots_that_do_not_exist(one: Store, arguments: dict[str, Any], says
     assert one.snapshot().sequence == 3
     with pytest.raises(InvalidConfigError, match=says):
         one.snapshot(**arguments)
+
+
+def test_the_snapshot_of_another_store_is_refused(one: Store) -> None:
+    with create_on(MemoryStore()) as other:
+        other.create_topic("t")
+        snapshot = other.snapshot()
+    with pytest.raises(InvalidConfigError, match=f"one of the store with the id {snapshot.store_id}; this store has"):
+        one.scan("t", snapshot=snapshot)
+    with pytest.raises(InvalidConfigError, match="one of the store with the id"):
+        one.sql("select 1", snapshot=snapshot)
 
 
 @pytest.mark.parametrize("snapshot", [4, (4,), "4"])

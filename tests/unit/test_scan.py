@@ -82,6 +82,12 @@ def test_places_alone_are_a_valid_choice(store: Store) -> None:
     assert store.scan("t", columns=["_offset"]).to_table().to_pydict() == {"_offset": [0, 1]}
 
 
+def test_no_columns_are_refused(store: Store) -> None:
+    """A table without columns has no rows."""
+    with pytest.raises(InvalidConfigError, match="columns is empty: name at least one column"):
+        store.scan("t", columns=[])
+
+
 @pytest.mark.parametrize("columns", [["valu"], ["value", "value"], "value"])
 def test_a_wrong_choice_of_columns_is_refused(store: Store, columns: list[str]) -> None:
     with pytest.raises(SchemaMismatchError, match="valu"):

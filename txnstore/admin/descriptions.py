@@ -116,8 +116,12 @@ class TransactionHistory:
         transactional_id: The id.
         steps: What happened, in order.
         complete: Whether the entries were read from the first one on.
+        deleted: The last entry of each chain whose history a vacuum has deleted; 0 without one.
+        limited: Whether the limit has left out entries that exist.
     """
 
     transactional_id: str
     steps: tuple[TransactionStep, ...]
     complete: bool
+    deleted: tuple[int, ...] = ()
+    limited: bool = False

@@ -214,7 +214,9 @@ def transaction_history(
     if since is not None:
         check_integer("since", since)
     view, objects, keys = connection.view(), connection.objects, connection.keys
-    ranges = newest([state.sequence for state in view.states], limit, connection.chains.boundaries())
+    deleted = tuple(connection.chains.boundaries())
+    ranges = newest([state.sequence for state in view.states], limit, deleted)
+    limited = any(numbers.start > last + 1 for numbers, last in zip(ranges, deleted, strict=True))
     wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
     chains: dict[int, list[Happened]] = {}
     complete = all(numbers.start <= 1 for numbers in ranges)
@@ -230,7 +232,7 @@ def transaction_history(
     steps = steps_of(transactional_id, chains)
     if not steps:
         _find(view, transactional_id)
-    return TransactionHistory(transactional_id, tuple(steps), complete)
+    return TransactionHistory(transactional_id, tuple(steps), complete, deleted, limited)
 
 
 # Changing -------------------------------------------------------------------------------------------------------------

@@ -106,9 +106,19 @@ def check_entries(entries: object, heads: Sequence[State], firsts: Mapping[int, 
             msg = f"entry must be {each}, not {shown}; or give a timestamp"
         raise InvalidConfigError(msg)
     return tuple(
-        check_integer(f"entry of chain {state.chain}", entry, firsts[state.chain].sequence, state.sequence)
-        for entry, state in zip(given, heads, strict=True)
+        _check_entry(entry, state, firsts[state.chain].sequence) for entry, state in zip(given, heads, strict=True)
     )
+
+
+def _check_entry(entry: object, head: State, first: int) -> int:
+    number = as_integer(entry)
+    if number is not None and 0 <= number < first:
+        msg = (
+            f"a vacuum has deleted the history of chain {head.chain} before entry {first}; entry must be an integer "
+            f"from {first} to {head.sequence}, not {number}"
+        )
+        raise InvalidConfigError(msg)
+    return check_integer(f"entry of chain {head.chain}", entry, first, head.sequence)
 
 
 def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts: Mapping[int, BoundaryDocument]) -> int:

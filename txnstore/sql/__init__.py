@@ -263,7 +263,7 @@ def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, na
 
     Warns of committed records that it does not show. ``named_in``: a query, whose topics alone are of interest.
     """
-    given = None if snapshot is None else check_snapshot(snapshot)
+    given = None if snapshot is None else check_snapshot(snapshot, connection.keys.store_id)
     view = connection.view() if given is None else given.view
     if isolation is Isolation.READ_COMMITTED and view.open_partitions:
         blocked = _blocked(view, named_in)
@@ -271,7 +271,7 @@ def _snapshot(connection: Connection, snapshot: object, isolation: Isolation, na
             view = connection.unblocked(view, [part.tp for part in blocked])
             blocked = _blocked(view, named_in)
         warn_blocked(connection, blocked, None if given is None else view)
-    return Snapshot(view) if given is None else given
+    return Snapshot(view, connection.keys.store_id) if given is None else given
 
 
 def _blocked(view: View, query: str | None) -> tuple[BlockedPartition, ...]:
