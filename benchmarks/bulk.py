@@ -76,9 +76,9 @@ def run() -> Iterator[Result]:
         times = interleaved({"raw": raw, "txnstore": append}, ROUNDS)
         ratio = median_ms(times["raw"]) / median_ms(times["txnstore"])
         detail = f"raw {median_ms(times['raw']):.0f} ms, txnstore {median_ms(times['txnstore']):.0f} ms"
-        yield Result("bulk append of 5 M x 216 B: speed over raw Parquet", ratio, 0.8, at_most=False, detail=detail)
+        yield Result("bulk append of 5 M x 216 B: speed over raw Parquet", ratio, 0.9, at_most=False, detail=detail)
         detail = f"{peak:.0f} MB above the start, with buffers of 64 MB"
-        yield Result("bulk append: peak memory in buffers of 64 MB", peak / 64, 8.0, at_most=True, detail=detail)
+        yield Result("bulk append: peak memory in buffers of 64 MB", peak / 64, 3, at_most=True, detail=detail)
         yield from _scans(base)
 
 
@@ -118,7 +118,7 @@ def _scans(base: Path) -> Iterator[Result]:
     for name, ours, theirs in (("SQL over the view", "view", "plain"), ("scan to Arrow", "arrow", "plain_arrow")):
         detail = f"DuckDB {median_ms(times[theirs]):.0f} ms, txnstore {median_ms(times[ours]):.0f} ms"
         ratio = median_ms(times[theirs]) / median_ms(times[ours])
-        yield Result(f"{name}: speed over DuckDB on the same files", ratio, 0.8, at_most=False, detail=detail)
+        yield Result(f"{name}: speed over DuckDB on the same files", ratio, 0.95, at_most=False, detail=detail)
     store.close()
 
 
