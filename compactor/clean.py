@@ -147,7 +147,7 @@ class Clean:
         Raises:
             CorruptionError: A source is missing, or differs from its description in the chain.
             InvalidConfigError: The memory is too small.
-            StorageRefusedError: There is no space left to spill.
+            NoSpaceError: There is no space left to spill.
         """
         with NewestByKey(self._memory.keys, threads=1 if self._memory.few_threads else None) as newest:
             records = self._read_keys(newest)

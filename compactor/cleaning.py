@@ -12,6 +12,7 @@ from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.clean import Clean, Cleaned
 from txnstore.compactor.clean_plan import CleanPlan, Settled, plan_clean, plan_past_hw
 from txnstore.compactor.engine import Engine, Job, time_of_upload
+from txnstore.compactor.failures import PARTIAL, Failures
 from txnstore.compactor.memory import DEFAULT_MEMORY, MIN_MEMORY, Memory
 from txnstore.compactor.revisions import Revisions
 from txnstore.connection import Connection
@@ -74,7 +75,7 @@ def clean(
     work: Iterable[tuple[Topic, TopicPartition, Partition]],
     targets: Mapping[str, int],
     options: CleanOptions,
-    failed: list[CorruptionError],
+    failures: Failures,
     engine: Engine,
 ) -> dict[TopicPartition, list[CleanResult]]:
     """Clean the partitions that are due (CMP-20); those of other policies are passed over.
@@ -86,7 +87,7 @@ def clean(
         work: The partitions, with their topics and logs.
         targets: The maximum size of a new segment, by topic.
         options: How to clean.
-        failed: Gets the errors of damage; the other partitions are cleaned.
+        failures: Gets the cleans that failed; the other partitions are cleaned.
         engine: Executes the cleans.
     """
     compacted = [item for item in work if _is_compacted(item[0])]
@@ -112,9 +113,8 @@ def clean(
             found.setdefault(plan.tp, []).append(result)
             if options.settled is not None and plan.past_hw and not (result.conflict or result.done.changed):
                 options.settled.add(plan)
-        except CorruptionError as error:
-            _LOG.warning("clean failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
-            failed.append(error)
+        except PARTIAL as error:
+            failures.clean(plan.tp, error)
     return found
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from txnstore.catalog.writing import topic_writer
 from txnstore.compactor.cleaning import CleanOptions, CleanResult, clean
 from txnstore.compactor.engine import Engine, Job, LocalEngine, time_of_upload
+from txnstore.compactor.failures import PARTIAL, Failures
 from txnstore.compactor.merge import merge
 from txnstore.compactor.plan import MergePlan, plan_merges
 from txnstore.compactor.report import CompactionProgress, CompactionReport, PartitionCompaction, Progress
@@ -87,16 +88,16 @@ def compact(
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
         InvalidConfigError: ``memory_limit`` is too small.
-        StorageRefusedError: A clean cannot spill, because there is no space.
         UnknownTopicOrPartitionError: The topic does not exist.
         CorruptionError: Sources are missing or damaged; the message names all of them. Everything else is compacted
-            and expired before this is raised.
+            and expired before this is raised, but a partition whose clean failed is not merged.
+        NoSpaceError: A clean or merge cannot write to the temporary folder. The same, if nothing is damaged.
     """
-    failed: list[CorruptionError] = []
+    failures = Failures()
     report = compact_sound(
         connection,
         topic,
-        failed,
+        failures,
         target_bytes=target_bytes,
         min_segments=min_segments,
         options=CleanOptions(force, memory_limit, dry_run, past_hw),
@@ -104,15 +105,15 @@ def compact(
         expire=expire,
         engine=engine,
     )
-    if failed:
-        raise all_in_one(failed)
+    if failures.error is not None:
+        raise failures.error
     return report
 
 
 def compact_sound(
     connection: Connection,
     topic: str | None,
-    failed: list[CorruptionError],
+    failures: Failures,
     *,
     options: CleanOptions,
     target_bytes: int | None = None,
@@ -122,12 +123,12 @@ def compact_sound(
     partitions: Collection[TopicPartition] | None = None,
     engine: Engine | None = None,
 ) -> CompactionReport:
-    """:func:`compact` of what is not damaged.
+    """:func:`compact` of what can be compacted.
 
     Args:
         connection: The connection to the store.
         topic: The topic; None for all.
-        failed: Gets an error for each topic that cannot be read, and for each clean and merge of damaged segments.
+        failures: Gets each topic that cannot be read, and each clean and merge of damaged segments or without space.
         options: How to clean, and whether it is a dry run.
         target_bytes: See :func:`compact`.
         min_segments: See :func:`compact`.
@@ -147,18 +148,19 @@ def compact_sound(
     topics = [view.find_topic(topic)] if topic is not None else view.sorted_topics()
     if not dry_run and connection.unblock(_open_producers(view, topics)):
         view = connection.view(refresh=False)
-    targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failed)) is not None}
+    targets = {found.name: target for found in topics if (target := _target(found, target_bytes, failures)) is not None}
     retained = apply_retention(connection, view, [found for found in topics if found.name in targets], dry_run=dry_run)
     view = connection.view(refresh=False) if retained.partitions and not dry_run else view
     # A dry run calls no job, and the local engine runs only what is called.
     engine = LocalEngine(connection) if engine is None or dry_run else engine
     logs = _logs(view, topics, targets, retained, partitions)
-    results = _clean_first(connection, logs, targets, options, failed, engine)
+    results = _clean_first(connection, logs, targets, options, failures, engine)
     view = connection.view(refresh=False) if results and not dry_run else view
     emptied = {key for name in view.dropped if (key := connection.keys.emptied(name)) is not None}
     work = [
         (found, tp, log, plan_merges(tp, log, targets[found.name], min_segments, topic_writer(found).config, emptied))
         for found, tp, log in _logs(view, topics, targets, retained, partitions)
+        if tp not in failures.uncleaned
     ]
     total = sum(plan.removed_bytes for *_, plans in work for plan in plans)
     report = {tp: results.get(tp, _before(tp, log)) for _, tp, log, plans in work if plans or tp in results}
@@ -169,9 +171,8 @@ def compact_sound(
             report[plan.tp] = (
                 _planned(result, plan) if dry_run else _replace(connection, result, plan, started, upload, revisions)
             )
-        except CorruptionError as error:
-            _LOG.warning("merge failed: damage", extra={"partition": str(plan.tp), "error": str(error)})
-            failed.append(error)
+        except PARTIAL as error:
+            failures.merge(plan.tp, error)
         done += plan.removed_bytes
         if progress is not None:
             progress(CompactionProgress(plan.tp, done, total))
@@ -185,19 +186,10 @@ def compact_sound(
             "merges": whole.merges,
             "records": whole.records,
             "aborted": whole.aborted,
-            "failed": len(failed),
+            "failed": len(failures),
         }
         _LOG.info("compacted", extra={**counts, "conflicts": whole.conflicts})
     return whole
-
-
-def all_in_one(failed: list[CorruptionError]) -> CorruptionError:
-    """One error that names all that failed."""
-    if len(failed) == 1:
-        return failed[0]
-    error = CorruptionError(f"{len(failed)} merges failed: {'; '.join(map(str, failed))}")
-    error.__cause__ = failed[0]
-    return error
 
 
 def _open_producers(view: View, topics: Iterable[Topic]) -> set[int]:
@@ -236,13 +228,12 @@ def _log(view: View, topic: Topic, tp: TopicPartition) -> Partition | None:
     return view.log(tp) if known is not None and known.topic_id == topic.topic_id else None
 
 
-def _target(topic: Topic, target_bytes: int | None, failed: list[CorruptionError]) -> int | None:
-    """The maximum size of a merged segment; None, and an error in ``failed``, for a topic that cannot be read."""
+def _target(topic: Topic, target_bytes: int | None, failures: Failures) -> int | None:
+    """The maximum size of a merged segment; None, and a failure, for a topic that cannot be read."""
     try:
         config = topic_writer(topic).config
     except CorruptionError as error:
-        _LOG.warning("topic skipped: unreadable", extra={"topic": topic.name, "error": str(error)})
-        failed.append(CorruptionError(f"topic {topic.name!r} cannot be compacted: {error}"))
+        failures.topic(topic.name, error)
         return None
     target = target_bytes if target_bytes is not None else config.segment_bytes
     return min(target, MAX_ARROW_BYTES) if config.segment_format == "arrow" else target
@@ -258,11 +249,11 @@ def _clean_first(
     logs: list[tuple[Topic, TopicPartition, Partition]],
     targets: Mapping[str, int],
     options: CleanOptions,
-    failed: list[CorruptionError],
+    failures: Failures,
     engine: Engine,
 ) -> dict[TopicPartition, PartitionCompaction]:
     """Clean the partitions that are due; the results of these."""
-    cleaned = clean(connection, logs, targets, options, failed, engine)
+    cleaned = clean(connection, logs, targets, options, failures, engine)
     return {tp: _cleaned(_before(tp, log), cleaned[tp]) for _, tp, log in logs if tp in cleaned}
 
 

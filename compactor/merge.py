@@ -40,7 +40,7 @@ def merge(
 
     Raises:
         CorruptionError: A source differs from its description in the chain; nothing was uploaded.
-        StorageRefusedError: There is no space left for the temporary file.
+        NoSpaceError: There is no space left for the temporary file.
     """
     config = topic_writer(topic).config
     encoded, sums, first, last = _encode(objects, pool, topic, plan, config.segment_format, config.compression)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnstore.errors import InvalidConfigError, StorageRefusedError
+from txnstore.errors import InvalidConfigError, NoSpaceError
 from txnstore.threads import load
 
 #: The rows that are added with one statement, and read with one call.
@@ -32,7 +32,7 @@ class NewestByKey:
         threads: The threads of DuckDB; None: one per processor.
 
     Raises:
-        StorageRefusedError: There is no space left to spill.
+        NoSpaceError: There is no space left to spill.
         InvalidConfigError: The memory is too small.
     """
 
@@ -47,7 +47,7 @@ class NewestByKey:
             self._folder = tempfile.TemporaryDirectory(prefix="txnstore-clean-", dir=folder)
         except OSError as error:
             msg = f"a clean cannot create a folder to spill to: {error}. Set TMPDIR to another folder"
-            raise StorageRefusedError(msg) from error
+            raise NoSpaceError(msg) from error
         self._memory = memory
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}B",
@@ -123,7 +123,7 @@ class NewestByKey:
         msg = (
             f"a clean cannot spill to {self._folder.name}: {reason}. Free space there, or set TMPDIR to another folder"
         )
-        return StorageRefusedError(msg)
+        return NoSpaceError(msg)
 
     def __enter__(self) -> Self:
         return self

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 
 from txnstore.compactor.clean_plan import Settled
 from txnstore.compactor.cleaning import CleanOptions
-from txnstore.compactor.compaction import all_in_one, compact_sound
+from txnstore.compactor.compaction import compact_sound
+from txnstore.compactor.failures import Failures
 from txnstore.compactor.report import CompactionReport, PartitionCompaction
 from txnstore.connection import Connection
 from txnstore.core.claims import ClaimPartitions, ReleasePartitions, is_claimed
 from txnstore.core.model import Claim, TopicPartition
 from txnstore.core.routing import chain_of_partition
-from txnstore.errors import CorruptionError, ReadOnlyError, StorageError
+from txnstore.errors import ReadOnlyError, StorageError
 from txnstore.validation import check_integer, check_seconds
 
 _LOG = logging.getLogger(__name__)
@@ -79,9 +80,10 @@ def watch(
     """Compact round after round; yields each round when it ends, then pauses.
 
     A round without work doubles the pause, up to 16 intervals. An error of the storage ends a round; damaged segments
-    and topics are left out, and the rest of the round is compacted. Either is the error of the round, and is tried
-    again in later ones, after the partitions without damage. Several processes may do this at once: each
-    claims the partitions of its round in one entry per chain. Claims end when the caller stops, or after ten minutes.
+    and topics are left out, and partitions without space to spill, and the rest of the round is compacted. Either is
+    the error of the round, and is tried again in later ones, after the partitions that did not fail. Several processes
+    may do this at once: each claims the partitions of its round in one entry per chain. Claims end when the caller
+    stops, or after ten minutes.
 
     Args:
         connection: The connection to the store.
@@ -123,8 +125,8 @@ class _Rounds:
     def __init__(self, connection: Connection, topic: str | None, max_bytes: int | None, options: CleanOptions) -> None:
         self._connection, self._topic, self._max_bytes, self._options = connection, topic, max_bytes, options
         self._owner = connection.runtime.new_id()
-        #: The partitions of rounds that met damage. They come last, so that the others are not held up by them.
-        self._damaged: set[TopicPartition] = set()
+        #: The partitions that failed last time. They come last, so that the others are not held up by them.
+        self._failed: set[TopicPartition] = set()
         #: Claims of others that have lasted long enough, although the time of the chain does not tell.
         self._over: set[Claim] = set()
 
@@ -146,37 +148,37 @@ class _Rounds:
 
     def _round(self) -> Round:
         """One round; the caller numbers and times it."""
-        failed: list[CorruptionError] = []
+        failures = Failures()
         try:
-            planned = self._compact([], dry_run=True).partitions
+            planned = self._compact(Failures(), dry_run=True).partitions
             free = self._free(planned)
             chosen = _within(free, self._max_bytes)
             granted = self._claim(chosen)
             # Without a partition, too: retention and expiration are due by time.
-            report = self._compact(failed, partitions=granted)
+            report = self._compact(failures, partitions=granted)
         except StorageError as error:
             _LOG.warning("round of compaction failed", extra={"error": str(error)})
             return Round(error=error)
-        self._damaged = self._damaged | granted if failed else self._damaged - granted
+        self._failed = (self._failed - granted) | failures.uncleaned | failures.unmerged
         claimed = len(planned) - len(free) + len(chosen) - len(granted)
-        return Round(report=report, due=len(planned), claimed=claimed, error=all_in_one(failed) if failed else None)
+        return Round(report=report, due=len(planned), claimed=claimed, error=failures.error)
 
     def _compact(
         self,
-        failed: list[CorruptionError],
+        failures: Failures,
         *,
         dry_run: bool = False,
         partitions: Collection[TopicPartition] | None = None,
     ) -> CompactionReport:
         options = replace(self._options, dry_run=dry_run)
-        return compact_sound(self._connection, self._topic, failed, options=options, partitions=partitions)
+        return compact_sound(self._connection, self._topic, failures, options=options, partitions=partitions)
 
     def _free(self, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
         """The partitions that no other compactor has claimed: those to clean, then those with most to merge."""
         free = [item for item in planned if not self._is_claimed(item.tp)]
         return sorted(
             free,
-            key=lambda item: (item.tp in self._damaged, -item.cleans, item.segments_after - item.segments_before),
+            key=lambda item: (item.tp in self._failed, -item.cleans, item.segments_after - item.segments_before),
         )
 
     def _is_claimed(self, tp: TopicPartition) -> bool:

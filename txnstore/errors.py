@@ -48,6 +48,7 @@
     │   └── CorruptionError                fatal      names the object and what was expected
     └── StorageError                       retriable  the request failed without effect
         ├── StorageRefusedError            caller     a persistent failure: credentials, no bucket, a full disk
+        │   └── NoSpaceError               caller     the temporary folder of this machine is full
         ├── ObjectNotFoundError            internal   a GET or a stat of a key that does not exist
         └── UnknownOutcomeError            retriable  a write may or may not have happened
 
@@ -369,6 +370,12 @@ class StorageRefusedError(StorageError):
 
     retriable = False
     advice = "Repair what the message names, then try again."
+
+
+class NoSpaceError(StorageRefusedError):
+    """The temporary folder of this machine has no space, or cannot be written to. The storage was not asked."""
+
+    advice = ""  # The message includes it.
 
 
 class ObjectNotFoundError(StorageError):

@@ -10,7 +10,7 @@ import pytest
 
 from txnstore.compactor.memory import MIN_MEMORY
 from txnstore.compactor.newest import NewestByKey
-from txnstore.errors import InvalidConfigError, StorageRefusedError
+from txnstore.errors import InvalidConfigError, NoSpaceError
 
 _RECORDS, _STEP = 800_000, 200_000
 
@@ -41,10 +41,10 @@ def test_too_little_memory_and_no_space_are_clear_errors(tmp_path: Path) -> None
         _fill(newest)
     with NewestByKey(MIN_MEMORY // 4, str(tmp_path)) as newest:
         newest._run("SET max_temp_directory_size = '1MB'")
-        with pytest.raises(StorageRefusedError, match="cannot spill to"):
+        with pytest.raises(NoSpaceError, match="cannot spill to"):
             _fill(newest)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(StorageRefusedError, match="cannot create a folder to spill to"):
+    with pytest.raises(NoSpaceError, match="cannot create a folder to spill to"):
         NewestByKey(MIN_MEMORY, str(tmp_path / "missing"))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txnstore.errors import StorageRefusedError
+from txnstore.errors import NoSpaceError
 from txnstore.segment import sink
 from txnstore.segment.codec import SegmentWriter
 from txnstore.segment.sink import SegmentSink
@@ -50,7 +50,7 @@ def test_a_full_temporary_folder_is_named(fmt: str) -> None:
     for limit in (0, 5_000, 12_000, 100_000, 200_000, size - 1000, size - 1):
         with (
             space(limit),
-            pytest.raises(StorageRefusedError, match=r"to the temporary folder .* Free space, or set TMPDIR"),
+            pytest.raises(NoSpaceError, match=r"to the temporary folder .* Free space, or set TMPDIR"),
         ):
             write(fmt)
     with space(size):
@@ -62,7 +62,7 @@ def test_a_sink_that_found_no_space_can_be_closed() -> None:
     file.write(bytes(20_000))
     with space(20_000):
         file.write(b"buffered")
-        with pytest.raises(StorageRefusedError):
+        with pytest.raises(NoSpaceError):
             file.content()
         file.close()
     assert file.closed
@@ -72,5 +72,5 @@ def test_no_temporary_folder_is_an_error_of_the_storage(monkeypatch: pytest.Monk
     """As in a container whose file system is read-only."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "absent")])
-    with pytest.raises(StorageRefusedError, match=r"temporary folder of the system: .*No usable temporary directory"):
+    with pytest.raises(NoSpaceError, match=r"temporary folder of the system: .*No usable temporary directory"):
         SegmentSink().write(bytes(20_000))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from txnstore.errors import StorageRefusedError
+from txnstore.errors import NoSpaceError
 from txnstore.segment.blocks import BlockSums
 
 #: More bytes than this are in a file.
@@ -20,7 +20,7 @@ MEMORY_BYTES = 32 << 20
 class SegmentSink(io.RawIOBase):
     """A file to write; computes the hash of its bytes and the checksums of its blocks.
 
-    Writing, and :meth:`content`, raise :class:`~txnstore.errors.StorageRefusedError` if there is no space left.
+    Writing, and :meth:`content`, raise :class:`~txnstore.errors.NoSpaceError` if there is no space left.
 
     Args:
         memory: More bytes than this are in a file, if it is less than :data:`MEMORY_BYTES`.
@@ -82,4 +82,4 @@ def _on_disk() -> Iterator[None]:
             f"a segment cannot be written to the temporary folder {folder}: {error}. Free space, or set TMPDIR to "
             "another folder"
         )
-        raise StorageRefusedError(msg) from error
+        raise NoSpaceError(msg) from error
