@@ -17,6 +17,7 @@ from txnstore.cli.watch import check_watch, watch_rounds
 if TYPE_CHECKING:
     from txnstore.compactor import RuleReport, VacuumReport, VerifyReport
     from txnstore.coordinator.expiration import ExpiryReport
+    from txnstore.errors import TxnStoreError
     from txnstore.operations import EngineName
 
 _PARTITION_COLUMNS = [
@@ -71,6 +72,7 @@ def _compact(
     spark_conf: tuple[str, ...],
 ) -> None:
     start_engine(engine, spark_conf, used=not dry_run)
+    errors: list[TxnStoreError] = []
     with app.open(read_only=dry_run) as store, app.out.progress("compacting") as advance:
         report = store.compact(
             topic,
@@ -81,11 +83,12 @@ def _compact(
             memory_limit=memory_limit,
             past_hw=past_hw,
             engine=engine,
+            on_error=errors.append,
         )
     rows = [{**asdict(item), "partition": str(item.tp)} for item in report.partitions]
     for row in rows:
         del row["tp"]
-    app.out.rows(rows, _PARTITION_COLUMNS, empty="Nothing to compact")
+    app.out.rows(rows, _PARTITION_COLUMNS, empty="" if errors else "Nothing to compact")
     if rows:
         app.out.note(
             f"{'Would merge' if dry_run else 'Merged'} {report.segments_before:,} segments into "
@@ -102,6 +105,8 @@ def _compact(
             else f"Did {cleaned} by key: {counted(report.superseded, 'superseded record')} and "
             f"{counted(report.tombstones, 'tombstone')} removed"
         )
+    for error in errors:
+        raise error
 
 
 @click.command()

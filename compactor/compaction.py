@@ -26,7 +26,7 @@ from txnstore.core.log.sums import ConservedSums
 from txnstore.core.maintenance import ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import CompactionConflictError, CorruptionError, ReadOnlyError
+from txnstore.errors import CompactionConflictError, CorruptionError, ReadOnlyError, TxnStoreError
 from txnstore.read.reader import is_missing
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
@@ -54,6 +54,7 @@ def compact(
     memory_limit: int | None = None,
     past_hw: bool = False,
     engine: Engine | None = None,
+    on_error: Callable[[TxnStoreError], object] | None = None,
 ) -> CompactionReport:
     """Apply retention (:func:`retain`), clean by key, merge small committed segments, and drop aborted data.
 
@@ -84,6 +85,8 @@ def compact(
             other. The cleaner checkpoint stays below it, so they take part in the next clean again.
         engine: Executes cleans and merges; None: this process, one after another. This process plans, and commits what
             an engine has uploaded.
+        on_error: Called at the end with the error of what could not be compacted, instead of raising it, so that the
+            report of the rest is returned.
 
     Raises:
         ReadOnlyError: The store was opened read-only, and this is not a dry run.
@@ -105,8 +108,11 @@ def compact(
         expire=expire,
         engine=engine,
     )
-    if failures.error is not None:
-        raise failures.error
+    error = failures.error
+    if error is not None:
+        if on_error is None:
+            raise error
+        on_error(error)
     return report
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from txnstore.admin import transactions as admin
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, Round, VacuumReport, VerifyReport
     from txnstore.compactor.engine import Engine
     from txnstore.compactor.report import Progress
+    from txnstore.errors import TxnStoreError
 
 #: What reads and uploads the segments of a compaction or a deep verification: ``"duckdb"``, this process, or
 #: ``"spark"``, tasks of Spark.
@@ -198,6 +199,7 @@ class Operations:
         memory_limit: int | None = None,
         past_hw: bool = False,
         engine: EngineName = "duckdb",
+        on_error: Callable[[TxnStoreError], object] | None = None,
     ) -> CompactionReport:
         """Clean compacted topics by key, merge small segments, drop aborted data: all below the last stable offset.
 
@@ -222,6 +224,7 @@ class Operations:
             memory_limit=memory_limit,
             past_hw=past_hw,
             engine=found,
+            on_error=on_error,
         )
 
     def compact_rounds(

@@ -10,6 +10,8 @@ import pytest
 
 import txnstore
 from tests.helpers.cli import Cli, process
+from tests.helpers.connections import connection_of
+from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
 
 
@@ -31,6 +33,29 @@ def test_compact_prints_what_a_clean_removed(cli: Cli) -> None:
     assert result.status == 0
     assert "Did 1 clean by key: 2 superseded records and 0 tombstones removed" in result.err
     assert cli("compact", "--force").err == "Nothing to compact\n"
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_compact_prints_what_it_did_before_the_error_of_damage(cli: Cli, json: bool) -> None:
+    with txnstore.open(cli.url) as store:
+        store.create_topic("broken", config={"inline.bytes": 0})
+        for value in (b"1", b"2"):
+            with store.producer() as producer:
+                producer.send("broken", value)
+        key = next(iter(connection_of(store).view().find_partition(TopicPartition("broken", 0)).batches)).segment.key
+        connection_of(store).objects.delete([key])
+    result = cli("compact", *(["--json"] if json else []))
+    assert result.status == 1
+    if json:
+        users = next(row for row in result.lines if row["partition"] == "users-0")
+        assert (users["cleans"], users["superseded"]) == (1, 2)
+    else:
+        assert "users-0" in result.out
+        assert "Did 1 clean by key" in result.err
+    assert result.err.splitlines()[-1].startswith("error: the merge of broken-0 failed: ")
+    assert result.err.count(key) == 1
+    alone = cli("compact")
+    assert (alone.status, "Nothing to compact" in alone.err) == (1, False)
 
 
 @contextmanager
