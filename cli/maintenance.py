@@ -39,7 +39,11 @@ _NO_EXPIRE = click.option("--no-expire", is_flag=True, help="Do not also expire 
 @click.option(
     "--interval", type=Duration(), default="30s", show_default=True, help="With --watch: the pause between two rounds."
 )
-@click.option("--max-bytes", type=Size(), help="With --watch: what a round reads at most, such as 2GB.")
+@click.option(
+    "--max-bytes",
+    type=Size(),
+    help="With --watch: a round takes on so much, such as 2GB, but at least one partition.",
+)
 @_NO_EXPIRE
 @shared_options()
 @pass_app

@@ -274,6 +274,7 @@ def _cleaned(result: PartitionCompaction, cleans: Iterable[CleanResult]) -> Part
             bytes_after=result.bytes_after + sizes[0] - sizes[1],
             aborted=result.aborted + (item.plan.aborted if item.done.changed else 0),
             bytes_read=result.bytes_read + item.plan.removed_bytes,
+            dirty_ratio=max(result.dirty_ratio, item.plan.dirty_ratio),
             conflicts=result.conflicts + item.conflict,
             cleans=result.cleans + (not item.conflict),
             superseded=result.superseded + item.done.superseded + item.done.keyless,

@@ -28,6 +28,7 @@ class PartitionCompaction:
         superseded: The records that a clean removed because their key has a newer one, or because they have no key.
         tombstones: The tombstones that a clean removed after ``delete.retention.ms``.
         bytes_read: The size of the segments that were read, in bytes.
+        dirty_ratio: The share of the bytes to clean that no clean had covered; 0 without a clean.
     """
 
     tp: TopicPartition
@@ -43,6 +44,7 @@ class PartitionCompaction:
     superseded: int = 0
     tombstones: int = 0
     bytes_read: int = 0
+    dirty_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ def watch(
         connection: The connection to the store.
         topic: The topic; None for all.
         interval: The pause between two rounds with work, in seconds: at least 1, at most a day.
-        max_bytes: How many bytes of segments a round reads at most, but at least one partition; None for no limit.
+        max_bytes: The bytes of segments that a round takes on, but at least one partition; None for no limit. A clean
+            reads its segments twice, and counts them once.
         memory_limit: The memory of a clean in bytes, as in :func:`txnstore.compactor.compact`.
         past_hw: Clean also above the last stable offset, as in :func:`txnstore.compactor.compact`. A round reads again
             what an earlier one found nothing to remove in only with more than the ratio of new bytes beside it.
@@ -174,11 +175,14 @@ class _Rounds:
         return compact_sound(self._connection, self._topic, failures, options=options, partitions=partitions)
 
     def _free(self, planned: tuple[PartitionCompaction, ...]) -> list[PartitionCompaction]:
-        """The partitions that no other compactor has claimed: those to clean, then those with most to merge."""
+        """The partitions that no other compactor has claimed: the filthiest first, then those with most to merge.
+
+        Cleans come first, in the order in which :func:`txnstore.compactor.cleaning.clean` does them (CMP-20).
+        """
         free = [item for item in planned if not self._is_claimed(item.tp)]
         return sorted(
             free,
-            key=lambda item: (item.tp in self._failed, -item.cleans, item.segments_after - item.segments_before),
+            key=lambda item: (item.tp in self._failed, -item.dirty_ratio, item.segments_after - item.segments_before),
         )
 
     def _is_claimed(self, tp: TopicPartition) -> bool:

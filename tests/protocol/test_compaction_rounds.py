@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -143,6 +144,27 @@ def test_the_partition_with_the_most_segments_comes_first(store: Store) -> None:
     fill(store, 3, (2,))
     found = [compacted(item) for item in store.compact_rounds(max_bytes=1, rounds=3)]
     assert found == [[T1], [T2], [T0]]
+
+
+@pytest.mark.usefixtures("own_objects")
+def test_the_filthiest_partition_comes_first(store: Store) -> None:
+    """CMP-20: before one that is less dirty with more segments, and before one that has only merges."""
+    store.create_topic("k", partitions=2, config={"cleanup.policy": "compact"})
+    rng = random.Random(1)
+    with store.producer() as producer:
+
+        def append(partition: int, size: int, segments: int = 1) -> None:
+            for _ in range(segments):
+                producer.send("k", rng.randbytes(size), key=rng.randbytes(8), partition=partition)
+                producer.flush()
+
+        append(0, 10_000)
+        store.compact("k", force=True)
+        append(0, 5_000, 5)
+        append(1, 1_000, 2)
+    fill(store, 9, (0,))
+    found = [compacted(item) for item in store.compact_rounds(max_bytes=1, rounds=3)]
+    assert found == [[TopicPartition("k", 1)], [TopicPartition("k", 0)], [T0]]
 
 
 def test_a_round_takes_as_many_partitions_as_its_budget_allows(store: Store) -> None:
