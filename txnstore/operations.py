@@ -17,6 +17,7 @@ from txnstore.coordinator.expiration import ExpiryReport, expire
 from txnstore.coordinator.recovery import RecoveryReport, recover
 from txnstore.core.model import ProducerIdentity, TopicPartition
 from txnstore.core.transactions.model import Transaction
+from txnstore.errors import InvalidConfigError, TxnStoreError
 from txnstore.threads import load
 from txnstore.validation import check_choice
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from txnstore.compactor import CompactionReport, DoctorReport, RetentionReport, Round, VacuumReport, VerifyReport
     from txnstore.compactor.engine import Engine
     from txnstore.compactor.report import Progress
-    from txnstore.errors import TxnStoreError
 
 #: What reads and uploads the segments of a compaction or a deep verification: ``"duckdb"``, this process, or
 #: ``"spark"``, tasks of Spark.
@@ -306,8 +306,7 @@ class Operations:
 
         Safe at any time, by any number of processes concurrently.
         """
-        connection = self._connection
-        return recover(connection.chains, connection.coordinator)
+        return recover(self._connection.chains, self._connection.coordinator)
 
     def expire(
         self,
@@ -325,18 +324,19 @@ class Operations:
             offsets: Seconds for offsets of groups without members (``offsets.retention.minutes``).
             dry_run: Change nothing; return the expected result.
         """
-        connection = self._connection
-        preview_at = connection.runtime.clock() if dry_run else None
-        return expire(connection.chains, producer_ids, transactional_ids, offsets, preview_at=preview_at)
+        preview_at = self._connection.runtime.clock() if dry_run else None
+        return expire(self._connection.chains, producer_ids, transactional_ids, offsets, preview_at=preview_at)
 
     def verify(self, *, deep: bool = False, engine: EngineName = "duckdb") -> VerifyReport:
         """Check every invariant; see :func:`txnstore.compactor.verify`.
 
         Args:
             deep: Read and check all data, too.
-            engine: ``"spark"``: tasks of Spark read the data, in the active session or a new one.
+            engine: ``"spark"``: tasks of Spark read the data, in the active session or a new one; with ``deep`` only.
         """
         found = self._engine(engine, used=deep)
+        if engine == "spark" and not deep:
+            raise InvalidConfigError("engine 'spark' needs deep=True: only data is read by Spark")
         load("txnstore.compactor")
         from txnstore.compactor import verify
 
