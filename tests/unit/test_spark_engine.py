@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
 import txnstore
 from tests.helpers.cli import Cli
 from txnstore.errors import CorruptionError, InvalidConfigError, ObjectNotFoundError, StorageRefusedError
 from txnstore.read.reader import is_missing
 from txnstore.runtime import Runtime
+from txnstore.spark import engine
 from txnstore.spark.engine import _ended, _task, execute, session
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.local import LocalStore
@@ -65,6 +68,28 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(InvalidConfigError, match=r"the engine spark needs PySpark: .*Install txnstore\[spark\]"):
         session({})
+
+
+@pytest.mark.parametrize(
+    ("conf", "named"),
+    [
+        ({"spark.master": "spark://user:secret@head:7077"}, "the master is spark://head:7077"),
+        ({}, "the master is that of Spark's own configuration"),
+    ],
+)
+def test_a_session_that_does_not_start_names_its_master(
+    conf: dict[str, object], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark itself says "Cannot call methods on a stopped SparkContext", of a master that it did not reach."""
+
+    def unreachable(*_: object) -> None:
+        raise Py4JError("Cannot call methods on a stopped SparkContext.")
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(engine, "make_session", unreachable)
+    with pytest.raises(InvalidConfigError) as raised:
+        session(conf)
+    assert str(raised.value).endswith(named)
 
 
 def test_a_task_returns_the_result_of_its_job(tmp_path: Path) -> None:

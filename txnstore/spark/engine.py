@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import platform
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -151,7 +152,11 @@ def session(conf: Mapping[str, object]) -> SparkSession:
     try:
         spark = SparkSession.getActiveSession() or make_session(None, "txnstore", dict(conf))
     except _spark_errors() as error:
-        msg = f"Spark does not start: {_reason(error)}. It needs Java 17 or newer, and a master that it can reach"
+        master = re.sub(r"//[^/]*@", "//", str(conf.get("spark.master", "that of Spark's own configuration")))
+        msg = (
+            f"Spark does not start: {_reason(error)}. It needs Java 17 or newer, and a master that it can reach; the "
+            f"master is {master}"
+        )
         raise InvalidConfigError(msg) from error
     if not hasattr(spark, "sparkContext"):
         msg = "the engine spark needs a classic session, not Spark Connect"
