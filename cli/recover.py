@@ -30,8 +30,9 @@ _COLUMNS = ["object", "damage", "what"]
 def recover(app: App, dry_run: bool, chains: int | None, yes: bool) -> int:
     """Rebuild a damaged store.json, hint or checkpoint; complete decided transactions and abort expired ones.
 
-    What is damaged, and what cannot be rebuilt, is shown first; nothing is repaired without an answer or --yes. A store
-    that opens as it should is not asked about. Safe at any time. The exit status is 1 if something is lost, or a
+    What is damaged, and what cannot be rebuilt, is shown first, also each missing or truncated object with records in
+    use; nothing is repaired without an answer or --yes. If nothing can be repaired, nothing is asked. Contents are not
+    read: `verify --deep` finds altered records. Safe at any time. The exit status is 1 if something is lost, or a
     transaction could not be completed.
     """
     from txnstore.compactor import plan_repairs, repair
@@ -59,7 +60,8 @@ def recover(app: App, dry_run: bool, chains: int | None, yes: bool) -> int:
         f"{report.topics:,} copies of topics updated"
     )
     rebuilt = f"{counted(len(plan.repairs), 'object')} rebuilt, " if plan.repairs else ""
-    app.out.result(rebuilt + text, **asdict(report), **found)
+    lost = f"{counted(len(plan.lost), 'object')} cannot be rebuilt, " if plan.lost else ""
+    app.out.result(rebuilt + lost + text, **asdict(report), **found)
     for name, reason in report.failed:
         app.out.error(f"{name} could not be completed: {reason}")
     return 1 if report.failed or plan.lost else 0

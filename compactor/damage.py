@@ -43,7 +43,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """The damage that prevents or slows the opening of a store; empty for a store that opens as it should."""
+    """The damage that prevents or slows the opening of a store, and lost records; empty for a sound store."""
 
     repairs: tuple[Repair, ...] = ()
     lost: tuple[Loss, ...] = ()

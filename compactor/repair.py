@@ -1,4 +1,4 @@
-"""Rebuilds what a store needs to be opened: ``store.json``, hints and checkpoints. Entries cannot be rebuilt."""
+"""Rebuilds what a store needs to be opened: ``store.json``, hints and checkpoints; names what cannot be rebuilt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from txnstore.chain.keys import Keys
 from txnstore.compactor.damage import Loss, Repair, RepairPlan
 from txnstore.compactor.repair_chain import ChainRepairs, Survey
 from txnstore.compactor.repair_identity import identity, misplaced
+from txnstore.compactor.repair_segments import lost_segments
 from txnstore.connection import Connection
 from txnstore.core.routing import MAX_CHAINS
 from txnstore.errors import CorruptionError, InvalidConfigError, ReadOnlyError
@@ -20,10 +21,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def plan_repairs(connection: Connection, chains: int | None = None) -> RepairPlan:
-    """Find out what is damaged of that which opening a store needs, and what can be rebuilt. Nothing is written.
+    """Find out what is damaged, what of it can be rebuilt, and which records are lost. Nothing is written.
 
-    A sound store costs its opening, and for each chain a list, the two newest checkpoints and the hint again. Only the
-    objects that opening needs are looked at; :func:`txnstore.compactor.verify` checks everything.
+    A sound store costs its opening, for each chain a list, the two newest checkpoints and the hint again, and the lists
+    of all entries and segments. Of objects with records only the existence and the size are looked at; a deep
+    :func:`txnstore.compactor.verify` compares their contents.
 
     Args:
         connection: The connection to the store; it need not be loaded, and the store need not open.
@@ -47,13 +49,15 @@ def plan_repairs(connection: Connection, chains: int | None = None) -> RepairPla
     with connection.runtime.executor() as workers:  # Not the pool of requests, for which the surveys wait.
         surveys = list(workers.map(_survey, each))
     if repair is None and all(survey.sound for survey in surveys) and _opens(connection):
-        return RepairPlan()
+        return RepairPlan(lost=_lost_now(connection))
     found = [item for chain, survey in zip(each, surveys, strict=True) for item in chain.plan(survey)]
     if repair is not None:
         _check_places(each)
         found.insert(0, repair)
     repairs = tuple(item for item in found if isinstance(item, Repair))
-    return RepairPlan(repairs, tuple(item for item in found if isinstance(item, Loss)))
+    losses = tuple(item for item in found if isinstance(item, Loss))
+    segments = lost_segments(connection.objects, Keys(document.store_id), [chain.state for chain in each])
+    return RepairPlan(repairs, losses + segments)
 
 
 def repair(connection: Connection, plan: RepairPlan) -> None:
@@ -97,6 +101,12 @@ def _opens(connection: Connection) -> bool:
     except CorruptionError:
         return False
     return True
+
+
+def _lost_now(connection: Connection) -> tuple[Loss, ...]:
+    """The lost segments of a store that opens; a second look if there are some: a vacuum may work meanwhile."""
+    found = lost_segments(connection.objects, connection.keys, connection.view().states)
+    return found and lost_segments(connection.objects, connection.keys, connection.view().states)
 
 
 def _check_places(each: list[ChainRepairs]) -> None:

@@ -14,6 +14,7 @@ from txnstore.chain import keys
 from txnstore.compactor.engine import Engine, Job
 from txnstore.core.catalog.model import Topic
 from txnstore.core.invariants.common import Violation
+from txnstore.core.log.model import Segment
 from txnstore.core.log.sums import Sums
 from txnstore.core.log.visibility import Slice
 from txnstore.core.state import State
@@ -83,7 +84,7 @@ def _listed_as_recorded(
 ) -> Iterator[tuple[Slice, Topic]]:
     """Compare the segments of a chain with the listing; yields those that agree, with their topics."""
     current = _current(state, topics)
-    for part in _slices(state):
+    for part in slices(state):
         problems = _listed(part, sizes)
         found.violations += problems
         found.segments += 1
@@ -113,7 +114,7 @@ def _current(state: State, topics: Mapping[str, Topic]) -> dict[str, Topic]:
     }
 
 
-def _slices(state: State) -> Iterator[Slice]:
+def slices(state: State) -> Iterator[Slice]:
     """All batches of all partitions, aborted and open ones included, and the whole of one that the log start cuts."""
     for tp in sorted(state.partitions):
         for batch in state.partitions[tp].batches:
@@ -122,20 +123,25 @@ def _slices(state: State) -> Iterator[Slice]:
 
 def _listed(part: Slice, sizes: Mapping[str, int]) -> list[Violation]:
     """Compare a segment with the listing."""
-    segment, found = part.batch.segment, []
-    size = sizes.get(segment.object)
-    if segment.is_range and size is not None and size >= segment.start + segment.size:
+    segment, batch = part.batch.segment, part.batch
+    damage = damage_of(segment, sizes)
+    if damage is None:
         return []
+    if segment.object in sizes:
+        return [Violation("segment_size", damage, segment.key)]
+    message = f"{damage}; {part.tp} references it for the offsets {batch.base_offset} to {batch.limit - 1}"
+    return [Violation("segment_present", message, segment.key)]
+
+
+def damage_of(segment: Segment, sizes: Mapping[str, int]) -> str | None:
+    """What the listed sizes of objects show to be wrong with a segment; None if nothing is."""
+    size, end = sizes.get(segment.object), segment.start + segment.size
     if size is None:
-        message = (
-            f"it is missing; {part.tp} references it for the offsets {part.batch.base_offset} to {part.batch.limit - 1}"
-        )
-        found.append(Violation("segment_present", message, segment.key))
-    elif size != segment.size:
-        change = "truncated" if size < segment.start + segment.size else "altered"
-        message = f"it was {change}: it has {size} bytes; expected {segment.start + segment.size}"
-        found.append(Violation("segment_size", message, segment.key))
-    return found
+        return "it is missing"
+    if size == segment.size or (segment.is_range and size >= end):
+        return None
+    change = "truncated" if size < end else "altered"
+    return f"it was {change}: it has {size} bytes; expected {end}"
 
 
 def _read_all(objects: ObjectStore, pool: Executor, _runtime: Runtime, *, parts: list[_Part]) -> list[Violation]:

@@ -75,6 +75,22 @@ def test_lost_entry_is_status_1_and_said(cli: Cli) -> None:
     assert found["lost"][0]["key"].endswith("00003.json")
 
 
+def test_lost_records_are_status_1_and_said(cli: Cli) -> None:
+    """The store opens nevertheless, and its transactions are looked after."""
+    with txnstore.open(cli.url) as store:
+        with store.producer("writer") as producer, producer.transaction():
+            producer.send("orders", b"lost", partition=0)
+        _entry(cli, store.checkpoint()).unlink()
+    planned = cli("recover", "--dry-run")
+    assert (planned.status, planned.out) == (1, "0 objects would be rebuilt, 1 cannot be\n")
+    assert "orders-0 offsets 0 to 0" in " ".join(planned.err.split())
+    result = cli("recover")
+    assert result.status == 1
+    assert result.out.startswith("1 object cannot be rebuilt, 0 decided transactions completed")
+    (found,) = cli("recover", "--json").lines
+    assert [(item["damage"], item["blocks"]) for item in found["lost"]] == [("it is missing", False)]
+
+
 def test_store_document_is_rebuilt(cli: Cli) -> None:
     document = Path(cli.url.removeprefix("file://")) / "store.json"
     sound = document.read_bytes()
