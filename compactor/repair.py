@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 def plan_repairs(connection: Connection, chains: int | None = None) -> RepairPlan:
     """Find out what is damaged, what of it can be rebuilt, and which records are lost. Nothing is written.
 
-    A sound store costs its opening, for each chain a list, the two newest checkpoints and the hint again, and the lists
+    A sound store costs its opening, for each chain a list, the hint and the checkpoints of the history, and the lists
     of all entries and segments. Of objects with records only the existence and the size are looked at; a deep
     :func:`txnstore.compactor.verify` compares their contents.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,12 +29,12 @@ _WINDOW = 64
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The hint of a chain and its newest checkpoints.
+    """The hint of a chain and its checkpoints.
 
     Attributes:
         hinted: The checkpoint that the hint names; None without a readable hint.
         damage: What is wrong with the hint; empty if nothing is.
-        saved: The newest checkpoints and the one that the hint names; None for a damaged one.
+        saved: The newest checkpoints and those that the hint and boundaries name; None for each damaged one of all.
         heads: The numbers of all checkpoints.
         boundaries: The last boundaries, and None for each one that is lost.
     """
@@ -82,7 +82,7 @@ class ChainRepairs:
         self._edges = Edges()
 
     def survey(self) -> Survey:
-        """Look at the hint, and read the checkpoints that an open may use."""
+        """Look at the hint, and read the checkpoints since the last boundary."""
         # The hint first: it is written after the objects that it names.
         hint = read_if_there(self._objects, keys.latest(self._chain))
         listed = {item.key for item in self._objects.list(self._names.checkpoints(self._chain))}
@@ -103,7 +103,22 @@ class ChainRepairs:
         for begins in {each.sequence for each in boundaries.values() if each is not None}:
             if begins in heads and begins not in saved:
                 saved[begins] = self._read(begins)
+        begins = max((each.sequence for each in boundaries.values() if each is not None), default=0)
+        for number in self._damaged({number for number in heads - saved.keys() if number >= begins}):
+            if number > sound or not self._lacks_files(number, listed):
+                saved[number] = None
         return Survey(hinted, damage, dict(sorted(saved.items())), frozenset(heads), boundaries)
+
+    def _damaged(self, numbers: Iterable[int]) -> Iterator[int]:
+        """Those of the checkpoints of the history that are damaged; index files that they share are read once."""
+        known: list[Edge] = []
+        for number in sorted(numbers):
+            requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number, known)
+            found = checkpoint.receive(self._names, self._chain, number, requested)
+            if found is None:
+                yield number
+            else:
+                known = found.edges
 
     def _read(self, number: int) -> Saved | None:
         requested = checkpoint.request(self._objects, self._pool, self._names, self._chain, number)

@@ -134,6 +134,29 @@ def test_older_damaged_checkpoint_is_deleted_below_a_sound_one(
     assert checkpoints(objects) == [128]
 
 
+@pytest.mark.parametrize("damage", [_alter_head, _alter_index])
+def test_each_damaged_checkpoint_of_the_history_is_deleted(
+    clock: ManualClock, damage: Callable[[MemoryStore, int], None]
+) -> None:
+    """Opens use the newest two only, but earlier snapshots the others, and a verification judges all."""
+    objects = MemoryStore(clock=clock)
+    with new_store(clock, objects) as store:
+        for name in "abcde":
+            store.create_topic(name)
+            store.checkpoint()
+    found = checkpoints(objects)
+    for number in (found[0], found[2]):
+        damage(objects, number)
+    plan = planned(objects, clock)
+    assert [item.key for item in plan.repairs] == [keys.checkpoint_head(0, number) for number in (found[0], found[2])]
+    repair(Connection(objects, runtime=runtime(clock)), plan)
+    assert checkpoints(objects) == [found[1], *found[3:]], "no sound one is deleted"
+    assert planned(objects, clock) == RepairPlan()
+    with open_on(objects, runtime=runtime(clock)) as store:
+        report = store.verify()
+        assert report.ok, report.violations
+
+
 def test_hint_to_a_chain_without_entries_is_deleted(clock: ManualClock) -> None:
     objects = MemoryStore(clock=clock)
     new_store(clock, objects)
