@@ -65,9 +65,9 @@ PACKS = (
     ),
     Mutant(
         "a pack must have the size of its segment",
-        verify_segments._listed,
-        "if segment.is_range and size",
-        "if segment.inlined and size",
+        verify_segments.damage_of,
+        "(segment.is_range and size",
+        "(segment.inlined and size",
         test=_PACKS + "test_a_transaction_is_a_pack_for_each_topic_and_an_entry",
     ),
     Mutant(
