@@ -21,13 +21,13 @@ def doctor(connection: Connection, *, probe: bool = False) -> DoctorReport:
 
     - storage: whether objects can be read and listed, and with ``probe`` created once and deleted; the clock; on S3 the
       versioning and the lifecycle rules of the bucket. What may not be looked at is a finding, not an error.
-    - chains: the distance of the newest checkpoints, and their hints.
+    - chains: the hints, and the newest checkpoints, which are read: their damage and their distance.
     - segments: what a compaction would do; aborted data.
     - transactions: open, expired and incomplete ones, and the records that wait for them.
     - groups: members past their session, and members that wait.
     - garbage: what a vacuum would delete now.
 
-    It costs the lists of a vacuum, and about five requests for each chain.
+    It costs the lists of a vacuum, about five requests for each chain, and those that read its newest checkpoint.
 
     Args:
         connection: The connection to the store. It need not be loaded: a store that cannot be opened is a finding.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from txnstore.admin.transactions import find_hanging
-from txnstore.chain import keys
+from txnstore.chain import checkpoint, keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoint import interval
 from txnstore.chain.codec import LatestDocument, decode
@@ -82,7 +82,7 @@ def _aborted(view: View, tp: TopicPartition) -> Iterator[int]:
 
 
 def chain_findings(connection: Connection, view: View) -> Iterator[Finding]:
-    """How far each chain is from its newest checkpoint. At most a GET and a stat for each."""
+    """How far each chain is from its newest checkpoint, which is read: the requests of an open for each."""
     numbers = range(view.chains)
     hints = connection.chains.at_once(
         {number: partial(read_if_there, connection.objects, keys.latest(number)) for number in numbers}
@@ -103,17 +103,32 @@ def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Fin
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
     try:
         saved = decode(LatestDocument, key, hint).sequence
-        connection.objects.stat(connection.keys.checkpoint_head(state.chain, saved))
     except (CorruptionError, UnsupportedFormatError) as error:
         return Finding("chains", "hint", Severity.WARN, str(error), "txnstore recover")
-    except ObjectNotFoundError:
-        message = f"{key} names the checkpoint of entry {saved}, which does not exist"
+    damage = _damage(connection, state.chain, saved)
+    if damage is not None:
+        message = f"{key} names the checkpoint of entry {saved}, which {damage}"
         return Finding("chains", "hint", Severity.WARN, message, "txnstore recover")
     behind = state.sequence - saved
     if behind < _OVERDUE * interval(state, CHECKPOINT_EVERY):
         return None
     message = f"{where} has {behind:,} entries since its newest checkpoint, which every process reads when it opens"
     return Finding("chains", "checkpoint", Severity.WARN, message, "txnstore checkpoint")
+
+
+def _damage(connection: Connection, chain: int, sequence: int) -> str | None:
+    """What is wrong with a checkpoint; None if it can be read."""
+    names = connection.keys
+    requested = checkpoint.request(connection.objects, connection.pool, names, chain, sequence)
+    if requested is None:
+        return "does not exist"
+    try:
+        checkpoint.decode_all(checkpoint.read(names, chain, sequence, requested).state)
+    except ObjectNotFoundError as error:
+        return f"does not exist, or not all of it: {error}"
+    except (CorruptionError, UnsupportedFormatError) as error:
+        return f"cannot be read: {error}"
+    return None
 
 
 # Transactions ---------------------------------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ CARE = (
     Mutant(
         "the doctor trusts a hint to a checkpoint that does not exist",
         _checkpoint,
-        "connection.objects.stat(connection.keys.checkpoint_head(state.chain, saved))",
-        "pass",
+        "if damage is not None:",
+        "if False:",
         test=f"{_DOCTOR}test_hints_and_checkpoints_are_judged",
     ),
     Mutant(

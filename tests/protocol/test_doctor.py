@@ -252,6 +252,22 @@ def test_hints_and_checkpoints_are_judged(store: Store, objects: MemoryStore, cl
     assert (found.severity, found.command) == (Severity.WARN, "txnstore checkpoint")
 
 
+@ONE_CHAIN
+@pytest.mark.parametrize("part", ["head", "index"])
+@pytest.mark.parametrize("altered", [False, True])
+def test_damaged_newest_checkpoint_is_found(
+    store: Store, objects: MemoryStore, clock: ManualClock, part: str, altered: bool
+) -> None:
+    """An open goes on with an older one, or folds all entries; the doctor says why it is slow."""
+    number = store.checkpoint()
+    damaged = keys.checkpoint_head(0, number) if part == "head" else keys.checkpoint_index(0, number)
+    objects.put(damaged, objects.get(damaged)[:-9]) if altered else objects.delete([damaged])
+    found = _found(reopen(store, clock).doctor(), "hint")
+    assert (found.severity, found.command) == (Severity.WARN, "txnstore recover")
+    assert f"the checkpoint of entry {number}, which " in found.message
+    assert damaged in found.message
+
+
 # Debt -----------------------------------------------------------------------------------------------------------------
 
 
