@@ -9,16 +9,15 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
+from benchmarks.far import SlowWrites
 from benchmarks.measure import Result, median_ms, seconds
 from txnstore.segment.codec import encode
 from txnstore.segment.schema import records_to_table
 from txnstore.storage.base import ObjectStore
-from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import LocalStore
 from txnstore.storage.registry import open_store
 from txnstore.store import Store, create_on
@@ -30,18 +29,6 @@ COMMITS, FAR_COMMITS = 20_000, 200
 ENDS = 50
 #: Seconds that are added to each request to the S3 server.
 LATENCY = 0.02
-
-
-class _Far(CountingStore):
-    """Adds latency to the requests of a commit."""
-
-    def put(self, key: str, data: bytes) -> None:
-        time.sleep(LATENCY)
-        super().put(key, data)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        time.sleep(LATENCY)
-        return super().put_if_absent(key, data)
 
 
 def run() -> Iterator[Result]:
@@ -59,7 +46,7 @@ def run() -> Iterator[Result]:
     yield Result("p99 of the commits / their median", slow / median_ms(commits), 5.0, at_most=True, detail=detail)
     with S3Server() as server:
         bucket, options = server.create_bucket("commits"), storage_options(server.url)
-        raw_store, store = (_Far(open_store(f"{bucket}/{name}", options)) for name in ("raw", "store"))
+        raw_store, store = (SlowWrites(open_store(f"{bucket}/{name}", options), LATENCY) for name in ("raw", "store"))
         raws, commits = _times(raw_store, store, FAR_COMMITS)
     name = f"commit of 100 records / raw, S3 with {1000 * LATENCY:.0f} ms added"
     yield _beside(name, raws, commits, 0.55)

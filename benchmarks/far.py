@@ -12,7 +12,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.managers import BaseManager
 from typing import Any
 
-from txnstore.storage.base import ObjectInfo
+from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import create_on
 
@@ -34,6 +35,22 @@ def _bucket() -> MemoryStore:
 
 
 Bucket.register("bucket", callable=_bucket)
+
+
+class SlowWrites(CountingStore):
+    """Adds latency to the requests of a commit of a process that is alone on its chain, which sends no GET."""
+
+    def __init__(self, inner: ObjectStore, latency: float) -> None:
+        super().__init__(inner)
+        self._latency = latency
+
+    def put(self, key: str, data: bytes) -> None:
+        time.sleep(self._latency)
+        super().put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        time.sleep(self._latency)
+        return super().put_if_absent(key, data)
 
 
 class FarStore:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.far import LATENCY
+from benchmarks.far import LATENCY, SlowWrites
 from benchmarks.measure import Result
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
@@ -20,18 +20,6 @@ THREADS = 64
 WARM_UP, SECONDS = 1.0, 5.0
 #: Records that fit into an entry, and records that do not.
 VALUES = {"records in the entry": os.urandom(100), "64 KiB that are uploaded": os.urandom(64 << 10)}
-
-
-class SlowStore(MemoryStore):
-    """A store a while away. Reads are not slow: no commit of a process that is alone on its chain sends one."""
-
-    def put(self, key: str, data: bytes) -> None:
-        time.sleep(LATENCY)
-        super().put(key, data)
-
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        time.sleep(LATENCY)
-        return super().put_if_absent(key, data)
 
 
 def run() -> Iterator[Result]:
@@ -46,7 +34,7 @@ def run() -> Iterator[Result]:
 def _measure(threads: int, value: bytes) -> list[int]:
     """The commits of each thread."""
     counts, measuring, ended = [0] * threads, threading.Event(), threading.Event()
-    with create_on(SlowStore()) as store, ThreadPoolExecutor(threads) as pool:
+    with create_on(SlowWrites(MemoryStore(), LATENCY)) as store, ThreadPoolExecutor(threads) as pool:
         store.create_topic("t", partitions=threads)
         done = [pool.submit(_write, store, number, value, counts, measuring, ended) for number in range(threads)]
         time.sleep(WARM_UP)
