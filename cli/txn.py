@@ -101,11 +101,13 @@ def history(app: App, transactional_id: str, limit: int, since: float | None) ->
         with app.progress("reading entries"):
             found = store.transaction_history(transactional_id, limit, start)
     app.out.rows(map(_step, found.steps), _STEP_COLUMNS, empty="No steps in these entries")
-    if found.limited and since is None:
+    if found.limited:
         app.out.note(f"Only the newest {limit:,} entries were read; --limit reads more")
-    elif any(found.deleted):
+    elif since is None and any(found.deleted):
         ends = ", ".join(f"entry {last:,} of chain {chain}" for chain, last in enumerate(found.deleted) if last)
         app.out.note(f"The history begins after {ends}: a vacuum deletes older entries")
+    elif since is None and not found.complete:
+        app.out.note("Some entries are missing: `txnstore verify` names them")
 
 
 @txn.command()

@@ -82,7 +82,7 @@ class Scan:
             view = connection.unblocked(view, self._partitions, self._start, self._end)
         self.snapshot = snapshot if snapshot is not None else Snapshot(view, connection.keys.store_id)
         self.topic = view.find_topic(topic)
-        if columns is not None and not list(columns):
+        if columns is not None and not isinstance(columns, str) and not (columns := [*columns]):
             msg = "columns is empty: name at least one column, such as _offset; without columns a scan has all of them"
             raise InvalidConfigError(msg)
         self._projection = Projection(self.topic, columns)

@@ -59,6 +59,9 @@ def test_the_history_of_a_transaction_says_where_it_begins(cli: Cli, local_store
     assert found.status == 0
     assert "The history begins after entry 7 of chain 0: a vacuum deletes older entries" in found.err
     assert "--limit" not in found.err
+    cli.ok("produce", "a", "--transactional-id", "new", stdin="value\n")
+    assert "--limit" in cli("txn", "history", "new", "--since", "1h", "--limit", "1").err
+    assert cli.ok("txn", "history", "new", "--since", "1h").err == ""
 
 
 def test_a_history_that_is_no_duration_is_refused(cli: Cli) -> None:

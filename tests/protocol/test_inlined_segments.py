@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections import Counter
 
 import pytest
 
@@ -115,24 +114,6 @@ def test_a_process_that_opens_a_checkpoint_reads_a_range_of_the_entry(store: Sto
     table = other.scan("t", partitions=[1]).to_table()
     assert table["value"].to_pylist() == [b"one"]
     assert requests(other) == {"get": 2}, "the head, and the segment"
-
-
-@pytest.mark.parametrize("config", [{}, {"inline.bytes": 0}], ids=["entries", "packs"])
-def test_a_compaction_reads_each_entry_or_pack_once(store: Store, clock: ManualClock, config: dict[str, int]) -> None:
-    """All partitions have segments in it."""
-    store.create_topic("wide", partitions=8, config=config)
-    for number in range(20):
-        with store.producer("id").transaction() as txn:
-            for partition in range(8):
-                txn.send("wide", b"%d" % number, partition=partition)
-    store.checkpoint()
-    shared = {batch.segment.object for batch in batches(store, TopicPartition("wide", 0))}
-    other = open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=runtime(clock))
-    report = other.compact("wide")
-    assert [item.segments_before for item in report.partitions] == [20] * 8
-    read = Counter(key for kind, key in connection_of(other).counts.log if kind == "get")
-    assert {key: read[key] for key in shared} == dict.fromkeys(shared, 1)
-    assert values(other, "wide") == [b"%d" % number for number in range(20)] * 8
 
 
 # What is inlined ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -86,6 +87,8 @@ def test_no_columns_are_refused(store: Store) -> None:
     """A table without columns has no rows."""
     with pytest.raises(InvalidConfigError, match="columns is empty: name at least one column"):
         store.scan("t", columns=[])
+    names: Any = iter(["value"])
+    assert store.scan("t", columns=names).schema.names == ["value"]
 
 
 @pytest.mark.parametrize("columns", [["valu"], ["value", "value"], "value"])

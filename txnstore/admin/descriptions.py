@@ -117,7 +117,7 @@ class TransactionHistory:
         steps: What happened, in order.
         complete: Whether the entries were read from the first one on.
         deleted: The last entry of each chain whose history a vacuum has deleted; 0 without one.
-        limited: Whether the limit has left out entries that exist.
+        limited: Whether the limit has left out entries that exist, of the time that was asked for.
     """
 
     transactional_id: str

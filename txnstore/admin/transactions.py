@@ -216,15 +216,18 @@ def transaction_history(
     view, objects, keys = connection.view(), connection.objects, connection.keys
     deleted = tuple(connection.chains.boundaries())
     ranges = newest([state.sequence for state in view.states], limit, deleted)
-    limited = any(numbers.start > last + 1 for numbers, last in zip(ranges, deleted, strict=True))
     wanted = [(chain, sequence) for chain, numbers in enumerate(ranges) for sequence in numbers]
     chains: dict[int, list[Happened]] = {}
-    complete = all(numbers.start <= 1 for numbers in ranges)
+    complete, cut = all(numbers.start <= 1 for numbers in ranges), set(range(len(ranges)))
     for place, found in zip(
         wanted, connection.pool.map(lambda place: read_entry(objects, keys, *place), wanted), strict=True
     ):
-        if found is None or (since is not None and found[0].timestamp < since):
+        if found is None:
             complete = False
+            continue
+        if since is not None and found[0].timestamp < since:
+            complete = False
+            cut.discard(place[0])  # The limit has left out older entries only.
             continue
         entry = found[0]
         happened = Happened(place[0], entry.sequence, entry.timestamp, entry.writer_id, entry.events)
@@ -232,6 +235,7 @@ def transaction_history(
     steps = steps_of(transactional_id, chains)
     if not steps:
         _find(view, transactional_id)
+    limited = any(ranges[chain].start > deleted[chain] + 1 for chain in cut)
     return TransactionHistory(transactional_id, tuple(steps), complete, deleted, limited)
 
 

@@ -241,8 +241,9 @@ class Chain:
         with together:
             if not waiter.done:
                 with alone:
-                    self._round = ForkLock()
-                    checkpoint_due = None if waiter.done else self._commit_round(waiter)
+                    if not waiter.done:  # Another thread of an earlier round may have committed it.
+                        self._round = ForkLock()
+                        checkpoint_due = self._commit_round(waiter)
         if checkpoint_due is not None:
             self._saver.save_later(checkpoint_due)
         return waiter.answer()

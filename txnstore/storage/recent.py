@@ -22,6 +22,11 @@ class _Kept:
         self._found: OrderedDict[str, bytes] = OrderedDict()
         self._size = 0
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more beginning can be kept, and none is dropped for it."""
+        return self._size + _BEGINNING_BYTES <= _KEPT_BYTES
+
     def find(self, key: str, end: int) -> bytes | None:
         """The beginning of an object, if it has the bytes before ``end``."""
         found = self._found.get(key)
@@ -57,7 +62,7 @@ class RecentObjects:
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self._kept = _Kept()
-        self._neighbours = False
+        self._near: _Kept | None = None
 
     @property
     def url(self) -> str:
@@ -65,12 +70,13 @@ class RecentObjects:
         return self.inner.url
 
     def with_neighbours(self) -> RecentObjects:
-        """The same objects, for a caller that reads their parts one after the other, and the same memory.
+        """The same objects, for a caller that reads many parts of them and then drops this.
 
-        The first read of a part fetches and keeps the beginning of the object, which has the next ones.
+        The first read of a part fetches and keeps the beginning of its object, which has the next ones, until the
+        memory for that is full. What is kept was not checked, so no other reader gets it.
         """
         found = RecentObjects(self.inner)
-        found._kept, found._neighbours = self._kept, True
+        found._kept, found._near = self._kept, _Kept()
         return found
 
     def keep(self, key: str, beginning: bytes) -> None:
@@ -85,12 +91,12 @@ class RecentObjects:
         if start is None or end is None:
             return self.inner.get(key, start, end)
         found = self._kept.find(key, end)
-        if found is None:
-            if not self._neighbours or end > _BEGINNING_BYTES:
-                return self.inner.get(key, start, end)
-            found = self.inner.get(key, 0, _BEGINNING_BYTES)
-            self.keep(key, found)
-        return found[start:end]
+        if found is None and self._near is not None:
+            found = self._near.find(key, end)
+            if found is None and end <= _BEGINNING_BYTES and self._near.has_room:
+                found = self.inner.get(key, 0, _BEGINNING_BYTES)
+                self._near.keep(key, found)
+        return self.inner.get(key, start, end) if found is None else found[start:end]
 
     def put(self, key: str, data: bytes) -> None:
         self.inner.put(key, data)
