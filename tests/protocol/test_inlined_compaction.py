@@ -31,15 +31,20 @@ def store(clock: ManualClock, objects: MemoryStore) -> Store:
     return counted_store(clock, objects)
 
 
+def fill(store: Store, transactions: int, more: bytes = b"") -> None:
+    """Transactions over all partitions, which send their number, and a checkpoint."""
+    for number in range(transactions):
+        with store.producer("id").transaction() as txn:
+            for partition in range(8):
+                txn.send("wide", b"%d" % number + more, partition=partition)
+    store.checkpoint()
+
+
 @pytest.mark.parametrize("config", [{}, {"inline.bytes": 0}], ids=["entries", "packs"])
 def test_a_compaction_reads_each_entry_or_pack_once(store: Store, clock: ManualClock, config: dict[str, int]) -> None:
     """All partitions have segments in it."""
     store.create_topic("wide", partitions=8, config=config)
-    for number in range(20):
-        with store.producer("id").transaction() as txn:
-            for partition in range(8):
-                txn.send("wide", b"%d" % number, partition=partition)
-    store.checkpoint()
+    fill(store, 20)
     shared = {batch.segment.object for batch in batches(store, TopicPartition("wide", 0))}
     other = open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=runtime(clock))
     report = other.compact("wide")
@@ -70,11 +75,7 @@ def test_bytes_that_a_compaction_read_and_did_not_check_are_not_kept(
             return bytes(byte ^ 1 for byte in data)
 
     store.create_topic("wide", partitions=8, config=config)
-    for number in range(4):
-        with store.producer("id").transaction() as txn:
-            for partition in range(8):
-                txn.send("wide", b"%d" % number, partition=partition)
-    store.checkpoint()
+    fill(store, 4)
     damaging = Damaging()
     other = open_on(damaging, runtime=runtime(clock))
     with suppress(CorruptionError):
@@ -91,11 +92,7 @@ def test_what_a_compaction_keeps_is_not_dropped_for_more(
     """Else each entry would be gone when the next partition needs it, and be fetched again and again."""
     monkeypatch.setattr(recent, "_KEPT_BYTES", 4 * recent._BEGINNING_BYTES)
     store.create_topic("wide", partitions=8, config={"inline.bytes": 1 << 20})
-    for _ in range(10):
-        with store.producer("id").transaction() as txn:
-            for partition in range(8):
-                txn.send("wide", random.Random(partition).randbytes(5_000), partition=partition)
-    store.checkpoint()
+    fill(store, 10, random.Random(1).randbytes(5_000))
     other = open_on(CountingStore(connection_of(store).counts.inner, log=True), runtime=runtime(clock))
     shared = {batch.segment.object for batch in batches(store, TopicPartition("wide", 0))}
     other.compact("wide")
