@@ -134,10 +134,11 @@ class Scan:
 
     def to_tables(self) -> Generator[pa.Table]:
         """The result in tables of at most one row group of one segment each, with bounded memory."""
-        for table in read_ahead(self._connection.objects, self._connection.pool, self.plan(), self._reading):
-            if self._filter is None:
-                yield table
-                continue
+        tables = read_ahead(self._connection.objects, self._connection.pool, self.plan(), self._reading)
+        if self._filter is None:
+            yield from tables  # No table is kept here while the next one is awaited.
+            return
+        for table in tables:
             found = table.filter(self._filter)
             if found.num_rows:
                 yield found.select(self._projection.columns)

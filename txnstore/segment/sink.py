@@ -33,9 +33,8 @@ class SegmentSink(io.RawIOBase):
     def __init__(self, memory: int | None = None) -> None:
         super().__init__()
         self._memory = MEMORY_BYTES if memory is None else min(memory, MEMORY_BYTES)
-        self._file: Any = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed with the sink
-            max_size=self._memory, prefix="txnstore-segment-"
-        )
+        self._held = io.BytesIO()
+        self._file: Any = None
         self._size = 0
         self.blocks = BlockSums()
         self.sha256 = hashlib.sha256()
@@ -45,27 +44,37 @@ class SegmentSink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        with _on_disk():
-            self._file.write(view)
+        if self._file is None and self._size + len(view) > self._memory:
+            self._move_to_file()
+        if self._file is None:
+            self._held.write(view)
+        else:
+            with _on_disk():
+                self._file.write(view)
         self.blocks.update(view)
         self.sha256.update(view)
         self._size += len(view)
         return len(view)
+
+    def _move_to_file(self) -> None:
+        with _on_disk():
+            self._file = tempfile.TemporaryFile(prefix="txnstore-segment-")  # noqa: SIM115 - closed with the sink
+            self._file.write(self._held.getbuffer())
+        self._held = io.BytesIO()
 
     def tell(self) -> int:
         return self._size
 
     def content(self) -> bytes | mmap.mmap:
         """All bytes; if they are in a file, mapped into memory, which stays valid after the sink is closed."""
-        if self._size <= self._memory:
-            self._file.seek(0)
-            return bytes(self._file.read())
+        if self._file is None:
+            return self._held.getvalue()  # Not a copy, as a read would be.
         with _on_disk():
             self._file.flush()
             return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def close(self) -> None:
-        if not self.closed:
+        if self._file is not None and not self.closed:
             with suppress(OSError):  # It writes what is buffered, which may find no space; the file is discarded.
                 self._file.close()
         super().close()
