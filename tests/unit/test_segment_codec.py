@@ -230,6 +230,29 @@ def test_parquet_encodings_follow_the_values() -> None:
     assert "RLE_DICTIONARY" not in column_of(encode(table.slice(0, 100)).data, "country").encodings
 
 
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "gzip"])
+def test_a_small_segment_compresses_only_columns_with_many_bytes(compression: str) -> None:
+    rows = 100
+    flat = pa.table({"n": range(rows), "a.b": ["x" * 10] * rows, "long": [b"x" * 100] * rows})
+    data = encode(flat, "parquet", compression).data
+    used = {name: column_of(data, name).compression.lower() for name in flat.column_names}
+    assert used == {"n": "uncompressed", "a.b": "uncompressed", "long": compression}
+    assert decode(data, "parquet").equals(flat)
+    nested = pa.table({"n": range(rows), "list": [["x" * 100]] * rows})
+    data = encode(nested, "parquet", compression).data
+    assert column_of(data, "list.list.element").compression.lower() == compression
+    assert decode(data, "parquet").equals(nested)
+
+
+def test_all_columns_of_a_large_segment_are_compressed() -> None:
+    """Its first row group does not tell how large its columns will be."""
+    table = pa.table({"null": pa.nulls(20, pa.binary()), "long": [b"x" * 100] * 20})
+    with SegmentWriter(table.schema, row_group_rows=10) as writer:
+        writer.append(table)
+        data = writer.finish().data
+    assert {column_of(data, name).compression for name in table.column_names} == {"ZSTD"}
+
+
 def test_duckdb_reads_parquet_segments(tmp_path: Any) -> None:
     path = tmp_path / "segment.parquet"
     path.write_bytes(encode(ALL_TYPES).data)

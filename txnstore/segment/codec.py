@@ -1,9 +1,7 @@
 """Encodes Arrow tables as segments, and decodes segments.
 
 There are two formats: ``parquet``, which all engines read, and ``arrow`` (the Arrow IPC *file* format), which is the
-fastest to write and read. The Parquet settings follow measurements: zstd at level 1; integers and times delta-encoded
-(an ``_offset`` column takes almost no space); a dictionary only if values of a sample repeat; statistics except for
-long values.
+fastest to write and read.
 """
 
 from __future__ import annotations
@@ -17,13 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from txnstore.core.log.model import Segment
 from txnstore.errors import CorruptionError, InvalidConfigError, StorageRefusedError
 from txnstore.segment.blocks import BLOCKS_FROM_BYTES, BLOCKS_KEY
+from txnstore.segment.parquet import ZSTD_LEVEL, parquet_writer
 from txnstore.segment.pieces import open_segment
 from txnstore.segment.sink import SegmentSink
 
@@ -37,14 +34,6 @@ ROW_GROUP_ROWS = 128 * 1024
 #: The maximum size of a row group in bytes before compression.
 ROW_GROUP_BYTES = 64 << 20
 
-#: Higher levels of zstd compress little better and cost much more time.
-_ZSTD_LEVEL = 1
-#: Columns whose values are longer than this on average, in bytes, get neither statistics nor a dictionary.
-_SHORT = 64
-#: Tables with fewer rows get no dictionary: it costs more time than the saved bytes are worth.
-_DICTIONARY_ROWS = 1000
-#: The size of the sample that decides whether values of a column repeat.
-_SAMPLE = 8192
 #: The exceptions that pyarrow raises for damaged bytes.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, IndexError)
 
@@ -302,7 +291,7 @@ class SegmentWriter:
             # A segment that is written whole, and is small, needs no file and no checksums of blocks.
             small = not whole_groups and table.nbytes < BLOCKS_FROM_BYTES
             self._sink = pa.BufferOutputStream() if small else SegmentSink(self._memory)
-            self._writer = self._open(table)
+            self._writer = self._open(table, small)
         if self._format == "parquet":
             self._writer.write_table(table, row_group_size=rows)
         else:
@@ -315,39 +304,13 @@ class SegmentWriter:
             for batch in group.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]:
                 self._writer.write_batch(batch)
 
-    def _open(self, first: pa.Table) -> Any:
-        level = _ZSTD_LEVEL if self._compression == "zstd" else None
+    def _open(self, first: pa.Table, small: bool) -> Any:
+        codec = self._compression
         if self._format == "arrow":
-            codec = pa.Codec(self._compression, level) if self._compression else None
-            return pa.ipc.new_file(self._sink, self._schema, options=pa.ipc.IpcWriteOptions(compression=codec))
-        return pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression=self._compression or "none",
-            compression_level=level,
-            **_parquet_encodings(first),
-        )
-
-
-def _parquet_encodings(table: pa.Table) -> dict[str, Any]:
-    """The encoding options of each column, by its type and a sample of its values."""
-    deltas, dictionaries, statistics = {}, [], []
-    for column, name in zip(table.columns, table.column_names, strict=True):
-        if pt.is_integer(column.type) or pt.is_timestamp(column.type) or pt.is_date32(column.type):
-            deltas[name] = "DELTA_BINARY_PACKED"
-            statistics.append(name)
-        elif _is_variable(column.type):
-            if column.nbytes <= _SHORT * max(1, len(column)):
-                statistics.append(name)
-                if _repeats(column):
-                    dictionaries.append(name)
-        elif not pt.is_nested(column.type):
-            statistics.append(name)
-    return {
-        "column_encoding": deltas or None,
-        "use_dictionary": dictionaries or False,
-        "write_statistics": statistics or False,
-    }
+            level = ZSTD_LEVEL if codec == "zstd" else None
+            options = pa.ipc.IpcWriteOptions(compression=pa.Codec(codec, level) if codec else None)
+            return pa.ipc.new_file(self._sink, self._schema, options=options)
+        return parquet_writer(self._sink, self._schema, first, codec, small=small)
 
 
 def _compact(table: pa.Table) -> pa.Table:
@@ -361,24 +324,6 @@ def _compact(table: pa.Table) -> pa.Table:
             whole = column.take(pa.arange(0, table.num_rows))
             table = table.set_column(index, table.schema.field(index), whole)
     return table
-
-
-def _is_variable(data_type: pa.DataType) -> bool:
-    return bool(
-        pt.is_string(data_type)
-        or pt.is_large_string(data_type)
-        or pt.is_binary(data_type)
-        or pt.is_large_binary(data_type)
-    )
-
-
-def _repeats(column: Any) -> bool:
-    """Whether at most half of the values of a sample, spread over the column, are distinct."""
-    if len(column) < _DICTIONARY_ROWS:
-        return False
-    step = max(1, len(column) // _SAMPLE)
-    sample = column.take(pa.arange(0, len(column), step)) if step > 1 else column
-    return bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
 
 
 def verify_checksum(key: str, data: Any, sha256: str, size: int) -> None:

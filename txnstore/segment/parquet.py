@@ -1,0 +1,95 @@
+"""How segments are written as Parquet files: the encoding and the compression of each column.
+
+The settings follow measurements: zstd at level 1; integers and times delta-encoded (an ``_offset`` column takes almost
+no space); a dictionary only if values of a sample repeat; statistics except for long values; and no compression of the
+few bytes that most columns of a small commit have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+#: Higher levels of zstd compress little better and cost much more time.
+ZSTD_LEVEL = 1
+#: A column of a small segment with fewer bytes is not compressed: zstd's context costs more than the whole column does.
+_COMPRESS_FROM = 4096
+#: Columns whose values are longer than this on average, in bytes, get neither statistics nor a dictionary.
+_SHORT = 64
+#: Tables with fewer rows get no dictionary: it costs more time than the saved bytes are worth.
+_DICTIONARY_ROWS = 1000
+#: The size of the sample that decides whether values of a column repeat.
+_SAMPLE = 8192
+
+
+def parquet_writer(
+    sink: Any, schema: pa.Schema, first: pa.Table, codec: str | None, *, small: bool
+) -> pq.ParquetWriter:
+    """Open a writer.
+
+    Args:
+        sink: What it writes to.
+        schema: The schema of the file.
+        first: The first rows that will be written, which decide the settings.
+        codec: pyarrow's name of the compression; None: none.
+        small: These are all rows of a small file.
+    """
+    compression: Any = codec or "none"
+    level: Any = ZSTD_LEVEL if codec == "zstd" else None
+    compressed = _worth_compressing(first) if small and codec is not None else None
+    if compressed is not None:
+        compression, level = dict.fromkeys(compressed, codec), level and dict.fromkeys(compressed, level)
+    encodings = _encodings(first)
+    return pq.ParquetWriter(sink, schema, compression=compression, compression_level=level, **encodings)
+
+
+def _worth_compressing(table: pa.Table) -> list[str] | None:
+    """The columns of a small file to compress, by name; None: all."""
+    columns = zip(table.schema, table.columns, strict=True)
+    large = [field for field, column in columns if column.nbytes >= _COMPRESS_FROM]
+    if any(pt.is_nested(field.type) for field in large):  # Parquet has other names for its parts.
+        return None
+    return [field.name for field in large]
+
+
+def _encodings(table: pa.Table) -> dict[str, Any]:
+    """The encoding options of each column, by its type and a sample of its values."""
+    deltas, dictionaries, statistics = {}, [], []
+    for column, name in zip(table.columns, table.column_names, strict=True):
+        if pt.is_integer(column.type) or pt.is_timestamp(column.type) or pt.is_date32(column.type):
+            deltas[name] = "DELTA_BINARY_PACKED"
+            statistics.append(name)
+        elif _is_variable(column.type):
+            if column.nbytes <= _SHORT * max(1, len(column)):
+                statistics.append(name)
+                if _repeats(column):
+                    dictionaries.append(name)
+        elif not pt.is_nested(column.type):
+            statistics.append(name)
+    return {
+        "column_encoding": deltas or None,
+        "use_dictionary": dictionaries or False,
+        "write_statistics": statistics or False,
+    }
+
+
+def _is_variable(data_type: pa.DataType) -> bool:
+    return bool(
+        pt.is_string(data_type)
+        or pt.is_large_string(data_type)
+        or pt.is_binary(data_type)
+        or pt.is_large_binary(data_type)
+    )
+
+
+def _repeats(column: Any) -> bool:
+    """Whether at most half of the values of a sample, spread over the column, are distinct."""
+    if len(column) < _DICTIONARY_ROWS:
+        return False
+    step = max(1, len(column) // _SAMPLE)
+    sample = column.take(pa.arange(0, len(column), step)) if step > 1 else column
+    return bool(pc.count_distinct(sample).as_py() * 2 <= len(sample))
