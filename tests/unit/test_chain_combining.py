@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -121,6 +121,68 @@ def test_a_committed_command_does_not_wait_for_the_next_entry(objects: MemorySto
             gate.open()
         assert following.result(240).name == "c"
     assert names_in_bucket(objects) == ["a+b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("crowd_from", "seconds", "waits"),
+    [(1, 600, True), (1, 0.01, False), (2, 600, False)],
+    ids=["many", "stuck", "few"],
+)
+def test_many_callers_let_the_next_leader_go_first(
+    objects: MemoryStore, monkeypatch: pytest.MonkeyPatch, crowd_from: int, seconds: float, waits: bool
+) -> None:
+    """Else it decides its entry when all of them have prepared their next commands."""
+    monkeypatch.setattr("txnstore.chain.waiting.CROWD", crowd_from)
+    monkeypatch.setattr("txnstore.chain.waiting.HEAD_START", seconds)
+    gated, clock = GatedStore(objects), ManualClock()
+    with a_chain(gated, clock) as chain, ThreadPoolExecutor(2) as pool:
+        leaders = _announce_leaders(monkeypatch, chain)
+        write = gated.hold("put_if_absent", keys.entry(0, 1))
+        first = pool.submit(chain.submit, CreateTopic(topic("a")))
+        write.wait_for()
+        following = pool.submit(chain.submit, CreateTopic(topic("b")))
+        assert all(leaders.acquire(timeout=240) for _ in range(2))
+        clock.advance(60_000)
+        look = gated.hold("get")  # After so long the next leader looks at the head before it decides.
+        write.open()
+        look.wait_for()
+        try:
+            assert bool(wait([first], 0.2 if waits else 240).done) is not waits
+            assert not following.done()
+        finally:
+            look.open()
+        assert (first.result(240).name, following.result(240).name) == ("a", "b")
+
+
+def test_callers_do_not_wait_for_a_leader_without_an_entry(
+    objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txnstore.chain.waiting.CROWD", 1)
+    monkeypatch.setattr("txnstore.chain.waiting.HEAD_START", 600)
+    gated = GatedStore(objects)
+    with a_chain(gated) as chain, ThreadPoolExecutor(2) as pool:
+        leaders = _announce_leaders(monkeypatch, chain)
+        write = gated.hold("put_if_absent", keys.entry(0, 1))
+        first = pool.submit(chain.submit, CreateTopic(topic("a")))
+        write.wait_for()
+        refused = pool.submit(chain.submit, CreateTopic(topic("a")))
+        assert all(leaders.acquire(timeout=240) for _ in range(2))
+        write.open()
+        assert first.result(240).name == "a"
+        with pytest.raises(TopicExistsError):
+            refused.result(240)
+
+
+def _announce_leaders(monkeypatch: pytest.MonkeyPatch, chain: Chain) -> threading.Semaphore:
+    """Released when a thread has announced that it will commit the next entry."""
+    announced, leaders = threading.Semaphore(0), [chain._leader]
+
+    def announce(_: Chain, leader: Any) -> None:
+        leaders.append(leader)
+        announced.release()
+
+    monkeypatch.setattr(Chain, "_leader", property(lambda _: leaders[-1], announce), raising=False)
+    return announced
 
 
 def test_each_caller_gets_its_own_result(crowd: Crowd) -> None:

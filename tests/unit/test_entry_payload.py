@@ -8,7 +8,7 @@ from tests.helpers import keys
 from tests.helpers.compaction import new_store
 from tests.helpers.connections import connection_of
 from txnstore.chain.payload import Payload, payload_of
-from txnstore.chain.waiting import Waiter
+from txnstore.chain.waiting import Leader, Waiter
 from txnstore.core.log.commands import Append
 from txnstore.core.log.model import NewBatch, Segment
 from txnstore.core.model import ProducerIdentity
@@ -46,7 +46,7 @@ def test_the_payload_has_no_segments_of_repeated_commands(clock: ManualClock) ->
     batches_of = [NewBatch("t", n, found.segment(""), 0, 0, 0, data=found.data) for n in range(2)]
     chain.submit(Append(identity, (batches_of[0],)))
     waiters = [Waiter(Append(identity, (batch,))) for batch in batches_of]
-    chain._commit(waiters)
+    chain._commit(waiters, Leader())
     assert [waiter.answer()[0].duplicate for waiter in waiters] == [True, False]
     sizes = [len(payload_of(objects.get(item.key))) for item in objects.list(keys.entries(0))]
     assert sizes[-2:] == [len(found.data)] * 2

@@ -34,7 +34,7 @@ from txnstore.chain.payload import line_of, payload_of
 from txnstore.chain.saver import Saver
 from txnstore.chain.tail import FIRST_WINDOW, Tail
 from txnstore.chain.turns import Turns
-from txnstore.chain.waiting import Attempt, Waiter, error_of, is_unwritten, take
+from txnstore.chain.waiting import Attempt, Leader, Waiter, error_of, is_unwritten, take
 from txnstore.core.commands import Command
 from txnstore.core.state import State, first_state
 from txnstore.errors import ReadOnlyError, StorageError, UnknownOutcomeError
@@ -103,6 +103,7 @@ class Chain:
         self._publishing = threading.RLock()
         self._reading = threading.RLock()
         self._head, self._round = ForkLock(), ForkLock()
+        self._leader = Leader()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -240,24 +241,29 @@ class Chain:
         checkpoint_due = None
         with together:
             if not waiter.done:
+                self._leader = leader = Leader()
                 with alone:
                     if not waiter.done:  # Another thread of an earlier round may have committed it.
                         self._round = ForkLock()
-                        checkpoint_due = self._commit_round(waiter)
+                        checkpoint_due = self._commit_round(waiter, leader)
+                    following = self._leader
+                leader.offers(0)
+                leader.let_go_first(following)
         if checkpoint_due is not None:
             self._saver.save_later(checkpoint_due)
         return waiter.answer()
 
-    def _commit_round(self, own: Waiter) -> State | None:
+    def _commit_round(self, own: Waiter, leader: Leader) -> State | None:
         """Commit all waiting commands; returns the state to checkpoint if a checkpoint is due.
 
         Args:
             own: The command of this thread.
+            leader: This thread.
         """
         waiters: list[Waiter] = []
         try:
             take(self._waiting, waiters)
-            return self._commit(waiters)
+            return self._commit(waiters, leader)
         except BaseException as error:
             for waiter in reversed(waiters):
                 if waiter.done:
@@ -275,7 +281,7 @@ class Chain:
             msg = f"the store {self._objects.url} was opened with read_only=True; nothing can be {what}"
             raise ReadOnlyError(msg)
 
-    def _commit(self, waiters: list[Waiter]) -> State | None:
+    def _commit(self, waiters: list[Waiter], leader: Leader) -> State | None:
         began = self._runtime.monotonic()
         self._settle()
         confirm = self._identity.begin() if self._identity is not None else None
@@ -293,6 +299,7 @@ class Chain:
                 if self.state.sequence < attempt.entry.sequence:
                     break  # A refusal, or a result without an entry, is valid only at the head: the chain is at it now.
                 continue
+            leader.offers(len(waiters))
             offered = self._runtime.monotonic()
             if self._offer(attempt):
                 now = self._runtime.monotonic()

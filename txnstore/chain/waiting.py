@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from txnstore.chain.codec import Entry
@@ -11,6 +13,11 @@ from txnstore.core.commands import Command
 from txnstore.core.state import State
 from txnstore.errors import StorageError, TxnStoreError, UnknownOutcomeError
 from txnstore.storage.base import Claim
+
+#: The callers of an entry with at least so many commands let the next leader go first.
+CROWD = 16
+#: The maximum number of seconds that they wait for it.
+HEAD_START = 0.01
 
 
 @dataclass(slots=True)
@@ -31,6 +38,35 @@ class Waiter:
         if self.error is not None:
             raise self.error
         return self.result
+
+
+class Leader:
+    """The thread that commits an entry, or that waits until it is its turn.
+
+    Many callers that have their answers would compete with the next leader for the interpreter: it would decide its
+    entry when the last of them has prepared another command. So they let it go first, and prepare those commands while
+    its request is under way.
+    """
+
+    __slots__ = ("_commands", "_offered")
+
+    def __init__(self) -> None:
+        self._commands = 0
+        self._offered: SimpleQueue[None] = SimpleQueue()
+
+    def offers(self, commands: int) -> None:
+        """It has decided an entry with so many commands; 0: it needs none."""
+        self._commands = commands or self._commands
+        self._offered.put(None)
+
+    def let_go_first(self, following: Leader) -> None:
+        """Wait until the next leader has decided its entry, if this one had many callers.
+
+        The wait is short if that needs a request before.
+        """
+        if following is not self and self._commands >= CROWD:
+            with suppress(Empty):
+                following._offered.get(timeout=HEAD_START)
 
 
 @dataclass(slots=True)
