@@ -1,13 +1,15 @@
 """A reader of stores in a local folder, written from docs/format.md alone: it imports nothing of txnstore.
 
 It folds all chains from their first entries, or from the checkpoint at their last boundary, compares the batches of
-their checkpoints on the way, and returns what a read_committed reader shows.
+their checkpoints on the way, and returns what a read_committed reader shows. It can begin with the hints instead.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,10 +43,13 @@ class Chain:
     ids: dict[int, str] = field(default_factory=dict)
 
 
-def read_store(root: Path) -> dict[str, list[tuple[int, int, Any]]]:
-    """The rows of each topic: partition, offset, and the values of all columns of the file, in order."""
+def read_store(root: Path, *, hints: bool = False) -> dict[str, list[tuple[int, int, Any]]]:
+    """The rows of each topic: partition, offset, and the values of all columns of the file, in order.
+
+    ``hints``: begin with the checkpoints that the hints name.
+    """
     identity = _checked((root / "store.json").read_bytes())
-    chains = [_fold(root, identity["store_id"], number) for number in range(identity["chains"])]
+    chains = [_fold(root, identity["store_id"], number, hints=hints) for number in range(identity["chains"])]
     found: dict[str, list[tuple[int, int, Any]]] = {name: [] for name in chains[0].topics}
     for chain in chains:
         for (topic, partition), log in sorted(chain.logs.items()):
@@ -64,10 +69,12 @@ def _checked(line: bytes) -> dict[str, Any]:
     return document
 
 
-def _fold(root: Path, store_id: str, number: int) -> Chain:
-    chain, previous, sequence = _beginning(root / f"chains/{store_id}/{number:04d}")
+def _fold(root: Path, store_id: str, number: int, *, hints: bool) -> Chain:
+    folder = root / f"chains/{store_id}/{number:04d}"
+    hint = root / f"chains/latest/{number:04d}.json"
+    chain, previous, sequence = _hinted(folder, hint) if hints else _beginning(folder)
     while True:
-        path = root / f"chains/{store_id}/{number:04d}/entries/{sequence + 1:020d}.json"
+        path = folder / f"entries/{sequence + 1:020d}.json"
         if not path.exists():
             return chain
         payload, separator, line = path.read_bytes().rpartition(b"\n")
@@ -80,10 +87,10 @@ def _fold(root: Path, store_id: str, number: int) -> Chain:
         assert entry["sequence"] == sequence
         for event in entry["events"]:
             _apply(chain, event)
-        head = root / f"chains/{store_id}/{number:04d}/checkpoints/{sequence:020d}/head.json"
+        head = folder / f"checkpoints/{sequence:020d}/head.json"
         if head.exists():
             logs = {tp: log.batches for tp, log in chain.logs.items() if log.batches}
-            assert logs == _indexed(root / f"chains/{store_id}/{number:04d}/checkpoints", _checked(head.read_bytes()))
+            assert logs == _indexed(folder / "checkpoints", _checked(head.read_bytes()))
 
 
 def _beginning(folder: Path) -> tuple[Chain, str, int]:
@@ -92,7 +99,20 @@ def _beginning(folder: Path) -> tuple[Chain, str, int]:
     if not boundaries:
         return Chain(), "", 0
     assert [int(path.stem) for path in boundaries] == [*range(1, len(boundaries) + 1)]
-    sequence = _checked(boundaries[-1].read_bytes())["sequence"]
+    return _saved(folder, _checked(boundaries[-1].read_bytes())["sequence"])
+
+
+def _hinted(folder: Path, hint: Path) -> tuple[Chain, str, int]:
+    """Section 2, A hint. What it names exists here: nobody has damaged the store."""
+    found = _checked(hint.read_bytes())
+    if found["boundary"]:
+        boundary = _checked((folder / f"boundaries/{found['boundary']:020d}.json").read_bytes())
+        assert boundary["sequence"] <= found["sequence"]
+    return _saved(folder, found["sequence"])
+
+
+def _saved(folder: Path, sequence: int) -> tuple[Chain, str, int]:
+    """Section 2: the state of a checkpoint, and the hash and the number of its entry."""
     head = _checked((folder / f"checkpoints/{sequence:020d}/head.json").read_bytes())
     batches, chain = _indexed(folder / "checkpoints", head), Chain()
     for item in head["partitions"]:
@@ -212,7 +232,10 @@ def _rows(root: Path, batch: dict[str, Any]) -> list[tuple[int, Any]]:
     key, separator, place = segment["key"].partition("#")
     first = int(place.rpartition("-")[2].partition(".")[0]) if separator else 0
     data = (root / key).read_bytes()[first : first + segment["size"]]
-    assert hashlib.sha256(data).hexdigest() == segment["sha256"]
+    if segment.get("footer_size") is None:
+        assert hashlib.sha256(data).hexdigest() == segment["sha256"]
+    else:
+        check_blocks(data, segment)
     source = pa.BufferReader(data)
     table = pq.read_table(source) if segment["format"] == "parquet" else pa.ipc.open_file(source).read_all()
     assert table.num_rows == segment["rows"]
@@ -220,3 +243,16 @@ def _rows(root: Path, batch: dict[str, Any]) -> list[tuple[int, Any]]:
     if segment["explicit_offsets"]:
         return [(row["_offset"], row) for row in rows]
     return [(batch["base_offset"] + number, row) for number, row in enumerate(rows)]
+
+
+def check_blocks(data: bytes, segment: dict[str, Any]) -> None:
+    """Section 5: what a reader compares that does not read the whole file."""
+    footer = len(data) - segment["footer_size"]
+    assert hashlib.sha256(data[footer:]).hexdigest() == segment["footer_sha256"]
+    blocks = json.loads(pq.read_metadata(pa.BufferReader(data)).metadata[b"txnstore.blocks"])
+    sums = base64.b64decode(blocks["crc32"])
+    starts = range(0, footer, blocks["size"])
+    assert len(sums) == 4 * len(starts)
+    for number, start in enumerate(starts):
+        crc = int.from_bytes(sums[4 * number : 4 * number + 4], "little")
+        assert zlib.crc32(data[start : min(start + blocks["size"], footer)]) == crc

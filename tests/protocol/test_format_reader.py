@@ -6,6 +6,7 @@ import ast
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from tests.helpers.connections import connection_of
 from tests.helpers.format_reader import read_store
 from txnstore.core.model import TopicPartition
 from txnstore.producer import Producer
+from txnstore.segment.codec import encode
 from txnstore.storage.local import LocalStore
 from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
@@ -27,6 +29,7 @@ TOPICS: dict[str, dict[str, Any]] = {
     "typed": {"partitions": 2, "schema": pa.schema([("id", pa.int64()), ("name", pa.string())]), "key": "id"},
     "keyed": {"config": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}},
     "apart": {"partitions": 15, "config": {"inline.bytes": 0}},
+    "large": {},
 }
 
 
@@ -41,7 +44,7 @@ def test_the_reader_knows_nothing_of_txnstore() -> None:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("forgets", [False, True], ids=["all entries", "entries are deleted"])
 def test_the_documented_format_is_complete(
-    tmp_path: Path, clock: ManualClock, chains: int, seed: int, *, forgets: bool
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, chains: int, seed: int, *, forgets: bool
 ) -> None:
     """Inlined, packed, uploaded and merged segments, in both formats; open, aborted and committed transactions."""
     history = History(create_on(LocalStore(tmp_path), chains, runtime=runtime(clock)), random.Random(seed))
@@ -50,6 +53,8 @@ def test_the_documented_format_is_complete(
         clock.advance(1_000)
         history.step()
         packs.update(path.name for path in tmp_path.glob("topics/*/*/*.pack"))
+        if number == 30:
+            history.send_large()
         if number % 7 == 0:
             for chain in connection_of(history.store).chains:
                 chain.checkpoint()
@@ -62,8 +67,24 @@ def test_the_documented_format_is_complete(
     assert packs
     assert bool([*tmp_path.glob("chains/*/0000/entries/00000000000000000001.json")]) is not forgets
     expected = {name: shown(history.store, name) for name in TOPICS}
-    assert {name: [columns(row) for row in rows] for name, rows in read_store(tmp_path).items()} == expected
+    check = Mock(wraps=format_reader.check_blocks)
+    monkeypatch.setattr(format_reader, "check_blocks", check)
+    for hints in (False, True):
+        found = read_store(tmp_path, hints=hints)
+        assert {name: [columns(row) for row in rows] for name, rows in found.items()} == expected
+    assert check.called
     history.store.close()
+
+
+@pytest.mark.parametrize("place", [100, -100], ids=["block", "footer"])
+def test_documented_checksums_of_blocks_show_damage(place: int) -> None:
+    segment = encode(pa.table({"value": [random.Random(1).randbytes(1 << 20)] * 2}))
+    described = {"footer_size": segment.footer_size, "footer_sha256": segment.footer_sha256}
+    data = bytearray(segment.data)
+    format_reader.check_blocks(bytes(data), described)
+    data[place] ^= 1
+    with pytest.raises(AssertionError):
+        format_reader.check_blocks(bytes(data), described)
 
 
 def shown(store: Store, topic: str) -> list[tuple[Any, ...]]:
@@ -106,7 +127,7 @@ class History:
     def send(self, producer: Producer) -> None:
         size = self.rng.choice((10, 10, 40_000))
         for _ in range(self.rng.randint(1, 4)):
-            name = self.rng.choice(list(TOPICS))
+            name = self.rng.choice([name for name in TOPICS if name != "large"])
             for _ in range(self.rng.randint(1, 5)):
                 self.sent += 1
                 text = f"{self.sent} ".ljust(size, "x")
@@ -118,6 +139,12 @@ class History:
     def commit(self) -> None:
         with self.store.producer(f"id{self.rng.randrange(3)}") as producer, producer.transaction():
             self.send(producer)
+
+    def send_large(self) -> None:
+        """A segment with checksums of its blocks."""
+        with self.store.producer() as producer:
+            for _ in range(30):
+                producer.send("large", self.rng.randbytes(50_000))
 
     def append(self) -> None:
         with self.store.producer() as producer:
@@ -131,7 +158,7 @@ class History:
             producer.abort_transaction()
 
     def begin(self) -> None:
-        producer = self.store.producer(f"open{len(self.open)}", transaction_timeout=800)
+        producer = self.store.producer(f"open{self.sent}", transaction_timeout=800)
         producer.begin_transaction()
         self.send(producer)
         producer.flush()
