@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import pickle
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
 
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError, StorageError, UnknownOutcomeError
-from txnstore.storage import s3_transport
+from txnstore.storage import s3_obstore
 from txnstore.storage.registry import open_store
 from txnstore.storage.s3 import S3Store
 from txnstore.storage.s3_errors import Kind, NotSecureError, NotSentError, map_s3_error
@@ -73,10 +74,28 @@ def test_wrong_transports_are_refused_when_the_store_is_opened(monkeypatch: pyte
     for wrong in ("boto3", "", 1):
         with pytest.raises(InvalidConfigError, match=f"'transport' must be 's3fs' or 'obstore', not {wrong!r}"):
             open_store("s3://bucket", {"transport": wrong})
-    monkeypatch.setattr(s3_transport, "is_installed", lambda: False)
-    with pytest.raises(InvalidConfigError, match=r"install txnstore\[obstore\]"):
+
+
+@pytest.mark.parametrize(
+    ("installed", "reason"),
+    [(None, "not installed"), ("0.11.9", "version 0.11.9, not 0.12"), ("0.120.0", "version 0.120.0, not 0.12")],
+)
+def test_another_version_of_obstore_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, installed: str | None, reason: str
+) -> None:
+    """Its errors are text, which only one version has as this one."""
+
+    def version(name: str) -> str:
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(s3_obstore, "version", version)
+    with pytest.raises(InvalidConfigError, match=rf"'obstore' is {reason}: install txnstore\[obstore\]"):
         open_store("s3://bucket", {"transport": "obstore"})
+    caplog.set_level(logging.INFO, logger="txnstore")
     assert _chosen() == "s3fs"
+    assert {getattr(record, "not_obstore", None) for record in caplog.records} == {reason}
 
 
 def test_pickled_store_keeps_its_transport(transport: str) -> None:

@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,6 +52,8 @@ _ENCRYPTION = {
     "BucketKeyEnabled": "sse_bucket_key_enabled",
 }
 
+#: The one minor version whose errors, which are text, this module can read.
+_VERSION = "0.12"
 #: Whether an ancestor of this process may have used obstore: see :func:`is_usable`.
 _forked_from_user = False
 
@@ -64,9 +66,15 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-def is_installed() -> bool:
-    """Whether the package obstore is installed."""
-    return "obstore" in sys.modules or find_spec("obstore") is not None
+def unfit() -> str | None:
+    """Why the package obstore cannot be used here; None if it can."""
+    try:
+        found = version("obstore")
+    except PackageNotFoundError:
+        return "not installed"
+    if found.split(".")[:2] != _VERSION.split("."):
+        return f"version {found}, not {_VERSION}"
+    return None
 
 
 def is_usable() -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txnstore.errors import InvalidConfigError
-from txnstore.storage.s3_obstore import ObstoreRequests, is_installed, is_usable, unsupported
+from txnstore.storage.s3_obstore import ObstoreRequests, is_usable, unfit, unsupported
 from txnstore.storage.s3_requests import S3fsRequests
 
 _LOG = logging.getLogger(__name__)
@@ -25,14 +25,15 @@ def check_transport(wish: object) -> None:
     """Check the option.
 
     Raises:
-        InvalidConfigError: There is no such transport, or it is not installed.
+        InvalidConfigError: There is no such transport, or it is not installed in a version that txnstore knows.
     """
     if wish is not None and wish not in NAMES:
         raise InvalidConfigError(
             f"The storage option {OPTION!r} must be {' or '.join(map(repr, NAMES))}, not {wish!r}."
         )
-    if wish == "obstore" and not is_installed():
-        raise InvalidConfigError("The transport 'obstore' needs the package obstore: install txnstore[obstore].")
+    reason = unfit() if wish == "obstore" else None
+    if reason is not None:
+        raise InvalidConfigError(f"The transport 'obstore' is {reason}: install txnstore[obstore].")
 
 
 def requests_of(files: Any, options: Mapping[str, Any], bucket: str, url: str, wish: str | None) -> S3fsRequests:
@@ -50,8 +51,8 @@ def requests_of(files: Any, options: Mapping[str, Any], bucket: str, url: str, w
     """
     if wish == "s3fs":
         return S3fsRequests(files, bucket)
-    reason = "not installed"
-    if is_installed():
+    reason = unfit()
+    if reason is None:
         reason = "this process was forked from one that uses it"
         if is_usable():
             missing = unsupported(files, options, bucket)
