@@ -19,6 +19,7 @@ from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import StorageError
 from txnstore.runtime import Runtime
 from txnstore.storage.base import ObjectStore
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, no_faults, on
@@ -61,6 +62,20 @@ def test_a_large_state_is_saved_less_often(monkeypatch: pytest.MonkeyPatch) -> N
         chain.submit(InitProducer(f"id{number}", 60_000))
     assert _saved(bucket) == [2, 4, 8, 16, 32, 64, 96]
     assert _chain(bucket, InlineExecutor()).state == chain.state
+
+
+def test_checkpoints_cost_a_twentieth_of_a_request_per_entry() -> None:
+    """An index file, the head and the hint for 64 entries; a commit itself is one PUT and nothing else."""
+    objects = CountingStore(MemoryStore(), log=True)
+    chain = Chain(objects, keys.KEYS, 0, runtime(), InlineExecutor(), background=InlineExecutor)
+    chain.load(None)
+    objects.reset()
+    for _ in range(2_000):
+        chain.submit(InitProducer())
+    entries = [key for _, key in objects.log if key.startswith(keys.entries(0))]
+    assert len(entries) == 2_000
+    assert "get" not in [kind for kind, _ in objects.log]
+    assert 0 < len(objects.log) - len(entries) <= 0.05 * len(entries)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from txnstore.core.log.batches import BatchList
 from txnstore.core.log.model import Batch, Partition, Segment
 from txnstore.core.model import Map, TopicPartition
 from txnstore.core.state import State
+from txnstore.core.transactions.commands import InitProducer
 from txnstore.errors import CorruptionError, ReadOnlyError, UnsupportedFormatError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.counting import CountingStore
@@ -158,6 +159,18 @@ def test_without_a_hint_the_newest_checkpoint_is_found_by_listing(bucket: Memory
     assert ("list", keys.checkpoints(0)) in asked
     assert ("get", keys.checkpoint_head(0, 8)) in asked
     assert state_of(bucket) == folded(bucket)
+
+
+def test_opening_a_long_chain_without_a_hint_costs_two_lists() -> None:
+    """The budget of requests: the checkpoints are listed at most twice, whatever their number."""
+    objects = MemoryStore()
+    with a_chain(objects) as chain:
+        for _ in range(2_000):
+            chain.submit(InitProducer())
+    objects.delete([keys.latest(0)])
+    asked = requests_of_opening(objects)
+    assert 1 <= len([key for kind, key in asked if kind == "list"]) <= 2
+    assert len(asked) <= 40
 
 
 def test_a_short_chain_without_a_hint_costs_no_listing() -> None:
