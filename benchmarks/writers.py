@@ -1,4 +1,4 @@
-"""Many processes on one chain of a slow store, each with one thread: how they share it, and what a commit costs.
+"""Many processes on one chain of a slow store, each with one thread or more: how they share it, what a commit costs.
 
 A process commits as fast as it can: an upload and an entry for each transaction, 30 ms a request.
 """
@@ -8,15 +8,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.far import FarStore, beside_each_other
+from benchmarks.far import LATENCY, FarStore, beside_each_other
 from benchmarks.measure import Result
+from txnstore.producer import Producer
 from txnstore.store import open_on
 
-PROCESSES = (1, 4, 8)
+#: The least number of commits over those of one process, by the number of processes.
+PROCESSES = {4: 1.2, 8: 1.2, 16: 1.0}
+#: Processes with several threads, and the threads of each.
+CROWD, THREADS = 4, 8
 #: The records of a commit do not fit into an entry.
 VALUE = os.urandom(64 * 1024)
 #: The writers find their order before the measurement begins.
@@ -46,51 +52,69 @@ class Figures:
         """The commits of the slowest process over those of the fastest."""
         return min(map(len, self.took)) / max(map(len, self.took))
 
+    def quantile(self, share: float) -> float:
+        """The seconds within which this share of the commits was done."""
+        waits = sorted(took for one in self.took for took in one)
+        return waits[int(share * len(waits))]
+
     def line(self) -> str:
         """All of it, readable."""
-        waits = sorted(1000 * took for one in self.took for took in one)
         return (
             f"{self.commits / SECONDS:.1f} commits/s, {self.puts:.2f} PUTs, {self.gets / self.commits:.1f} GETs, "
-            f"median {waits[len(waits) // 2]:.0f} ms, p99 {waits[int(0.99 * len(waits))]:.0f} ms"
+            f"median {1000 * self.quantile(0.5):.0f} ms, p99 {1000 * self.quantile(0.99):.0f} ms"
         )
 
 
 def run() -> Iterator[Result]:
     """The commits a second of several processes over those of one."""
-    found = {count: _measure(count) for count in PROCESSES}
-    for count in PROCESSES[1:]:
-        ratio, detail = found[count].commits / found[1].commits, f"{found[count].line()}; one: {found[1].line()}"
-        yield Result(f"{count} processes on a chain: commits/s over one process", ratio, 1.2, False, detail)
-        yield Result(f"{count} processes on a chain: conditional PUTs per commit", found[count].puts, 1.3, True, "")
-        yield Result(f"{count} processes on a chain: slowest / fastest process", found[count].share, 0.7, False, "")
+    one = _measure(1)
+    for count, least in PROCESSES.items():
+        found, name = _measure(count), f"{count} processes on a chain"
+        detail = f"{found.line()}; one: {one.line()}"
+        yield Result(f"{name}: commits/s over one process", found.commits / one.commits, least, False, detail)
+        yield Result(f"{name}: conditional PUTs per commit", found.puts, 1.3, True, "")
+        yield Result(f"{name}: slowest / fastest process", found.share, 0.7, False, "")
+        yield Result(f"{name}: p99 in latencies", found.quantile(0.99) / LATENCY, 4 * count, True, "")
+    alone, crowd = _measure(1, THREADS), _measure(CROWD, THREADS)
+    detail = f"{crowd.line()}; one process with {THREADS} threads: {alone.line()}"
+    ratio, name = crowd.commits / one.commits, f"{CROWD} processes with {THREADS} threads each"
+    yield Result(f"{name}: commits/s over one thread", ratio, THREADS, False, detail)
+    yield Result(f"{name}: slowest / fastest process", crowd.share, 0.7, False, "")
 
 
-def _measure(count: int) -> Figures:
-    found = beside_each_other(count, write)
+def _measure(count: int, threads: int = 1) -> Figures:
+    found = beside_each_other(count, partial(write, threads=threads))
     took, conflicts, gets = zip(*found, strict=True)
     return Figures(list(took), sum(conflicts), sum(gets))
 
 
-def write(address: Any, number: int, pipe: Connection) -> None:
-    """One writer: a transaction a commit, until the time is over; sends what its commits took."""
-    store = open_on(FarStore(address))
-    producer = store.producer(f"writer-{number}")
-    took: list[float] = []
+def write(address: Any, number: int, pipe: Connection, *, threads: int = 1) -> None:
+    """One process: each thread commits one transaction after the other, until the time is over.
 
-    def commit() -> None:
+    Sends what its commits took in seconds, and how many conflicts and GETs they had.
+    """
+    store = open_on(FarStore(address))
+    producers = [store.producer(f"writer-{number}-{thread}") for thread in range(threads)]
+
+    def commit(producer: Producer) -> float:
         began = time.monotonic()
         with producer.transaction() as txn:
             txn.send("t", VALUE, partition=number)
-        took.append(time.monotonic() - began)
+        return time.monotonic() - began
 
-    commit()  # Imports what the first commit needs.
-    pipe.send("ready")
-    pipe.recv()
-    begin = time.monotonic() + WARM_UP
-    while time.monotonic() < begin:
-        commit()
-    before, took = store.metrics(), []
-    while time.monotonic() < begin + SECONDS:
-        commit()
-    after = store.metrics()
+    def commit_until(end: float, producer: Producer) -> list[float]:
+        took = []
+        while time.monotonic() < end:
+            took.append(commit(producer))
+        return took
+
+    commit(producers[0])  # Imports what the first commit needs.
+    with ThreadPoolExecutor(threads) as pool:
+        pipe.send("ready")
+        pipe.recv()
+        begin = time.monotonic() + WARM_UP
+        list(pool.map(partial(commit_until, begin), producers))
+        before = store.metrics()
+        took = [each for one in pool.map(partial(commit_until, begin + SECONDS), producers) for each in one]
+        after = store.metrics()
     pipe.send((took, after.conflicts - before.conflicts, after.gets - before.gets))
