@@ -149,20 +149,21 @@ class _Rounds:
 
     def _round(self) -> Round:
         """One round; the caller numbers and times it."""
-        failures = Failures()
+        failures, due, claimed = Failures(), 0, 0
         try:
             planned = self._compact(Failures(), dry_run=True).partitions
             free = self._free(planned)
+            due, claimed = len(planned), len(planned) - len(free)
             chosen = _within(free, self._max_bytes)
             granted = self._claim(chosen)
+            claimed += len(chosen) - len(granted)
             # Without a partition, too: retention and expiration are due by time.
             report = self._compact(failures, partitions=granted)
         except StorageError as error:
             _LOG.warning("round of compaction failed", extra={"error": str(error)})
-            return Round(error=error)
+            return Round(due=due, claimed=claimed, error=error)
         self._failed = (self._failed - granted) | failures.uncleaned | failures.unmerged
-        claimed = len(planned) - len(free) + len(chosen) - len(granted)
-        return Round(report=report, due=len(planned), claimed=claimed, error=failures.error)
+        return Round(report=report, due=due, claimed=claimed, error=failures.error)
 
     def _compact(
         self,

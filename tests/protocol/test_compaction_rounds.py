@@ -195,6 +195,7 @@ def test_an_error_of_the_storage_is_part_of_its_round(store: Store, faults: Faul
         found = next(rounds)
         assert isinstance(found.error, StorageError)
         assert not found.idle
+        assert found.due == 3
         assert len(compacted(next(rounds))) == 3 - len(compacted(found))
 
 
