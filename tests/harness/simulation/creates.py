@@ -51,6 +51,13 @@ class Creates:
         self._undecided.pop(key, None)
         return created
 
+    def found(self, key: str) -> None:
+        """An object with this name was read. That settles it: a create that is on its way will be refused.
+
+        A process whose store was deleted, and has a hole, cannot fold what it found, and offers the name again.
+        """
+        self._undecided.pop(key, None)
+
     def interrupt(self, call: Callable[[], object]) -> bool:
         """Whether the caller is interrupted now; ``call`` has had its effect then, or will have it, or never has it."""
         task = self._scheduler.current

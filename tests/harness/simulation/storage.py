@@ -167,14 +167,14 @@ class SimulatedStorage:
         return self.bucket.url
 
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
-        holes = self.holes
-        if holes is None:
-            return self._read("get", key, lambda: self.bucket.get(key, start, end))
-        holes.asked(key)
-        return self._read("get", key, lambda: self._get(holes, key, start, end))
+        if self.holes is not None:
+            self.holes.asked(key)
+        data = self._read("get", key, lambda: self._get(key, start, end))
+        self.creates.found(key)
+        return data
 
-    def _get(self, holes: Holes, key: str, start: int | None, end: int | None) -> bytes:
-        if holes.hides(key):
+    def _get(self, key: str, start: int | None, end: int | None) -> bytes:
+        if self.holes is not None and self.holes.hides(key):
             raise _HiddenError(f"simulated absence of {key}")
         return self.bucket.get(key, start, end)
 
