@@ -16,6 +16,7 @@ from tests.helpers.compaction import (
     batches,
     begin,
     commit,
+    new_store,
     reopen,
     rows,
     runtime,
@@ -179,6 +180,19 @@ def test_the_encoded_size_counts(store: Store, objects: MemoryStore) -> None:
             txn.send("many", b"x", partition=number)
     assert payloads(objects) == {}
     assert len(values(store, "many")) == 16
+
+
+def test_small_batches_of_many_partitions_fit_into_one_entry(clock: ManualClock) -> None:
+    """Records that compress, too few of them in each partition to compress much."""
+    objects = CountingStore(MemoryStore(clock=clock), log=True)
+    with new_store(clock, objects) as store, store.producer("id") as producer:
+        store.create_topic("t", partitions=18)
+        objects.reset()
+        with producer.transaction() as txn:
+            for number in range(180):
+                value = f'{{"event":"page_view","user_id":{1000 + number},"path":"/products/item","status":"ok"}}'
+                txn.send("t", value.ljust(115).encode(), key=b"user-%d" % number, partition=number % 18)
+        assert [kind for kind, _ in objects.log] == ["put_if_absent"]
 
 
 def test_sends_during_a_flush_do_not_begin_the_uploads_that_it_inlines(clock: ManualClock) -> None:

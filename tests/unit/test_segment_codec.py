@@ -232,8 +232,9 @@ def test_parquet_encodings_follow_the_values() -> None:
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "gzip"])
 def test_a_small_segment_compresses_only_columns_with_many_bytes(compression: str) -> None:
-    rows = 100
-    flat = pa.table({"n": range(rows), "a.b": ["x" * 10] * rows, "long": [b"x" * 100] * rows})
+    rows = 63
+    flat = pa.table({"n": range(rows), "a.b": pa.array(range(rows), pa.int32()), "long": [b"x" * 5] * rows})
+    assert [column.nbytes for column in flat.columns] == [504, 252, 567]
     data = encode(flat, "parquet", compression).data
     used = {name: column_of(data, name).compression.lower() for name in flat.column_names}
     assert used == {"n": "uncompressed", "a.b": "uncompressed", "long": compression}
@@ -242,6 +243,21 @@ def test_a_small_segment_compresses_only_columns_with_many_bytes(compression: st
     data = encode(nested, "parquet", compression).data
     assert column_of(data, "list.list.element").compression.lower() == compression
     assert decode(data, "parquet").equals(nested)
+
+
+@pytest.mark.parametrize(("columns", "used"), [(8, "UNCOMPRESSED"), (9, "ZSTD")])
+def test_many_short_columns_are_compressed(columns: int, used: str) -> None:
+    """Together they are as many bytes as one long column."""
+    table = pa.table({f"c{number}": pa.array(range(63), pa.int64()) for number in range(columns)})
+    data = encode(table).data
+    assert {column_of(data, name).compression for name in table.column_names} == {used}
+    assert decode(data, "parquet").equals(table)
+
+
+def test_a_column_may_have_the_path_of_a_nested_one() -> None:
+    """The options of a Parquet file name columns by path, and here two columns have the same."""
+    table = pa.table({"a.b": [1, 2], "a": [{"b": "x"}, {"b": "y"}], "n": [3, 4]})
+    assert decode(encode(table).data, "parquet").equals(table)
 
 
 def test_all_columns_of_a_large_segment_are_compressed() -> None:

@@ -68,6 +68,15 @@ def test_a_sink_that_found_no_space_can_be_closed() -> None:
     assert file.closed
 
 
+def test_a_closed_sink_holds_no_bytes_and_takes_none() -> None:
+    file = SegmentSink()
+    file.write(bytes(5_000))
+    file.close()
+    assert file.content() == b""
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"more")
+
+
 def test_no_temporary_folder_is_an_error_of_the_storage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As in a container whose file system is read-only."""
     monkeypatch.setattr(tempfile, "tempdir", None)

@@ -17,7 +17,9 @@ import pyarrow.types as pt
 #: Higher levels of zstd compress little better and cost much more time.
 ZSTD_LEVEL = 1
 #: A column of a small segment with fewer bytes is not compressed: zstd's context costs more than the whole column does.
-_COMPRESS_FROM = 4096
+_COMPRESS_FROM = 512
+#: The maximum number of bytes that are not compressed for this reason: many columns, or partitions, add up.
+_UNCOMPRESSED_MAX = 4096
 #: Columns whose values are longer than this on average, in bytes, get neither statistics nor a dictionary.
 _SHORT = 64
 #: Tables with fewer rows get no dictionary: it costs more time than the saved bytes are worth.
@@ -49,9 +51,11 @@ def parquet_writer(
 
 def _worth_compressing(table: pa.Table) -> list[str] | None:
     """The columns of a small file to compress, by name; None: all."""
-    columns = zip(table.schema, table.columns, strict=True)
-    large = [field for field, column in columns if column.nbytes >= _COMPRESS_FROM]
+    sizes = [column.nbytes for column in table.columns]
+    large = [field for field, size in zip(table.schema, sizes, strict=True) if size >= _COMPRESS_FROM]
     if any(pt.is_nested(field.type) for field in large):  # Parquet has other names for its parts.
+        return None
+    if sum(size for size in sizes if size < _COMPRESS_FROM) > _UNCOMPRESSED_MAX:
         return None
     return [field.name for field in large]
 
@@ -59,9 +63,11 @@ def _worth_compressing(table: pa.Table) -> list[str] | None:
 def _encodings(table: pa.Table) -> dict[str, Any]:
     """The encoding options of each column, by its type and a sample of its values."""
     deltas, dictionaries, statistics = {}, [], []
+    nested = any(pt.is_nested(field.type) for field in table.schema)
     for column, name in zip(table.columns, table.column_names, strict=True):
         if pt.is_integer(column.type) or pt.is_timestamp(column.type) or pt.is_date32(column.type):
-            deltas[name] = "DELTA_BINARY_PACKED"
+            if not (nested and "." in name):  # It may be the path of a part of a nested column, of another type.
+                deltas[name] = "DELTA_BINARY_PACKED"
             statistics.append(name)
         elif _is_variable(column.type):
             if column.nbytes <= _SHORT * max(1, len(column)):

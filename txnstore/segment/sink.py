@@ -43,6 +43,8 @@ class SegmentSink(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
+        if self.closed:
+            raise ValueError("write to a closed segment")
         view = memoryview(data)
         if self._file is None and self._size + len(view) > self._memory:
             self._move_to_file()
@@ -77,6 +79,7 @@ class SegmentSink(io.RawIOBase):
         if self._file is not None and not self.closed:
             with suppress(OSError):  # It writes what is buffered, which may find no space; the file is discarded.
                 self._file.close()
+        self._held = io.BytesIO()
         super().close()
 
 
