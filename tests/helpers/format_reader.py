@@ -232,9 +232,8 @@ def _rows(root: Path, batch: dict[str, Any]) -> list[tuple[int, Any]]:
     key, separator, place = segment["key"].partition("#")
     first = int(place.rpartition("-")[2].partition(".")[0]) if separator else 0
     data = (root / key).read_bytes()[first : first + segment["size"]]
-    if segment.get("footer_size") is None:
-        assert hashlib.sha256(data).hexdigest() == segment["sha256"]
-    else:
+    assert hashlib.sha256(data).hexdigest() == segment["sha256"]
+    if segment.get("footer_size") is not None:
         check_blocks(data, segment)
     source = pa.BufferReader(data)
     table = pq.read_table(source) if segment["format"] == "parquet" else pa.ipc.open_file(source).read_all()

@@ -124,41 +124,51 @@ def test_a_committed_command_does_not_wait_for_the_next_entry(objects: MemorySto
 
 
 @pytest.mark.parametrize(
-    ("crowd_from", "seconds", "waits"),
-    [(1, 600, True), (1, 0.01, False), (2, 600, False)],
-    ids=["many", "stuck", "few"],
+    ("crowd_from", "seconds", "waits"), [(2, 30, True), (2, 0.01, False), (3, 30, False)], ids=["many", "stuck", "few"]
 )
 def test_many_callers_let_the_next_leader_go_first(
     objects: MemoryStore, monkeypatch: pytest.MonkeyPatch, crowd_from: int, seconds: float, waits: bool
 ) -> None:
-    """Else it decides its entry when all of them have prepared their next commands."""
+    """Two callers have their answers; the leader of the next entry stands before its decision, and before its PUT."""
     monkeypatch.setattr("txnstore.chain.waiting.CROWD", crowd_from)
     monkeypatch.setattr("txnstore.chain.waiting.HEAD_START", seconds)
     gated, clock = GatedStore(objects), ManualClock()
-    with a_chain(gated, clock) as chain, ThreadPoolExecutor(2) as pool:
-        leaders = _announce_leaders(monkeypatch, chain)
+    with a_chain(gated, clock) as chain, ThreadPoolExecutor(3) as pool:
+        leaders, arrived = _announce_leaders(monkeypatch, chain), threading.Semaphore(0)
+        chain._waiting = _Announced(arrived)
         write = gated.hold("put_if_absent", keys.entry(0, 1))
-        first = pool.submit(chain.submit, CreateTopic(topic("a")))
+        with chain._head.own:  # Both are in the first round.
+            callers = [pool.submit(chain.submit, CreateTopic(topic("a")))]
+            assert leaders.acquire(timeout=240)
+            callers.append(pool.submit(chain.submit, CreateTopic(topic("b"))))
+            assert all(arrived.acquire(timeout=240) for _ in callers)
         write.wait_for()
-        following = pool.submit(chain.submit, CreateTopic(topic("b")))
-        assert all(leaders.acquire(timeout=240) for _ in range(2))
+        following = pool.submit(chain.submit, CreateTopic(topic("c")))
+        assert leaders.acquire(timeout=240)
         clock.advance(60_000)
         look = gated.hold("get")  # After so long the next leader looks at the head before it decides.
+        next_write = gated.hold("put_if_absent", keys.entry(0, 2))
         write.open()
         look.wait_for()
         try:
-            assert bool(wait([first], 0.2 if waits else 240).done) is not waits
+            done = wait(callers, 0.2 if waits else 240).done
+            assert not done if waits else len(done) == 2
+            look.open()
+            next_write.wait_for()
+            assert len(wait(callers, 240).done) == 2
             assert not following.done()
         finally:
             look.open()
-        assert (first.result(240).name, following.result(240).name) == ("a", "b")
+            next_write.open()
+        assert [each.result(240).name for each in (*callers, following)] == ["a", "b", "c"]
+    assert names_in_bucket(objects) == ["a+b", "c"]
 
 
 def test_callers_do_not_wait_for_a_leader_without_an_entry(
     objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("txnstore.chain.waiting.CROWD", 1)
-    monkeypatch.setattr("txnstore.chain.waiting.HEAD_START", 600)
+    monkeypatch.setattr("txnstore.chain.waiting.HEAD_START", 30)
     gated = GatedStore(objects)
     with a_chain(gated) as chain, ThreadPoolExecutor(2) as pool:
         leaders = _announce_leaders(monkeypatch, chain)

@@ -78,7 +78,12 @@ def test_wrong_transports_are_refused_when_the_store_is_opened(monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("installed", "reason"),
-    [(None, "not installed"), ("0.11.9", "version 0.11.9, not 0.12"), ("0.120.0", "version 0.120.0, not 0.12")],
+    [
+        (None, "not installed"),
+        ("", "version unknown, not 0.12"),
+        ("0.11.9", "version 0.11.9, not 0.12"),
+        ("0.120.0", "version 0.120.0, not 0.12"),
+    ],
 )
 def test_another_version_of_obstore_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, installed: str | None, reason: str

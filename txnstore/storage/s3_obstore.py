@@ -69,7 +69,7 @@ os.register_at_fork(after_in_child=_note_fork)
 def unfit() -> str | None:
     """Why the package obstore cannot be used here; None if it can."""
     try:
-        found = version("obstore")
+        found = version("obstore") or "unknown"  # Its metadata may be damaged.
     except PackageNotFoundError:
         return "not installed"
     if found.split(".")[:2] != _VERSION.split("."):
