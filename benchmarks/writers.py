@@ -34,6 +34,7 @@ class Figures:
     """What some processes did together."""
 
     took: list[list[float]]
+    entries: int
     conflicts: int
     gets: int
 
@@ -44,8 +45,8 @@ class Figures:
 
     @property
     def puts(self) -> float:
-        """Conditional PUTs for each entry."""
-        return 1 + self.conflicts / self.commits
+        """Conditional PUTs per commit: below 1 if commits share entries."""
+        return (self.entries + self.conflicts) / self.commits
 
     @property
     def share(self) -> float:
@@ -84,14 +85,14 @@ def run() -> Iterator[Result]:
 
 def _measure(count: int, threads: int = 1) -> Figures:
     found = beside_each_other(count, partial(write, threads=threads))
-    took, conflicts, gets = zip(*found, strict=True)
-    return Figures(list(took), sum(conflicts), sum(gets))
+    took, entries, conflicts, gets = zip(*found, strict=True)
+    return Figures(list(took), sum(entries), sum(conflicts), sum(gets))
 
 
 def write(address: Any, number: int, pipe: Connection, *, threads: int = 1) -> None:
     """One process: each thread commits one transaction after the other, until the time is over.
 
-    Sends what its commits took in seconds, and how many conflicts and GETs they had.
+    Sends what its commits took in seconds, and their numbers of entries, conflicts and GETs.
     """
     store = open_on(FarStore(address))
     producers = [store.producer(f"writer-{number}-{thread}") for thread in range(threads)]
@@ -117,4 +118,5 @@ def write(address: Any, number: int, pipe: Connection, *, threads: int = 1) -> N
         before = store.metrics()
         took = [each for one in pool.map(partial(commit_until, begin + SECONDS), producers) for each in one]
         after = store.metrics()
-    pipe.send((took, after.conflicts - before.conflicts, after.gets - before.gets))
+    counts = (getattr(after, name) - getattr(before, name) for name in ("commits", "conflicts", "gets"))
+    pipe.send((took, *counts))

@@ -103,7 +103,7 @@ def _beginning(folder: Path) -> tuple[Chain, str, int]:
 
 
 def _hinted(folder: Path, hint: Path) -> tuple[Chain, str, int]:
-    """Section 2, A hint. What it names exists here: nobody has damaged the store."""
+    """Section 2, A hint. The store is undamaged, so the hint names a checkpoint and a boundary that exist."""
     found = _checked(hint.read_bytes())
     if found["boundary"]:
         boundary = _checked((folder / f"boundaries/{found['boundary']:020d}.json").read_bytes())

@@ -70,7 +70,7 @@ def test_option_that_obstore_does_not_know_needs_s3fs(
         store.get("a")
 
 
-def test_wrong_transports_are_refused_when_the_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_transports_are_refused_when_the_store_is_opened() -> None:
     for wrong in ("boto3", "", 1):
         with pytest.raises(InvalidConfigError, match=f"'transport' must be 's3fs' or 'obstore', not {wrong!r}"):
             open_store("s3://bucket", {"transport": wrong})

@@ -55,14 +55,14 @@ class Leader:
         self._offered: SimpleQueue[None] = SimpleQueue()
 
     def offers(self, commands: int) -> None:
-        """It has decided an entry with so many commands; 0: it needs none."""
+        """Note that the entry is decided, and its number of commands; 0: this leader writes no entry, or no other."""
         self._commands = commands or self._commands
         self._offered.put(None)
 
     def let_go_first(self, following: Leader) -> None:
-        """Wait until the next leader has decided its entry, if this one had many callers.
+        """Wait until the next leader has decided its entry, if the entry of this one had many callers.
 
-        The wait is short if that needs a request before.
+        The next leader may need requests before it decides: the wait ends after :data:`HEAD_START`.
         """
         if following is not self and self._commands >= CROWD:
             with suppress(Empty):
