@@ -1,4 +1,4 @@
-"""The structure of the code: the pages that describe it name what exists; no circle of imports; no long file."""
+"""The structure of the code: the pages that describe it name what exists; no circle of imports."""
 
 from __future__ import annotations
 
@@ -119,10 +119,6 @@ def test_checkpoint_document_has_every_field_of_the_state() -> None:
     assert set(HeadDocument.model_fields) - {"version"} == _names(State) | {"index"}
 
 
-#: The greatest number of lines of a Python file.
-MAX_LINES = 400
-
-
 def _circles(imports: dict[str, set[str]]) -> list[list[str]]:
     """The strongly connected components of more than one module, each sorted: modules that import each other."""
     reached: dict[str, set[str]] = {}
@@ -155,14 +151,6 @@ def test_circles_are_found() -> None:
     imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
     assert _circles(imports) == [["a", "b", "c"], ["d", "e"]]
     assert _circles({"a": {"b"}, "b": set()}) == []
-
-
-def test_no_python_file_is_long() -> None:
-    folders = ("benchmarks", "catalog", "cli", "compactor", "docs", "examples", "pyspark_txnstore", "tests", "txnstore")
-    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in (ROOT / folder).rglob("*.py"))]
-    lines = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in files}
-    assert len(lines) > 400
-    assert {str(file.relative_to(ROOT)): count for file, count in lines.items() if count > MAX_LINES} == {}
 
 
 #: Imports that need no load: of modules that are imported by then, or in a thread that is never interrupted.
