@@ -224,6 +224,12 @@ bench: java $(STAMP) ## Measure against the raw storage, side by side
 mutants: $(STAMP) ## Record anew which seed kills each mutant, so that the tests find it at once
 	'$(BIN)/python' -m tests.mutants
 
+COUNT ?= 100
+
+.PHONY: mutate
+mutate: $(STAMP) ## Put COUNT=100 random faults into the product; unit and protocol tests must notice each one: SEED
+	'$(BIN)/python' -m tests.harness.mutation --seed '$(SEED)' --count '$(COUNT)'
+
 .PHONY: docs
 docs: $(STAMP) ## Write the generated pages of docs/, and build the API reference into build/docs
 	'$(BIN)/python' -m tests.pages

@@ -142,6 +142,18 @@ def test_damage_in_a_pack_is_named_where_it_is_read(store: Store, clock: ManualC
     assert (violation.name, violation.subject) == ("segment_content", damaged.key)
 
 
+@pytest.mark.parametrize("change", [-1, 0, 1])
+def test_verify_knows_where_a_pack_ends(store: Store, objects: MemoryStore, change: int) -> None:
+    """OBJ-13: a listing shows one byte too few, where only the last segment ends. A byte too many hides nothing."""
+    with store.producer("id") as producer, producer.transaction():
+        send(producer, "a")
+    last = max(segments(store), key=lambda segment: segment.start)
+    size = last.start + last.size
+    objects.put(last.object, (objects.get(last.object) + b"?")[: size + change])
+    violations = store.verify().violations
+    assert [(item.name, item.subject) for item in violations] == ([("segment_size", last.key)] if change < 0 else [])
+
+
 @pytest.mark.parametrize("left", [0, None])
 def test_a_lost_or_truncated_pack_is_named_by_verify(store: Store, objects: MemoryStore, left: int | None) -> None:
     with store.producer("id") as producer, producer.transaction():

@@ -78,6 +78,16 @@ def test_a_partition_is_kept_at_its_size(store: Store, clock: ManualClock) -> No
     assert store.retain().partitions == ()
 
 
+@pytest.mark.parametrize("limit", [{"retention.bytes": 0}, {"retention.ms": 0}])
+def test_a_limit_of_zero_keeps_nothing(store: Store, clock: ManualClock, limit: dict[str, int]) -> None:
+    """RET-03: 0 is a limit, -1 is none."""
+    store.alter_topic("t", config=limit)
+    send(store, clock, b"a")
+    clock.advance(1)
+    assert store.retain(dry_run=True).records == store.retain().records == 1
+    assert values(store) == []
+
+
 def test_retention_stops_at_an_open_transaction(store: Store, clock: ManualClock) -> None:
     """RET-01: whatever the age of its records."""
     store.alter_topic("t", config={"retention.ms": 1, "retention.bytes": 0})
@@ -111,9 +121,23 @@ def test_a_topic_that_only_compacts_has_no_retention(store: Store, clock: Manual
     send(store, clock, b"a")
     store.alter_topic("t", config={"cleanup.policy": "compact", "retention.ms": 1})
     clock.advance(DAY_MS)
-    assert store.retain().partitions == ()
+    assert store.retain().partitions == store.retain(dry_run=True).partitions == ()
+    assert store.retain("t", dry_run=True).partitions == ()
     store.alter_topic("t", config={"cleanup.policy": "compact,delete"})
-    assert store.retain().records == 1
+    assert store.retain(dry_run=True).records == store.retain().records == 1
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_age_follows_the_timestamp_type_of_the_topic(store: Store, clock: ManualClock, *, dry_run: bool) -> None:
+    """RET-03: by the time of the append where the topic has that, also after it was altered."""
+    store.alter_topic("t", config={"retention.ms": DAY_MS})
+    with store.producer() as producer:
+        producer.send("t", b"a", partition=0, timestamp=clock() - 400 * DAY_MS)
+    assert store.retain(dry_run=True).records == 1
+    store.alter_topic("t", config={"message.timestamp.type": "LogAppendTime"})
+    assert store.retain(dry_run=dry_run).partitions == ()
+    clock.advance(DAY_MS + 1)
+    assert store.retain(dry_run=dry_run).records == 1
 
 
 def test_the_clock_of_the_storage_tells_how_old_records_are(store: Store, clock: ManualClock, chains: int) -> None:

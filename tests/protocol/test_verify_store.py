@@ -18,7 +18,7 @@ from txnstore.compactor import verify_chain
 from txnstore.connection import Connection
 from txnstore.core.catalog.model import CreateTopic, Topic
 from txnstore.core.events import Event
-from txnstore.core.log.events import BatchAppended, MarkerWritten
+from txnstore.core.log.events import BatchAppended, LogStartMoved, MarkerWritten
 from txnstore.core.maintenance import SegmentsReplaced
 from txnstore.core.model import Outcome
 from txnstore.core.state import State
@@ -214,6 +214,23 @@ def test_a_decision_that_changes_within_an_entry_is_named(store: Store) -> None:
     events = [*entry.events[:place], replace(decided, outcome=other), *entry.events[place:]]
     _rewrite(store, sequence, entry.model_copy(update={"events": events}))
     assert "decisions_never_change" in {name for name, _ in _found(_fresh(store).verify())}
+
+
+def test_a_log_start_that_goes_back_is_named(clock: ManualClock) -> None:
+    """Invariant 4, RET-04: a rule of the step from one state to the next; both states are sound by themselves."""
+    store = new_store(clock)
+    store.create_topic("t")
+    commit(store, [b"a", b"b", b"c"])
+    for offset in (1, 2):
+        store.delete_records({("t", 0): offset})  # type: ignore[dict-item]
+    sequence = connection_of(store).view().sequence
+    entry = _entry(store, sequence)
+    events = [replace(item, offset=0) if isinstance(item, LogStartMoved) else item for item in entry.events]
+    assert events != entry.events
+    _rewrite(store, sequence, entry.model_copy(update={"events": events}))
+    report = _fresh(store).verify()
+    assert _found(report) == [("ends_never_go_back", f"entry {sequence}")]
+    assert "log_start went back from 1 to 0" in report.violations[0].message
 
 
 def test_a_compaction_that_lost_records_is_named(store: Store) -> None:

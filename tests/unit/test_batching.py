@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import Empty
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from txnstore.core.catalog.model import Topic
 from txnstore.core.log.commands import Appended
 from txnstore.core.model import TopicPartition
 from txnstore.errors import StorageError, TransactionAbortedError
+from txnstore.producer import batches
 from txnstore.producer.batches import Batch, Waiter
 from txnstore.producer.futures import RecordFuture, RecordMetadata, TableFuture, TablePart
 from txnstore.segment.schema import RECORD_SCHEMA
@@ -156,6 +158,24 @@ def test_many_threads_wait_for_one_batch() -> None:
             assert demands.acquire(timeout=240)
         pending.resolve(landed(2))
         assert {future.result().base_offset for future in waiting} == {2}
+
+
+def test_a_batch_that_settles_when_the_wait_begins_wakes_its_waiter() -> None:
+    """It may settle between the last look at it and the wait: the waiter is registered by then."""
+
+    class Waits(Waiter):
+        def wait(self, timeout: float | None) -> Exception | None:
+            pending.resolve(landed(2))
+            try:
+                return super().wait(0)
+            except Empty:
+                return AssertionError(f"nothing wakes the waiter for {timeout} s")
+
+    pending = batch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "Waiter", Waits)
+        assert pending._wait(30) is None
+    assert pending.wait().base_offset == 2
 
 
 # Callbacks ------------------------------------------------------------------------------------------------------------

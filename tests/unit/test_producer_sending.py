@@ -6,6 +6,7 @@ import datetime as dt
 import pickle
 import threading
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -14,17 +15,31 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import TYPED, Bench, read
-from tests.helpers.shell import T0, GatedStore, another_process, entries, new_store, rows, sound, values
+from tests.helpers.shell import (
+    T0,
+    GatedStore,
+    another_process,
+    entries,
+    in_threads,
+    new_store,
+    rows,
+    runtime,
+    sound,
+    values,
+)
 from txnstore.core.partitioner import partition_for_key
 from txnstore.errors import (
     InvalidConfigError,
     InvalidTopicError,
+    InvalidTxnStateError,
+    ProducerClosedError,
     RecordTooLargeError,
     SchemaMismatchError,
     UnknownTopicOrPartitionError,
 )
 from txnstore.producer import Producer
 from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on
 from txnstore.testing import ManualClock
 
 #: These tests are about uploads, which small commits do without.
@@ -67,6 +82,49 @@ def test_a_given_partition_is_stronger_than_the_key(producer: Producer) -> None:
     assert {producer.send("t", b"x", key=b"%d" % number, partition=2).result().partition for number in range(9)} == {2}
     table = [{"key": b"%d" % number} for number in range(9)]
     assert {metadata.partition for metadata in producer.send_table("t", table, partition=1).result()} == {1}
+
+
+def test_keys_and_given_partitions_hold_while_a_sticky_batch_is_open(producer: Producer) -> None:
+    """KIP-480: only records with neither a key nor a partition join the sticky batch."""
+    keys = [b"%d" % number for number in range(20)]
+    first = producer.send("t", b"x")
+    keyed = [producer.send("t", b"x", key=key) for key in keys]
+    given = [producer.send("t", b"x", partition=number) for number in range(3)]
+    both = [producer.send("t", b"x", key=key, partition=2) for key in keys]
+    last = producer.send("t", b"x")
+    assert [future.result().partition for future in keyed] == [partition_for_key(key, 3) for key in keys]
+    assert [future.result().partition for future in given] == [0, 1, 2]
+    assert {future.result().partition for future in both} == {2}
+    assert first.result().partition == last.result().partition
+
+
+@pytest.mark.parametrize("end", ["abort_transaction", "commit_transaction", "close"])
+@pytest.mark.parametrize("kind", ["record", "table"])
+def test_a_transaction_that_another_thread_ends_during_a_send_takes_nothing_more(end: str, kind: str) -> None:
+    """``send`` looks at the state twice: before it reads the clock, and when it holds the lock."""
+    moved = ManualClock()
+    ending: list[Callable[[], object]] = []
+
+    def clock() -> int:
+        if ending:
+            call = ending.pop()
+            assert in_threads(1, lambda _: call()) == [None]
+        return moved()
+
+    store = create_on(MemoryStore(), runtime=runtime(clock))
+    store.create_topic("t")
+    with store.producer("id") as producer:
+        producer.begin_transaction()
+        producer.send("t", b"before")
+        ending.append(getattr(producer, end))
+        with pytest.raises(ProducerClosedError if end == "close" else InvalidTxnStateError):
+            _ = producer.send("t", b"late") if kind == "record" else producer.send_table("t", [{"value": b"late"}])
+        assert ending == []
+        if end != "close":
+            with producer.transaction() as txn:
+                txn.send("t", b"after")
+    expected = {"abort_transaction": [b"after"], "commit_transaction": [b"before", b"after"], "close": []}
+    assert values(store) == expected[end]
 
 
 def test_records_without_a_key_stick_to_a_partition_until_the_batch_is_closed(producer: Producer) -> None:

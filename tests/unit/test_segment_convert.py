@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -311,3 +313,27 @@ def test_a_value_that_arrow_cannot_take_is_a_mismatch(value: object) -> None:
     """Arrow raises a bare TypeError for these."""
     with pytest.raises(SchemaMismatchError, match="column 'c' does not fit"):
         normalize([{"c": value}], pa.schema([("c", pa.int64())]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ['[{"id": 1}]', 'pa.RecordBatch.from_arrays([pa.nulls(1, pa.int64())], ["id"])'])
+def test_pandas_is_imported_in_another_thread(data: str) -> None:
+    """Arrow imports pandas when it converts Python values: an interrupt meanwhile would leave it half imported."""
+    code = f"""
+import sys, threading
+import pyarrow as pa
+from txnstore.segment.convert import normalize
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            importers.append(threading.current_thread())
+
+importers = []
+sys.meta_path.insert(0, Watch())
+normalize({data}, pa.schema([("id", pa.int64())]))
+assert threading.main_thread() not in importers, importers
+print(len(importers))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "1\n")

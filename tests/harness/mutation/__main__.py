@@ -1,0 +1,37 @@
+"""The command: ``python -m tests.harness.mutation --seed 1 --count 100``; exit status 1 if a mutant survives."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+
+from tests.harness.mutation.reach import measured
+from tests.harness.mutation.run import drawn, outcomes
+
+
+def main() -> int:
+    """Run the mutants, and print each one that survives when it does."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.harness.mutation",
+        description="Put random faults into the product; the unit and protocol tests must notice each one.",
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    reach = measured(given.jobs)
+    counts: Counter[str] = Counter()
+    for mutant, outcome in outcomes(drawn(given.seed, given.count, reach), given.jobs):
+        counts[outcome] += 1
+        if outcome != "killed":
+            sys.stdout.write(f"{outcome}: {mutant}\n")
+            sys.stdout.flush()
+    each = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+    sys.stdout.write(f"{counts.total()} mutants of seed {given.seed}: {each}\n")
+    return 1 if counts["survived"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

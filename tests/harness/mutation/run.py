@@ -1,0 +1,113 @@
+"""Draws faults, puts each into a copy of the tree, and runs the tests that reach it there."""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.harness.mutation.faults import Fault, faults_of
+from tests.harness.mutation.reach import ROOT, Reach, product_files
+
+#: A test that takes longer, in seconds, hangs; the whole run of a mutant ends after the second number.
+_TEST_TIMEOUT, _RUN_TIMEOUT = 120, 1800
+
+Outcome = Literal["killed", "survived", "not reached"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault in a file, and the tests that reach it."""
+
+    file: Path
+    fault: Fault
+    tests: list[str]
+
+    def __str__(self) -> str:
+        before, after = (" ".join(text.split()) for text in (self.fault.before, self.fault.after))
+        where = f"{self.file.relative_to(ROOT)}:{self.fault.line}"
+        return f"{where} {self.fault.kind} [{len(self.tests)} tests]\n    - {before}\n    + {after}"
+
+
+def drawn(seed: int, count: int, reach: Reach) -> list[Mutant]:
+    """Mutants drawn by a seed: first the kind of the fault, then one of all faults of this kind in the product."""
+    rng = random.Random(seed)
+    by_kind: dict[str, list[tuple[Path, Fault]]] = defaultdict(list)
+    for file in product_files():
+        for fault in faults_of(file.read_text(encoding="utf-8")):
+            by_kind[fault.kind].append((file, fault))
+    kinds = sorted(by_kind)
+    chosen: dict[tuple[Path, Fault], None] = {}
+    while len(chosen) < min(count, sum(map(len, by_kind.values()))):
+        chosen[rng.choice(by_kind[rng.choice(kinds)])] = None
+    return [Mutant(file, fault, reach.tests(file, fault.line)) for file, fault in chosen]
+
+
+def outcomes(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome]]:
+    """Run the mutants, ``jobs`` at a time, each in a copy of the tree; yields them in order."""
+    trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
+        for number in range(jobs):
+            trees.put(_copied(Path(folder) / str(number)))
+
+        def run(mutant: Mutant) -> Outcome:
+            tree = trees.get()
+            try:
+                return _outcome(mutant, tree)
+            finally:
+                trees.put(tree)
+
+        yield from zip(mutants, pool.map(run, mutants), strict=True)
+
+
+def _copied(tree: Path) -> Path:
+    """A copy of the files that git knows or would take, with its symbolic links."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        source, target = ROOT / name, tree / name
+        if source.is_symlink() or source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    return tree
+
+
+def _outcome(mutant: Mutant, tree: Path) -> Outcome:
+    """What the tests say of a mutant. The tree has the fault only meanwhile."""
+    if not mutant.tests:
+        return "not reached"
+    target = tree / mutant.file.relative_to(ROOT)
+    source = target.read_text(encoding="utf-8")
+    names = tree / "tests.txt"
+    names.write_text("\n".join(mutant.tests), encoding="utf-8")
+    target.write_text(mutant.fault.put_into(source), encoding="utf-8")
+    options = ["-q", "-x", "--tb=no", "-n", "0", f"--timeout={_TEST_TIMEOUT}", "-pno:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, f"@{names}"]
+    # What the tests start imports the mutant, too, and no bytecode of the tree without it.
+    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("PYTEST_ADDOPTS", None)
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_RUN_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "killed"
+    finally:
+        target.write_text(source, encoding="utf-8")
+    if done.returncode == 0:
+        return "survived"
+    # A fault that keeps a module from being imported ends the collection: exit status 2.
+    if done.returncode in (1, 2) or done.returncode < 0:
+        return "killed"
+    msg = f"pytest left with {done.returncode} for {mutant}:\n{done.stdout}\n{done.stderr}"
+    raise RuntimeError(msg)

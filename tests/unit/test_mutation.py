@@ -1,0 +1,74 @@
+"""The instrument that draws random mutants: which faults it knows, and that it puts in nothing else."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from coverage import CoverageData
+
+from tests.harness.mutation.faults import faults_of
+from tests.harness.mutation.reach import ROOT, Reach, product_files
+from tests.harness.mutation.run import drawn
+
+SOURCE = '''"""A text, é, that is no code."""
+
+def f(a: int = 0, *, b: bool = False) -> int:
+    """Nor is this."""
+    _LOG.info("said", extra={"a": a})
+    if a < 10 and not b:
+        state.total += g(a + 1, key=max(a, 2))
+    raise ValueError(f"{a + 1} is too much")
+'''
+
+
+def test_each_kind_of_fault_is_found() -> None:
+    found = {(fault.kind, fault.before, fault.after) for fault in faults_of(SOURCE)}
+    assert {
+        ("bound", "0", "(-1)"),
+        ("condition", "False", "(True)"),
+        ("condition", "a < 10 and not b", "(not (a < 10 and (not b)))"),
+        ("condition", "a < 10 and not b", "(a < 10)"),
+        ("operator", "a < 10 and not b", "(a < 10 or not b)"),
+        ("operator", "a < 10", "(a <= 10)"),
+        ("operator", "a + 1", "(a - 1)"),
+        ("operator", "max", "(min)"),
+        ("argument", "g(a + 1, key=max(a, 2))", "(g(a + 1))"),
+        ("statement", "state.total += g(a + 1, key=max(a, 2))", "pass"),
+        ("statement", 'raise ValueError(f"{a + 1} is too much")', "pass"),
+    } <= found
+    assert not any("said" in before or "Nor" in before for _, before, _ in found)
+
+
+def test_a_fault_changes_its_text_and_nothing_else() -> None:
+    for fault in faults_of(SOURCE):
+        changed = fault.put_into(SOURCE)
+        assert SOURCE[fault.start : fault.end] == fault.before
+        assert changed == SOURCE[: fault.start] + fault.after + SOURCE[fault.end :]
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(SOURCE)), fault
+
+
+def test_every_fault_of_the_product_is_python() -> None:
+    counts: Counter[str] = Counter()
+    for file in product_files():
+        source = file.read_text(encoding="utf-8")
+        for fault in faults_of(source)[::40]:
+            ast.parse(fault.put_into(source))
+            counts[fault.kind] += 1
+    assert min(counts[kind] for kind in ("operator", "condition", "bound", "statement", "argument")) > 20
+
+
+def test_a_seed_draws_the_same_mutants_and_the_tests_that_reach_them() -> None:
+    data = CoverageData(no_disk=True)
+    for test in ("tests/unit/test_a.py::test_wide", "tests/unit/test_b.py::test_narrow"):
+        data.set_context(f"{test}|run")
+        lines = range(1, 3000) if "wide" in test else range(1, 30)
+        data.add_lines({str(file): list(lines) for file in product_files()})
+    reach = Reach(data)
+    mutants = drawn(7, 30, reach)
+    assert [str(mutant) for mutant in mutants] == [str(mutant) for mutant in drawn(7, 30, reach)]
+    assert [str(mutant) for mutant in mutants] != [str(mutant) for mutant in drawn(8, 30, reach)]
+    wide, narrow = "tests/unit/test_a.py::test_wide", "tests/unit/test_b.py::test_narrow"
+    for mutant in mutants:
+        assert mutant.tests == ([narrow, wide] if mutant.fault.line < 30 else [wide])
+        assert mutant.file.is_relative_to(ROOT)
