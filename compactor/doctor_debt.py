@@ -11,6 +11,7 @@ from txnstore.chain.chains import read_if_there
 from txnstore.chain.checkpoint import interval
 from txnstore.chain.codec import LatestDocument, decode
 from txnstore.chain.log import CHECKPOINT_EVERY
+from txnstore.chain.past import SKEW_MS
 from txnstore.compactor.compaction import compact
 from txnstore.compactor.findings import Finding, Severity, counted, lasting, some
 from txnstore.compactor.report import PartitionCompaction
@@ -24,7 +25,8 @@ from txnstore.core.model import NO_PRODUCER, TopicPartition
 from txnstore.core.state import State
 from txnstore.core.transactions.model import DECIDED, Transaction
 from txnstore.core.view import View
-from txnstore.errors import CorruptionError, ObjectNotFoundError, UnsupportedFormatError
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
+from txnstore.runtime import instant
 
 #: A partition of which a compaction would merge away this many segments gives a warning.
 _MANY_SEGMENTS = 100
@@ -89,9 +91,27 @@ def chain_findings(connection: Connection, view: View) -> Iterator[Finding]:
     )
     problems = [found for state in view.states if (found := _checkpoint(connection, state, hints[state.chain]))]
     yield from problems
+    yield from _times(connection, view)
     if not problems:
         size = f"{counted(view.sequence, 'entry', 'entries')} in {counted(view.chains, 'chain')}"
         yield Finding("chains", "checkpoint", Severity.OK, f"{size}; the checkpoints are recent")
+
+
+def _times(connection: Connection, view: View) -> Iterator[Finding]:
+    """Whether the entries of a chain have times that the storage's clock has not reached."""
+    try:
+        now = connection.objects.now_ms()
+    except StorageError:
+        return  # The check of the clocks reports it.
+    for state in view.states:
+        ahead = state.timestamp - now
+        if ahead >= SKEW_MS:
+            message = (
+                f"the newest entry of chain {state.chain} has the time {instant(state.timestamp)}, {lasting(ahead)} "
+                "ahead of the storage: the clock of a writer was wrong. Until then new entries get that time, too, "
+                "and earlier snapshots are found by entry, not by time; set the clocks of all writers by NTP"
+            )
+            yield Finding("chains", "entry-times", Severity.WARN, message)
 
 
 def _checkpoint(connection: Connection, state: State, hint: bytes | None) -> Finding | None:
@@ -139,7 +159,7 @@ def transaction_findings(connection: Connection, view: View) -> Iterator[Finding
     waiting: dict[int, int] = {}
     for part in blocked_partitions(view):
         waiting[part.producer_id] = waiting.get(part.producer_id, 0) + part.records
-    now = max(connection.runtime.clock(), view.timestamp)
+    now = connection.runtime.clock()
     found = [
         finding
         for state in view.states

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from txnstore.chain import keys
 from txnstore.chain.chains import read_if_there
 from txnstore.chain.identity import document_of
+from txnstore.chain.past import SKEW_MS
 from txnstore.compactor.findings import Finding, Severity, lasting
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, StorageError, UnsafeStorageError, UnsupportedFormatError
@@ -14,9 +15,6 @@ from txnstore.storage.bucket import BucketSettings, bucket_settings
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.storage.probe import probe as probe_creates
 from txnstore.storage.redact import redact
-
-#: From this difference of the clocks on, in ms, a finding is a warning: a tenth of what S3 accepts.
-_SKEW_MS = 90_000
 
 
 def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding]:
@@ -93,7 +91,7 @@ def _clock(connection: Connection) -> Finding:
         return _finding("clock", Severity.NOTE, f"the clock of the storage cannot be read: {error}")
     after = connection.runtime.clock()
     ahead, behind = before - there, there - after
-    if max(ahead, behind) < _SKEW_MS:
+    if max(ahead, behind) < SKEW_MS:
         return _finding("clock", Severity.OK, "the clocks of this machine and of the storage agree")
     difference = f"{lasting(ahead)} ahead of" if ahead > 0 else f"{lasting(behind)} behind"
     message = (

@@ -15,7 +15,7 @@ from txnstore.core.groups.offsets import committed
 from txnstore.core.model import TopicPartition
 from txnstore.core.routing import chain_of_group
 from txnstore.core.transactions.commands import InitProducer
-from txnstore.errors import GroupNotEmptyError
+from txnstore.errors import GroupNotEmptyError, InvalidConfigError
 from txnstore.runtime import Runtime
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, open_on
@@ -294,3 +294,72 @@ def test_a_group_with_a_live_member_and_no_offsets_stays(store: Store, clock: Ma
     assert right(store, clock).expire().groups == ()
     assert polled(reader) == PARTITIONS
     assert reader.group_metadata().member_id == member
+
+
+# Time travel ----------------------------------------------------------------------------------------------------------
+
+
+def _committed(store: Store, value: bytes) -> None:
+    with store.producer() as producer:
+        producer.send("t", value, partition=0)
+
+
+def test_a_time_that_a_fast_clock_has_left_out_is_refused(store: Store, clock: ManualClock) -> None:
+    """One commit from a clock three days ahead: all later entries have its time, and a time finds none of them."""
+    sound = connection_of(store).snapshot()
+    clock.advance(HOUR)
+    before = clock()
+    clock.advance(HOUR)
+    _committed(wrong(store, clock, 3 * DAY), b"fast")
+    clock.advance(HOUR)
+    _committed(store, b"sound")
+    heads = connection_of(store).snapshot().heads
+    clock.advance(HOUR)
+    with pytest.raises(InvalidConfigError, match="the clock of a writer was ahead") as raised:
+        store.snapshot(timestamp=clock() - MINUTE)
+    assert f"By the clock of the storage the last entry was {heads if len(heads) > 1 else heads[0]}:" in str(
+        raised.value
+    )
+    assert store.scan("t", snapshot=store.snapshot(entry=heads)).to_table().num_rows == 2
+    assert store.snapshot(timestamp=before).heads == sound.heads
+    clock.advance(4 * DAY)
+    with pytest.raises(InvalidConfigError, match="the clock of a writer was ahead"):
+        store.snapshot(timestamp=clock() - 3 * DAY)
+    assert store.snapshot(timestamp=clock()).heads == heads
+
+
+def test_a_time_is_found_though_clocks_differ_a_little(store: Store, clock: ManualClock) -> None:
+    clock.advance(HOUR)
+    _committed(wrong(store, clock, MINUTE), b"fast")
+    clock.advance(HOUR)
+    _committed(store, b"sound")
+    assert store.scan("t", snapshot=store.snapshot(timestamp=clock() - MINUTE)).to_table().num_rows == 1
+
+
+def test_doctor_names_entries_that_are_ahead_of_the_storage(store: Store, clock: ManualClock) -> None:
+    producer = store.producer("open", 900.0)
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=0)
+    producer.flush()
+    assert not [item for item in store.doctor().findings if item.name == "entry-times"]
+    touch_all(wrong(store, clock, 3 * DAY))
+    findings = [item for item in store.doctor().findings if item.name == "entry-times"]
+    assert [item.severity.name for item in findings] == ["WARN"] * len(connection_of(store).chains)
+    assert "3 d ahead of the storage" in findings[0].message
+    (opened,) = [item for item in store.doctor().findings if item.section == "transactions"]
+    assert "'open' is open since 0 s" in opened.message
+    (measured,) = store.metrics(status=True).status.transactions
+    assert measured.age == 0
+    producer.abort_transaction()
+    clock.advance(3 * DAY)
+    assert not [item for item in store.doctor().findings if item.name == "entry-times"]
+
+
+def test_a_transaction_that_began_at_a_fast_clock_has_no_negative_age(store: Store, clock: ManualClock) -> None:
+    touch_all(wrong(store, clock, 3 * DAY))
+    producer = store.producer("open", 900.0)
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=0)
+    producer.flush()
+    assert [item.age for item in store.metrics(status=True).status.transactions] == [0]
+    producer.abort_transaction()

@@ -40,7 +40,7 @@ def store_status(connection: Connection) -> StoreStatus:
     return StoreStatus(
         chains=_chains(connection, view),
         partitions=tuple(_partition(tp, log, blocked.get(tp, 0)) for tp, log in logs),
-        transactions=_transactions(view, max(connection.runtime.clock(), view.timestamp)),
+        transactions=_transactions(view, connection.runtime.clock()),
         groups=tuple(GroupStatus(group.group, group.state, group.generation, len(group.members)) for group in groups),
         lags=tuple(
             GroupLag(group.group, position.tp.topic, position.tp.partition, position.offset, position.lag)
@@ -84,7 +84,7 @@ def _transactions(view: View, now: int) -> tuple[TransactionStatus, ...]:
             producer_id=txn.producer_id,
             state=txn.state.name,
             prepared=txn.held != NO_PRODUCER,
-            age=(now - (txn.started_at if txn.started_at is not None else txn.updated_at)) / 1000,
+            age=max(0, now - (txn.started_at if txn.started_at is not None else txn.updated_at)) / 1000,
             timeout=txn.timeout_ms / 1000,
         )
         for name, txn in sorted(view.transactions.items())

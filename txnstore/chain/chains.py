@@ -168,8 +168,8 @@ class Chains:
         firsts = self.at_once({number: chain.boundaries.last for number, chain in enumerate(self._chains)})
         if entry is None:
             moment = check_timestamp(timestamp, self._runtime.clock(), heads, firsts)
-            found = self.at_once({number: partial(each.last_until, moment) for number, each in enumerate(past)})
-            entries = tuple(found[number] for number in sorted(found))
+            entries = self._in_each([partial(each.last_until, moment) for each in past])
+            self._check_times(past, entries, moment)
             if not any(entries):
                 msg = f"the store had no entry yet at {instant(moment)} ({moment} milliseconds since the epoch)"
                 raise InvalidConfigError(msg)
@@ -181,6 +181,26 @@ class Chains:
             msg = f"entries {entries} are no consistent view: they depend on entry {needed} of chain {chain}"
             raise InvalidConfigError(msg)
         return view
+
+    def _check_times(self, past: Sequence[Past], entries: Sequence[int], moment: int) -> None:
+        """Refuse a time by which entries would be left out that the storage had by then: a writer's clock was ahead."""
+        late = self._in_each([partial(each.is_late, last, moment) for each, last in zip(past, entries, strict=True)])
+        if not any(late):
+            return
+        chain = late.index(True)
+        stored = self._in_each([partial(each.last_written_until, moment) for each in past])
+        msg = (
+            f"which entries were there at {instant(moment)} ({moment} milliseconds since the epoch) cannot be told by "
+            f"their times: the storage had entry {entries[chain] + 1} of chain {chain} by then, and its time is later, "
+            "because the clock of a writer was ahead. By the clock of the storage the last entry was "
+            f"{stored[0] if len(stored) == 1 else stored}: if that is meant, give it as entry"
+        )
+        raise InvalidConfigError(msg)
+
+    def _in_each(self, work: Sequence[Callable[[], T]]) -> tuple[T, ...]:
+        """The results of concurrent work on all chains, by chain."""
+        results = self.at_once(dict(enumerate(work)))
+        return tuple(results[number] for number in range(len(work)))
 
     def expired_members(self, group: str) -> Watched:
         """The members of a group whose leases are over, as this process measures; each with its watched renewal."""

@@ -13,10 +13,13 @@ from txnstore.chain.entries import read_entry
 from txnstore.chain.keys import Keys
 from txnstore.chain.tail import Tail, missing_entry
 from txnstore.core.state import State, first_state
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import InvalidConfigError, ObjectNotFoundError
 from txnstore.runtime import instant
 from txnstore.storage.base import ObjectStore
 from txnstore.validation import as_integer, check_integer
+
+#: The clocks of a writer and of the storage may differ by less than this, in milliseconds: a tenth of what S3 accepts.
+SKEW_MS = 90_000
 
 
 class Past:
@@ -80,6 +83,25 @@ class Past:
         first = self._boundaries.last().sequence
         numbers = range(first + 1, self._head.sequence)
         return first + bisect_right(numbers, timestamp, key=lambda number: self._entry(number).timestamp)
+
+    def is_late(self, sequence: int, timestamp: int) -> bool:
+        """Whether the entry after ``sequence`` was written at or before ``timestamp``, though its own time is later.
+
+        The clock of its writer, or of the writer of an entry before it, was ahead. One HEAD; none at the head.
+        """
+        return sequence < self._head.sequence and self._written_at(sequence + 1) <= timestamp - SKEW_MS
+
+    def last_written_until(self, timestamp: int) -> int:
+        """Like :meth:`last_until`, by the clock of the storage. One HEAD for each halving of the number of entries."""
+        first = self._boundaries.last().sequence
+        return first + bisect_right(range(first + 1, self._head.sequence + 1), timestamp, key=self._written_at)
+
+    def _written_at(self, sequence: int) -> int:
+        key = self._keys.entry(self._head.chain, sequence)
+        try:
+            return self._objects.stat(key).modified_ms
+        except ObjectNotFoundError:
+            raise missing_entry(self._keys, self._head.chain, sequence, f"entry {self._head.sequence} exists") from None
 
     def _entry(self, sequence: int) -> Entry:
         found = read_entry(self._objects, self._keys, self._head.chain, sequence)
