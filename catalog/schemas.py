@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
+from txnstore.segment.convert import raise_all
 from txnstore.segment.partition import is_key_type
 from txnstore.segment.schema import children, is_reserved, is_timestamp_type
 from txnstore.segment.schema_text import schema_from_text, schema_to_text
@@ -114,13 +115,16 @@ def check_schema(schema: pa.Schema) -> None:
     if not len(schema):
         raise SchemaMismatchError("a schema needs at least one column")
     _check_names("", schema)
-    for field in schema:
-        if is_reserved(field.name):
-            raise SchemaMismatchError(
-                f"column {field.name!r} has a reserved name: reads add _topic, _partition, _offset and _timestamp",
-            )
-        _check_depth(field.name, field.type)
-        _check_type(field.name, field.type)
+    raise_all(schema, _check_field)
+
+
+def _check_field(field: pa.Field) -> None:
+    if is_reserved(field.name):
+        raise SchemaMismatchError(
+            f"column {field.name!r} has a reserved name: reads add _topic, _partition, _offset and _timestamp",
+        )
+    _check_depth(field.name, field.type)
+    _check_type(field.name, field.type)
 
 
 def check_key(schema: pa.Schema, key: str | None) -> None:
@@ -148,23 +152,29 @@ def evolve_schema(old: pa.Schema, new: pa.Schema, key: str | None = None) -> Non
     Raises:
         SchemaMismatchError: The change is not allowed. The message names the column and lists the allowed changes.
     """
-    for field in old:
-        if field.name not in new.names:
-            raise _refused(field.name, "cannot be dropped")
-        changed = new.field(field.name)
-        if field.nullable and not changed.nullable:
-            raise _refused(field.name, "cannot become not null, because existing rows may contain a null")
-        if not _is_wider(field.type, changed.type):
-            raise _refused(field.name, f"cannot change from {field.type} to {changed.type}")
-        if field.name == key and pt.is_primitive(field.type) and field.type != changed.type:
-            raise _refused(field.name, f"is the key and cannot change from {field.type} to {changed.type}")
-    for field in new:
-        if field.name not in old.names and not field.nullable:
-            raise _refused(field.name, "is new and not null, but existing rows do not have it")
+    problems = [
+        f"column {name!r} {problem}"
+        for name in dict.fromkeys([*old.names, *new.names])
+        if (problem := _change(old, new, name, key)) is not None
+    ]
+    if problems:
+        raise SchemaMismatchError(f"{'; '.join(problems)}; {_ALLOWED_CHANGES}")
 
 
-def _refused(column: str, why: str) -> SchemaMismatchError:
-    return SchemaMismatchError(f"column {column!r} {why}; {_ALLOWED_CHANGES}")
+def _change(old: pa.Schema, new: pa.Schema, name: str, key: str | None) -> str | None:
+    """Why a column cannot change as it does between two schemas; None if it can."""
+    if name not in old.names:
+        return None if new.field(name).nullable else "is new and not null, but existing rows do not have it"
+    if name not in new.names:
+        return "cannot be dropped"
+    before, after = old.field(name), new.field(name)
+    if before.nullable and not after.nullable:
+        return "cannot become not null, because existing rows may contain a null"
+    if not _is_wider(before.type, after.type):
+        return f"cannot change from {before.type} to {after.type}"
+    if name == key and pt.is_primitive(before.type) and before.type != after.type:
+        return f"is the key and cannot change from {before.type} to {after.type}"
+    return None
 
 
 def _is_wider(old: pa.DataType, new: pa.DataType) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,15 +70,22 @@ def produce(
             if typed:
                 app.out.note(_hint(reading, transactional_id))
             # A bar would be drawn between the lines that are typed.
-            with app.out.progress(f"to {topic}", total, hidden=typed) as advance, scope:
-                count = _send_all(producer, topic, pieces, partition, advance)
+            sent = _Sent()
+            try:
+                with app.out.progress(f"to {topic}", total, hidden=typed) as advance, scope:
+                    _send_all(producer, topic, pieces, partition, advance, sent)
+                    if transactional_id is None:
+                        producer.flush()  # A commit sends the last batches itself.
+            except KeyboardInterrupt:
                 if transactional_id is None:
-                    producer.flush()  # A commit sends the last batches itself.
+                    producer.flush()
+                    app.out.note(f"{counted(sent.records, 'record')} sent to {topic!r} before the interrupt")
+                raise
     how = f" in one transaction of {transactional_id!r}" if transactional_id is not None else ""
     app.out.result(
-        f"{counted(count, 'record')} sent to {topic!r}{how}",
+        f"{counted(sent.records, 'record')} sent to {topic!r}{how}",
         topic=topic,
-        records=count,
+        records=sent.records,
         transactional_id=transactional_id,
     )
 
@@ -133,26 +141,32 @@ def _input(path: Path | None, reading: Reading) -> tuple[Iterator[InputPiece], i
     return pieces_of_stream(sys.stdin.buffer, "standard input", reading), None
 
 
+@dataclass(slots=True)
+class _Sent:
+    """The number of records that the producer has taken; of a piece that an interrupt hits, those before it."""
+
+    records: int = 0
+
+
 def _send_all(
-    producer: Producer, topic: str, pieces: Iterator[InputPiece], partition: int | None, advance: Advance
-) -> int:
+    producer: Producer, topic: str, pieces: Iterator[InputPiece], partition: int | None, advance: Advance, sent: _Sent
+) -> None:
     from txnstore.errors import RecordTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 
-    count = 0
     for piece in pieces:
         try:
-            _send(producer, topic, piece, partition)
+            _send(producer, topic, piece, partition, sent)
         except (SchemaMismatchError, UnknownTopicOrPartitionError, RecordTooLargeError) as error:
             msg = f"{piece.where} and following: {error}"
             raise CommandError(msg, error.advice if isinstance(error, RecordTooLargeError) else ADVICE) from error
-        count += piece.count
         advance(piece.done)
-    return count
 
 
-def _send(producer: Producer, topic: str, piece: InputPiece, partition: int | None) -> None:
+def _send(producer: Producer, topic: str, piece: InputPiece, partition: int | None, sent: _Sent) -> None:
     if not isinstance(piece.records, list):
         producer.send_table(topic, piece.records, partition)
+        sent.records += piece.count
         return
     for record in piece.records:
         producer.send(topic, **({**record, "partition": partition} if partition is not None else record))
+        sent.records += 1

@@ -73,7 +73,10 @@ def pieces_of_stream(stream: BinaryIO, name: str, reading: Reading) -> Iterator[
 
 
 def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Yield the complete lines that are available, without line ends."""
+    """Yield the complete lines that are available, without line ends: LF, or CRLF as Windows writes it.
+
+    Kafka's console producer reads lines the same way (``BufferedReader.readLine``).
+    """
     read = stream.read1 if isinstance(stream, io.BufferedReader) else stream.read
     rest: list[bytes] = []
     while data := read(_BLOCK):
@@ -81,11 +84,11 @@ def _lines(stream: BinaryIO) -> Iterator[list[bytes]]:
         if lines:
             lines[0] = b"".join([*rest, lines[0]])
             rest = []
-            yield lines
+            yield [line.removesuffix(b"\r") for line in lines]
         if last:
             rest.append(last)
     if rest:
-        yield [b"".join(rest)]
+        yield [b"".join(rest).removesuffix(b"\r")]
 
 
 def _records(lines: list[bytes], name: str, first: int, reading: Reading) -> list[dict[str, Any]] | pa.Table:

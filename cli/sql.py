@@ -107,7 +107,7 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
 
     with connection:
         try:
-            with errors_of(connection):
+            with errors_of(connection, query):
                 parse(connection, query)
                 # None for a statement without a result.
                 relation: Any = interruptible(connection, lambda: connection.sql(query))
@@ -118,7 +118,10 @@ def _run(app: App, connection: DuckDBPyConnection, query: str, max_rows: int) ->
         except duckdb.Error as error:
             msg = str(error).split("\n\nLINE")[0]
             missing = isinstance(error, duckdb.CatalogException)
-            raise CommandError(msg, "`txnstore sql 'SHOW ALL TABLES'` shows all." if missing else "") from error
+            advice = " ".join(getattr(error, "__notes__", ()))
+            raise CommandError(
+                msg, advice or ("`txnstore sql 'SHOW ALL TABLES'` shows all." if missing else "")
+            ) from error
 
 
 def _print(app: App, connection: DuckDBPyConnection, reader: pa.RecordBatchReader, max_rows: int) -> None:

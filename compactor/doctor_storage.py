@@ -12,9 +12,15 @@ from txnstore.compactor.findings import Finding, Severity, lasting
 from txnstore.connection import Connection
 from txnstore.errors import CorruptionError, StorageError, UnsafeStorageError, UnsupportedFormatError
 from txnstore.storage.bucket import BucketSettings, bucket_settings
+from txnstore.storage.local import LocalStore
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.storage.probe import probe as probe_creates
 from txnstore.storage.redact import redact
+
+#: Less than this is a full disk, in bytes: one segment of a producer, and an entry.
+_NO_SPACE = 32 << 20
+#: Less than this part of the file system is little: a twentieth.
+_LITTLE_SPACE = 20
 
 
 def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding]:
@@ -32,6 +38,7 @@ def storage_findings(connection: Connection, *, probe: bool) -> Iterator[Finding
         message = "whether objects can be created once, and deleted, was not checked: that needs writes"
         yield _finding("conditional-create", Severity.NOTE, message, "txnstore doctor --probe")
     yield _clock(connection)
+    yield from _space(connection)
     settings = bucket_settings(connection.objects)
     if settings is not None:
         yield _finding("transport", Severity.OK, f"requests go through {settings.transport}")
@@ -99,6 +106,29 @@ def _clock(connection: Connection) -> Finding:
         "records get wrong timestamps; set it by NTP"
     )
     return _finding("clock", Severity.WARN, message)
+
+
+def _space(connection: Connection) -> Iterator[Finding]:
+    """How full the file system of a local store is; nothing about other storage."""
+    objects: object = connection.objects
+    while not isinstance(objects, LocalStore):
+        objects = getattr(objects, "inner", None)
+        if objects is None:
+            return
+    try:
+        free, whole = objects.space()
+    except StorageError as error:
+        yield _finding("space", Severity.NOTE, f"the space of the file system cannot be read: {error}")
+        return
+    message = f"{free:,} of {whole:,} bytes of the file system are free"
+    if free < _NO_SPACE:
+        message += ": commits, compactions and checkpoints fail; free some, or move the store to a larger disk"
+        yield _finding("space", Severity.BAD, message)
+    elif free < whole // _LITTLE_SPACE:
+        message += ": a compaction writes new segments before a vacuum deletes the old ones"
+        yield _finding("space", Severity.WARN, message)
+    else:
+        yield _finding("space", Severity.OK, message)
 
 
 # Buckets --------------------------------------------------------------------------------------------------------------

@@ -206,6 +206,28 @@ def test_records_are_sent_as_they_arrive(url: str) -> None:
         running.wait()
 
 
+def test_an_interrupted_produce_reports_how_many_records_were_sent(url: str) -> None:
+    """Without a transaction they stay: whoever sends the rest has to know where to go on."""
+    with process("--store", url, "produce", "orders") as running:
+        assert running.stdin is not None
+        assert running.stderr is not None
+        running.stdin.write("a\nb\nc\nunfinished")
+        running.stdin.flush()
+        with (
+            txnstore.open(url, read_only=True) as store,
+            store.consumer(["orders"], auto_offset_reset="none") as consumer,
+        ):
+            consumer.seek(txnstore.TopicPartition("orders", 0), 20_000)
+            records: list[txnstore.Record] = []
+            while len(records) < 3:
+                records += consumer.poll(timeout=60.0)
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read().splitlines()
+    assert [record.value for record in records] == [b"a", b"b", b"c"]
+    assert [line for line in told if line] == ["3 records sent to 'orders' before the interrupt", "interrupted"]
+    assert running.returncode == 130
+
+
 def test_full_disk_of_the_output_is_one_line(url: str) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         result = finished("--store", url, "consume", "orders", stdout=full)

@@ -296,3 +296,35 @@ def test_a_folder_with_a_quote_in_its_name_is_read_in_place(tmp_path: Path) -> N
         with store.duckdb(snapshot=store.snapshot()) as con:
             assert values(con, "SELECT count(*) FROM orders") == [8]
         assert store.metrics().gets == before + 1  # The snapshot looked for the next entry.
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("SELECT count(*) FROM my-topic", "my-topic"),
+        ("SELECT count(*) FROM MY-TOPIC t", "my-topic"),
+        ("SELECT count(*) FROM a.b", "a.b"),
+        ("SELECT * FROM orders JOIN 24h USING (key)", "24h"),
+    ],
+)
+def test_a_topic_that_needs_quotation_marks_is_named(store: Store, query: str, named: str) -> None:
+    """DuckDB reads ``my-topic`` as a difference, and ``a.b`` as a table in a schema."""
+    for name in ("my-topic", "a.b", "24h", "orders"):
+        store.create_topic(name)
+    for run in (store.sql, lambda text: read_table(connection_of(store), text)):
+        with pytest.raises(duckdb.Error) as raised:
+            run(query)
+        assert raised.value.__notes__ == [
+            f'Put quotation marks around a name that SQL does not read as one: "{named}".'
+        ]
+    quoted = query.replace(named, f'"{named}"').replace(named.upper(), f'"{named}"')
+    assert store.sql(quoted) is not None
+
+
+@pytest.mark.parametrize("query", ['SELECT x FROM "my-topic"', "SELECT my FROM orders", "SELEC 'my-topic'"])
+def test_errors_of_other_queries_have_no_note_about_quotation_marks(store: Store, query: str) -> None:
+    for name in ("my-topic", "orders"):
+        store.create_topic(name)
+    with pytest.raises(duckdb.Error) as raised:
+        store.sql(query)
+    assert not hasattr(raised.value, "__notes__")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from txnstore.errors import ReadOnlyError, StorageRefusedError, StoreNotFoundErr
 from txnstore.storage.base import ObjectInfo
 from txnstore.storage.bucket import BucketSettings, LifecycleRule
 from txnstore.storage.counting import CountingStore
+from txnstore.storage.local import LocalStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
 from txnstore.testing import Fault, FaultStore, ManualClock, on
@@ -141,6 +143,33 @@ def test_missing_permissions_are_findings(clock: ManualClock) -> None:
         "read": "ok", "list": "warn", "conditional-create": "warn", "delete": "warn", "clock": "note", "vacuum": "note",
     }  # fmt: skip
     assert "access denied to put" in _found(report, "conditional-create").message
+
+
+@pytest.mark.parametrize(
+    ("free", "whole", "severity", "words"),
+    [
+        (50 << 30, 100 << 30, Severity.OK, "53,687,091,200 of 107,374,182,400 bytes of the file system are free"),
+        (5 << 30, 100 << 30, Severity.OK, "are free"),
+        ((5 << 30) - 1, 100 << 30, Severity.WARN, "a compaction writes new segments before"),
+        (32 << 20, 64 << 20, Severity.OK, "are free"),
+        ((32 << 20) - 1, 64 << 20, Severity.BAD, "commits, compactions and checkpoints fail"),
+        (0, 100 << 30, Severity.BAD, "commits, compactions and checkpoints fail"),
+    ],
+)
+def test_a_full_disk_is_found(tmp_path: Path, free: int, whole: int, severity: Severity, words: str) -> None:
+    class Disk(LocalStore):
+        def space(self) -> tuple[int, int]:
+            return free, whole
+
+    found = _found(create_on(CountingStore(Disk(tmp_path / "store"))).doctor(), "space")
+    assert (found.severity, words in found.message) == (severity, True), found
+
+
+def test_the_space_of_a_folder_is_that_of_its_file_system(tmp_path: Path, store: Store) -> None:
+    create_on(LocalStore(tmp_path / "store"))
+    free, whole = LocalStore(tmp_path / "store").space()
+    assert 0 < free <= whole
+    assert "space" not in _severities(store.doctor())
 
 
 def test_storage_that_creates_a_name_twice_is_bad(clock: ManualClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from decimal import Decimal
 
 import pyarrow as pa
@@ -209,3 +210,19 @@ def test_decimals_with_a_scale_outside_their_precision_are_refused(data_type: pa
     with pytest.raises(SchemaMismatchError, match="the scale of a decimal is from 0 to its precision"):
         check_schema(pa.schema([("a", data_type)]))
     check_schema(pa.schema([("a", pa.decimal128(4, 4)), ("b", pa.decimal128(4, 0))]))
+
+
+def test_all_columns_that_are_not_allowed_are_named() -> None:
+    with pytest.raises(SchemaMismatchError) as raised:
+        check_schema(pa.schema([("a", pa.uint8()), ("b", pa.int64()), ("_offset", pa.int64()), ("c", pa.float16())]))
+    assert re.findall(r"column '(\w+)'", str(raised.value)) == ["a", "_offset", "c"]
+
+
+def test_all_changes_that_are_not_allowed_are_named_with_what_is() -> None:
+    old = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.int32())])
+    new = pa.schema([("a", pa.int32()), ("c", pa.int64()), pa.field("d", pa.int64(), nullable=False)])
+    with pytest.raises(SchemaMismatchError) as raised:
+        evolve_schema(old, new)
+    text = str(raised.value)
+    assert re.findall(r"column '(\w+)'", text) == ["a", "b", "d"]
+    assert text.count("allowed are:") == 1

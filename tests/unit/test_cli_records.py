@@ -39,11 +39,12 @@ class _Trickle(io.BytesIO):
         (b"", []),
         (b"a", [b"a"]),
         (b"a\n", [b"a"]),
-        (b"a\n\nb\r\n", [b"a", b"", b"b\r"]),
+        (b"a\n\nb\n", [b"a", b"", b"b"]),
+        (b"a\r\n\r\nb\rc\r\r\nd\r", [b"a", b"", b"b\rc\r", b"d"]),
         (b"long line\nx\n\xff\n", [b"long line", b"x", b"\xff"]),
     ],
 )
-def test_text_line_is_an_unchanged_value(data: bytes, values: list[bytes]) -> None:
+def test_text_line_is_a_value_without_its_line_end(data: bytes, values: list[bytes]) -> None:
     assert [row["value"] for row in _rows(data, TEXT)] == values
     pieces = [piece.records for piece in pieces_of_stream(_Trickle(data), "input", TEXT)]
     assert [value for rows in pieces if isinstance(rows, pa.Table) for value in rows["value"].to_pylist()] == values

@@ -65,10 +65,14 @@ def test_a_seed_draws_the_same_mutants_and_the_tests_that_reach_them() -> None:
         lines = range(1, 3000) if "wide" in test else range(1, 30)
         data.add_lines({str(file): list(lines) for file in product_files()})
     reach = Reach(data)
-    mutants = drawn(7, 30, reach)
-    assert [str(mutant) for mutant in mutants] == [str(mutant) for mutant in drawn(7, 30, reach)]
-    assert [str(mutant) for mutant in mutants] != [str(mutant) for mutant in drawn(8, 30, reach)]
+    mutants, unreached = drawn(7, 30, reach)
+    assert (len(mutants), unreached) == (30, 0)
+    assert drawn(7, 30, reach)[0] == mutants
+    assert drawn(8, 30, reach)[0] != mutants
     wide, narrow = "tests/unit/test_a.py::test_wide", "tests/unit/test_b.py::test_narrow"
     for mutant in mutants:
         assert mutant.tests == ([narrow, wide] if mutant.fault.line < 30 else [wide])
         assert mutant.file.is_relative_to(ROOT)
+    mutants, unreached = drawn(7, 10**9, Reach(CoverageData(no_disk=True)))
+    assert mutants == []
+    assert unreached == sum(len(faults_of(file.read_text(encoding="utf-8"))) for file in product_files())

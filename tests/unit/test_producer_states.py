@@ -285,3 +285,10 @@ def test_repr_shows_identity_and_state() -> None:
     bench = Bench()
     assert repr(ready(bench)) == "<txnstore.Producer producer 'id', id 0, epoch 0, READY>"
     assert repr(bench.store.producer(linger=None)) == "<txnstore.Producer producer id 1, epoch 0, READY>"
+
+
+def test_a_transaction_that_no_block_uses_shows_how() -> None:
+    with Bench().store.producer("id") as producer:
+        assert repr(producer.transaction()) == (
+            f"<transaction of {producer!r}: use it as `with producer.transaction() as txn: …`>"
+        )

@@ -337,3 +337,23 @@ print(len(importers))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "1\n")
+
+
+MIXED = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("n", pa.int32()), ("s", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (pa.table({"n": ["x"], "s": [1.5]}), ["'id' is missing", "'n'", "'s'"]),
+        ([{"id": None, "n": [], "s": {}}], ["'id' contains a null", "'n'", "'s'"]),
+        (pd.DataFrame({"id": [1], "n": ["x"], "s": [b"y"]}), ["'n'", "'s'"]),
+        ([{"id": 1, "x": 1, "y": 1}], ["no columns 'x', 'y'; it has id, n, s"]),
+        (pa.Table.from_arrays([pa.array([1])] * 4, ["id", "n", "n", "id"]), ["duplicate columns 'id', 'n'"]),
+    ],
+    ids=["table", "rows", "pandas", "unknown", "twice"],
+)
+def test_all_columns_that_do_not_fit_are_named(data: object, says: list[str]) -> None:
+    with pytest.raises(SchemaMismatchError) as raised:
+        normalize(data, MIXED)
+    assert [text for text in says if text not in str(raised.value)] == []

@@ -41,6 +41,9 @@ class TransactionScope(Generic[P]):
         self._producer = producer
         self._is_open = is_open
 
+    def __repr__(self) -> str:
+        return f"<transaction of {self._producer!r}: use it as `with producer.transaction() as txn: …`>"
+
     def __enter__(self) -> P:
         self._producer.begin_transaction()
         return self._producer

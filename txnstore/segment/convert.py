@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -14,6 +15,8 @@ from txnstore.errors import SchemaMismatchError
 from txnstore.segment.casts import cast_column
 from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, stored_schema
 from txnstore.threads import load
+
+T = TypeVar("T")
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -120,18 +123,44 @@ def _fit(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Convert the table to the stored schema and check the not-null columns."""
     target = stored_schema(schema)
     if table.schema.equals(target, check_metadata=True):
-        result = table
-    else:
-        _check_columns(table.column_names, schema)
-        result = pa.Table.from_arrays([_column(table, field) for field in target], schema=target)
-    for field in schema:
-        if field.nullable:
-            continue
-        if field.name not in table.column_names:
-            raise SchemaMismatchError(f"column {field.name!r} is missing, but the topic declares it not null")
-        if result[field.name].null_count:
-            raise SchemaMismatchError(f"column {field.name!r} contains a null, but the topic declares it not null")
-    return result
+        raise_all(schema, lambda field: _check_nulls(table[field.name], field))
+        return table
+    _check_columns(table.column_names, schema)
+    columns = raise_all(target, lambda field: _filled(table, field, schema.field(field.name)))
+    return pa.Table.from_arrays(columns, schema=target)
+
+
+def raise_all(fields: Iterable[pa.Field], work: Callable[[pa.Field], T]) -> list[T]:
+    """The results of work on each column; what is wrong with several columns is one error, which names them all.
+
+    Raises:
+        SchemaMismatchError: The work raised it for at least one column.
+    """
+    results, errors = list[T](), list[SchemaMismatchError]()
+    for field in fields:
+        try:
+            results.append(work(field))
+        except SchemaMismatchError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise SchemaMismatchError("; ".join(map(str, errors))) from errors[0].__cause__
+    return results
+
+
+def _check_nulls(column: Any, field: pa.Field) -> None:
+    if not field.nullable and column.null_count:
+        raise SchemaMismatchError(f"column {field.name!r} contains a null, but the topic declares it not null")
+
+
+def _filled(table: pa.Table, field: pa.Field, declared: pa.Field) -> Any:
+    """The column in the stored type of a field, with values where the topic declares it not null."""
+    if not declared.nullable and field.name not in table.column_names:
+        raise SchemaMismatchError(f"column {field.name!r} is missing, but the topic declares it not null")
+    column = _column(table, field)
+    _check_nulls(column, declared)
+    return column
 
 
 def _column(table: pa.Table, field: pa.Field) -> Any:
@@ -143,14 +172,13 @@ def _column(table: pa.Table, field: pa.Field) -> Any:
 
 def _check_columns(names: Sequence[object], schema: pa.Schema) -> None:
     """Raise for columns that the topic does not have, and for duplicate columns."""
-    seen: set[object] = set()
-    for name in names:
-        if name not in schema.names:
-            known = ", ".join(schema.names)
-            raise SchemaMismatchError(f"the topic has no column {name!r}; it has {known}")
-        if name in seen:
-            raise SchemaMismatchError(f"duplicate column {name!r}")
-        seen.add(name)
+    unknown = list(dict.fromkeys(repr(name) for name in names if name not in schema.names))
+    if unknown:
+        what = f"column{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}"
+        raise SchemaMismatchError(f"the topic has no {what}; it has {', '.join(schema.names)}")
+    twice = [repr(name) for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise SchemaMismatchError(f"duplicate column{'s' if len(twice) > 1 else ''} {', '.join(twice)}")
 
 
 def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
@@ -166,14 +194,16 @@ def _from_rows(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
     if not names:
         # All dicts are empty: one column of nulls keeps the number of rows.
         names[schema.names[0]] = None
-    return pa.table({name: _array([row.get(name) for row in rows], schema.field(name)) for name in names})
+    arrays = raise_all(map(schema.field, names), lambda field: _array([row.get(field.name) for row in rows], field))
+    return pa.table(dict(zip(names, arrays, strict=True)))
 
 
 def _from_pandas(frame: Any, schema: pa.Schema) -> pa.Table:
     """Convert a DataFrame's columns to a table; NaN and NaT become null."""
     names = list(frame.columns)
     _check_columns(names, schema)
-    return pa.table({name: _array(frame[name], schema.field(name)) for name in names})
+    arrays = raise_all(map(schema.field, names), lambda field: _array(frame[field.name], field))
+    return pa.table(dict(zip(names, arrays, strict=True)))
 
 
 def _array(values: Any, field: pa.Field) -> Any:

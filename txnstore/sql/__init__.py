@@ -159,7 +159,7 @@ def _query_alone(
     from txnstore.sql.session import errors_of, open_session
 
     database = open_session(connection, isolation, snapshot, access)
-    with errors_of(database):
+    with errors_of(database, sql):
         parse(database, sql)
         return database.sql(sql, params=params)
 
@@ -199,7 +199,7 @@ def read_table(
         # After an error the query runs again in a database of its own, which finds the damaged segment.
         with suppress(duckdb.Error):
             return interruptible(cursor, lambda: _table(relation))
-    with open_session(connection, level, shown, access) as database, errors_of(database):
+    with open_session(connection, level, shown, access) as database, errors_of(database, sql):
         parse(database, sql)
         return interruptible(database, lambda: _table(database.sql(sql, params=params)))
 

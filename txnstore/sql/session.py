@@ -16,6 +16,7 @@ from txnstore.snapshot import Snapshot
 from txnstore.sql.access import PROTOCOL, Access, lock, open_database
 from txnstore.sql.filesystem import SegmentFileSystem, VirtualFile
 from txnstore.sql.planning import inspection_files, inspection_schemas, plan_topic
+from txnstore.sql.statements import quoting_advice
 from txnstore.sql.types import literal, quote, shown_ms
 from txnstore.sql.views import read_parquet, view_names
 from txnstore.threads import ForkLock
@@ -113,6 +114,10 @@ class Session:
                 return found
         return None
 
+    def quoting_advice(self, query: str) -> str:
+        """What to write instead if the query names topics without the quotation marks that they need; else empty."""
+        return quoting_advice(query, self.connection.view(refresh=False).topics)
+
     @property
     def files(self) -> SegmentFileSystem:
         """The file system of the database."""
@@ -199,11 +204,11 @@ def session_of(database: duckdb.DuckDBPyConnection) -> Session:
 
 
 @contextmanager
-def errors_of(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
+def errors_of(database: duckdb.DuckDBPyConnection, query: str | None = None) -> Iterator[None]:
     """Raises failures of the store during the evaluation of a query as :class:`TxnStoreError`.
 
     DuckDB reports an exception of a file system, also an interrupt, as an error of its own class that contains the
-    text. Errors of the query itself pass through.
+    text. Errors of the query itself pass through, with a note where the text of ``query`` needs quotation marks.
     """
     import duckdb
 
@@ -217,4 +222,6 @@ def errors_of(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
         if found is not None:
             # Not from DuckDB's error, which has the same text below a traceback.
             raise found from found.__cause__
+        if query is not None and (advice := session.quoting_advice(query)):
+            error.add_note(advice)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from txnstore.errors import InvalidConfigError
@@ -18,6 +19,7 @@ _LISTING = re.compile(
 )
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[\w$]+")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _QUOTE = re.compile(r"[\"']")
 #: Statements that change the database of a call only, which ends with the call.
 _FORGOTTEN = frozenset(
@@ -71,6 +73,25 @@ def names_in(query: str) -> set[str]:
     """All names that a query may refer to, in lower case: every word, and every text between two quotation marks."""
     text = query.lower()
     return set(_WORD.findall(text)).union(_QUOTE.split(text))
+
+
+def quoting_advice(query: str, topics: Iterable[str]) -> str:
+    """What to write instead, if a query names topics that SQL reads as something else: ``my-topic``, ``a.b``, ``24h``.
+
+    Empty if it names none, or has them in quotation marks.
+    """
+    names = [
+        name
+        for name in topics
+        if not _IDENTIFIER.fullmatch(name)
+        and re.search(rf"(?<![\w\"'.-]){re.escape(name)}(?![\w\"'-])", query, re.IGNORECASE)
+    ]
+    if not names:
+        return ""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return (
+        f"Put quotation marks around {'names' if len(names) > 1 else 'a name'} that SQL does not read as one: {quoted}."
+    )
 
 
 def _kind(statement: Any) -> str:

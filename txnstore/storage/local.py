@@ -56,6 +56,14 @@ class LocalStore:
         # File URLs are percent-encoded; encoding "%" alone is enough for open_store(url) to find the same folder.
         return f"file://{self.root.replace('%', '%25')}"
 
+    def space(self) -> tuple[int, int]:
+        """The free bytes and all bytes of the file system, as a process without privileges may use them."""
+        try:
+            found = os.statvfs(self.root)
+        except OSError as error:
+            raise map_os_error(error, "read", self.root) from error
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
     @property
     def identity(self) -> str:
         """Identifies the store in this process; see :func:`txnstore.storage.probe.probe_once`."""

@@ -19,17 +19,18 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--most", type=int, help="the number of tests for each mutant; default: all that reach it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    reach = measured(given.jobs)
+    mutants, unreached = drawn(given.seed, given.count, measured(given.jobs))
     counts: Counter[str] = Counter()
-    for mutant, outcome in outcomes(drawn(given.seed, given.count, reach), given.jobs):
+    for mutant, outcome in outcomes(mutants, given.jobs, given.most):
         counts[outcome] += 1
-        if outcome != "killed":
-            sys.stdout.write(f"{outcome}: {mutant}\n")
+        if outcome == "survived":
+            sys.stdout.write(f"survived: {mutant}\n")
             sys.stdout.flush()
-    each = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
-    sys.stdout.write(f"{counts.total()} mutants of seed {given.seed}: {each}\n")
+    each = f"{counts['killed']} killed, {counts['survived']} survived"
+    sys.stdout.write(f"{counts.total()} mutants of seed {given.seed}: {each}; {unreached} others have no test\n")
     return 1 if counts["survived"] else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 
 #: An operator and what it is flipped to.
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -58,6 +59,7 @@ class Fault:
         return source[: self.start] + self.after + source[self.end :]
 
 
+@cache
 def faults_of(source: str) -> list[Fault]:
     """All faults that can be put into a source, in the order of its text."""
     found = _Faults(source)

@@ -44,7 +44,7 @@ class Reach:
 
         A line that runs when its module is imported belongs to all tests that reach the module.
         """
-        contexts = self.data.contexts_by_lineno(str(file))
+        contexts = self._contexts.get(str(file), {})
         for known in range(line, max(0, line - _LONGEST), -1):
             if known in contexts:
                 tests = _tests_of(contexts[known]) or {test for each in contexts.values() for test in _tests_of(each)}
@@ -52,12 +52,15 @@ class Reach:
         return []
 
     @cached_property
+    def _contexts(self) -> dict[str, dict[int, list[str]]]:
+        """The contexts of each line of each file."""
+        return {file: self.data.contexts_by_lineno(file) for file in self.data.measured_files()}
+
+    @cached_property
     def _sizes(self) -> Counter[str]:
-        sizes: Counter[str] = Counter()
-        for file in self.data.measured_files():
-            for contexts in self.data.contexts_by_lineno(file).values():
-                sizes.update(_tests_of(contexts))
-        return sizes
+        """The number of lines that each test reaches."""
+        lines = (contexts for file in self._contexts.values() for contexts in file.values())
+        return Counter(test for contexts in lines for test in _tests_of(contexts))
 
 
 def _tests_of(contexts: Sequence[str]) -> set[str]:

@@ -22,7 +22,7 @@ from tests.harness.mutation.reach import ROOT, Reach, product_files
 #: A test that takes longer, in seconds, hangs; the whole run of a mutant ends after the second number.
 _TEST_TIMEOUT, _RUN_TIMEOUT = 120, 1800
 
-Outcome = Literal["killed", "survived", "not reached"]
+Outcome = Literal["killed", "survived"]
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,36 @@ class Mutant:
         return f"{where} {self.fault.kind} [{len(self.tests)} tests]\n    - {before}\n    + {after}"
 
 
-def drawn(seed: int, count: int, reach: Reach) -> list[Mutant]:
-    """Mutants drawn by a seed: first the kind of the fault, then one of all faults of this kind in the product."""
+def drawn(seed: int, count: int, reach: Reach) -> tuple[list[Mutant], int]:
+    """Mutants drawn by a seed: first the kind of the fault, then one of all faults of this kind in the product.
+
+    Returns:
+        The mutants, and how many others were drawn that no test reaches.
+    """
     rng = random.Random(seed)
     by_kind: dict[str, list[tuple[Path, Fault]]] = defaultdict(list)
     for file in product_files():
         for fault in faults_of(file.read_text(encoding="utf-8")):
             by_kind[fault.kind].append((file, fault))
-    kinds = sorted(by_kind)
-    chosen: dict[tuple[Path, Fault], None] = {}
-    while len(chosen) < min(count, sum(map(len, by_kind.values()))):
-        chosen[rng.choice(by_kind[rng.choice(kinds)])] = None
-    return [Mutant(file, fault, reach.tests(file, fault.line)) for file, fault in chosen]
+    for kind in sorted(by_kind):
+        rng.shuffle(by_kind[kind])
+    mutants: list[Mutant] = []
+    unreached = 0
+    while len(mutants) < count and (kinds := [kind for kind in sorted(by_kind) if by_kind[kind]]):
+        file, fault = by_kind[rng.choice(kinds)].pop()
+        tests = reach.tests(file, fault.line)
+        if tests:
+            mutants.append(Mutant(file, fault, tests))
+        else:
+            unreached += 1
+    return mutants, unreached
 
 
-def outcomes(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome]]:
-    """Run the mutants, ``jobs`` at a time, each in a copy of the tree; yields them in order."""
+def outcomes(mutants: list[Mutant], jobs: int, most: int | None = None) -> Iterator[tuple[Mutant, Outcome]]:
+    """Run the mutants, ``jobs`` at a time, each in a copy of the tree; yields them in order.
+
+    ``most``: the number of tests for each mutant; None: all that reach it.
+    """
     trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
         for number in range(jobs):
@@ -63,7 +77,7 @@ def outcomes(mutants: list[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome
         def run(mutant: Mutant) -> Outcome:
             tree = trees.get()
             try:
-                return _outcome(mutant, tree)
+                return _outcome(mutant, mutant.tests[:most], tree)
             finally:
                 trees.put(tree)
 
@@ -82,14 +96,12 @@ def _copied(tree: Path) -> Path:
     return tree
 
 
-def _outcome(mutant: Mutant, tree: Path) -> Outcome:
-    """What the tests say of a mutant. The tree has the fault only meanwhile."""
-    if not mutant.tests:
-        return "not reached"
+def _outcome(mutant: Mutant, tests: list[str], tree: Path) -> Outcome:
+    """Whether one of the tests fails. The tree has the fault only meanwhile."""
     target = tree / mutant.file.relative_to(ROOT)
     source = target.read_text(encoding="utf-8")
     names = tree / "tests.txt"
-    names.write_text("\n".join(mutant.tests), encoding="utf-8")
+    names.write_text("\n".join(tests), encoding="utf-8")
     target.write_text(mutant.fault.put_into(source), encoding="utf-8")
     options = ["-q", "-x", "--tb=no", "-n", "0", f"--timeout={_TEST_TIMEOUT}", "-pno:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, f"@{names}"]
