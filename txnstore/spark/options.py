@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from txnstore.core.model import Isolation
@@ -19,10 +20,10 @@ from txnstore.validation import check_choice, check_expression, check_id, check_
 
 _READ = (
     "path", "topic", "topicPattern", "columns", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "isolation", "minPartitions", "snapshot",
+    "endingTimestamp", "isolation", "minPartitions", "snapshot", "systemColumns",
 )  # fmt: skip
 _CREATE = ("createTopic.partitions", "createTopic.key", "createTopic.timestamp")
-_WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope", "createTopic", *_CREATE)
+_WRITE = ("path", "topic", "transactionalId", "txnVersion", "txnScope", "createTopic", *_CREATE, "systemColumns")
 #: Options of streaming queries; ``checkpointLocation`` and ``queryName`` are Spark's own.
 _SOURCE = ("maxOffsetsPerTrigger", "failOnDataLoss", "pollIntervalMs", "group")
 _STREAMING = (*_SOURCE, "checkpointLocation", "queryName")
@@ -31,6 +32,13 @@ _KNOWN = {name.lower(): name for name in (*_READ, *_WRITE, *_STREAMING)}
 #: The default of ``pollIntervalMs``.
 POLL_INTERVAL_MS = 1_000
 _STORAGE = "storage."
+
+
+class SystemColumns(StrEnum):
+    """What a read and a write do with the columns that the store gives to records."""
+
+    INCLUDE = "include"
+    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,7 @@ class ReadOptions:
         isolation: The isolation level.
         min_partitions: The number of tasks that is wanted at least; None for what is suitable.
         snapshot: The earlier snapshot to read; None for the current state.
+        system_columns: Whether the columns that the store gives to records are read if ``columns`` names none.
     """
 
     location: Location
@@ -72,6 +81,7 @@ class ReadOptions:
     isolation: Isolation = Isolation.READ_COMMITTED
     min_partitions: int | None = None
     snapshot: Moment | None = None
+    system_columns: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,7 @@ class WriteOptions:
         transactional_id: The transactional id; None for a generated one.
         versions: (scope, version) pairs of the job.
         create: How to create the topic if it does not exist; None to refuse that.
+        ignore_system_columns: Whether to ignore the columns that the store gives to records, except ``_topic``.
     """
 
     location: Location
@@ -125,6 +136,7 @@ class WriteOptions:
     transactional_id: str | None = None
     versions: tuple[tuple[str, int], ...] = ()
     create: NewTopic | None = None
+    ignore_system_columns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +150,7 @@ class SinkOptions:
         group: The consumer group that gets the offsets of the query's source; None for none.
         checkpoint: The checkpoint location of the query, if the query names it.
         create: How to create the topic if it does not exist; None to refuse that.
+        ignore_system_columns: Whether to ignore the columns that the store gives to records, except ``_topic``.
     """
 
     location: Location
@@ -146,6 +159,7 @@ class SinkOptions:
     group: str | None = None
     checkpoint: str | None = None
     create: NewTopic | None = None
+    ignore_system_columns: bool = False
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -181,6 +195,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
         min_partitions=_at_least(given, "minPartitions", 1, None),
         snapshot=parse_moment("the option snapshot", given["snapshot"]) if "snapshot" in given else None,
+        system_columns=not _ignores_system_columns(given),
     )
 
 
@@ -231,7 +246,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         given.get("group"),
         given.get("checkpointLocation"),
     )
-    return replace(sink, create=_new_topic(given))
+    return replace(sink, create=_new_topic(given), ignore_system_columns=_ignores_system_columns(given))
 
 
 def checked_sink(
@@ -265,7 +280,14 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         msg = "txnScope needs a txnVersion: the scope names the sequence of versions"
         raise InvalidConfigError(msg)
     versions = () if version is None else ((given.get("txnScope", ""), version),)
-    return WriteOptions(_location(given), given.get("topic"), transactional_id, versions, _new_topic(given))
+    return WriteOptions(
+        _location(given),
+        given.get("topic"),
+        transactional_id,
+        versions,
+        _new_topic(given),
+        _ignores_system_columns(given),
+    )
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
@@ -281,6 +303,11 @@ def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
         raise InvalidConfigError(msg)
     partitions = _at_least(given, "createTopic.partitions", 1, 1) or 1
     return NewTopic(partitions, given.get("createTopic.key"), given.get("createTopic.timestamp"))
+
+
+def _ignores_system_columns(given: Mapping[str, str]) -> bool:
+    value = given.get("systemColumns", SystemColumns.INCLUDE.value).lower()
+    return check_choice("systemColumns", value, SystemColumns) is SystemColumns.IGNORE
 
 
 def _group(given: Mapping[str, str]) -> str | None:

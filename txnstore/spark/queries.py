@@ -14,9 +14,8 @@ from txnstore.errors import InvalidConfigError
 from txnstore.spark.checkpoint import check_checkpoint
 from txnstore.spark.options import sink_options
 from txnstore.spark.stores import kept_connection
-from txnstore.spark.topics import create_missing
 from txnstore.spark.workers import check_workers
-from txnstore.spark.writing import topics_to_write
+from txnstore.spark.writing import find_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,10 +34,7 @@ def checked_writer(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWr
         raise InvalidConfigError(msg)
     check_workers(frame.sparkSession)
     connection = kept_connection(sink.location)
-    view = connection.view(refresh=False)
-    if sink.create is not None and sink.topic is not None:
-        view = create_missing(connection, view, sink.topic, frame.schema, sink.create)
-    topics_to_write(view, sink.topic, frame.schema)
+    find_topics(connection, sink, frame.schema)
     if sink.group is not None and sink.checkpoint is not None:
         check_checkpoint(sink.checkpoint, sink.location)
     return frame.writeStream.format("txnstore").options(**dict(options))

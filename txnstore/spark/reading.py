@@ -18,6 +18,7 @@ from txnstore.read.readahead import read_ahead
 from txnstore.read.reader import Projection
 from txnstore.read.shares import read_share
 from txnstore.spark import types
+from txnstore.spark.failures import line_first
 from txnstore.spark.options import Location, ReadOptions
 from txnstore.spark.planning import SliceGroup, plan, projection_schema, view_to_read, with_topics
 from txnstore.spark.stores import open_objects, open_reader
@@ -41,6 +42,7 @@ class SlicesPartition(InputPartition):
         self.group = group
 
 
+@line_first
 class TxnStoreReader(Sent, DataSourceReader):
     """Reads the slices of one snapshot; the plan is fixed when Spark plans the DataFrame."""
 

@@ -29,6 +29,8 @@ from txnstore.storage.base import ObjectStore
 from txnstore.threads import Workers
 
 TOPIC, PARTITION = "_topic", "_partition"
+#: The system columns that ``systemColumns`` ignores in a write; ``_topic`` names the topic where no option does.
+IGNORED = (PARTITION, "_offset", "_timestamp")
 
 #: The size of the chunks in which rows are routed; Spark delivers smaller batches.
 _CHUNK_ROWS, _CHUNK_BYTES = 64 * 1024, 16 << 20

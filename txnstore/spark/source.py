@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -17,16 +18,20 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from txnstore.errors import InvalidConfigError
-from txnstore.spark import types
+from txnstore.segment.schema import is_reserved
+from txnstore.spark import tables, types
+from txnstore.spark.failures import line_first
 from txnstore.spark.options import column_options, read_options, sink_options, stream_options, write_options
 from txnstore.spark.planning import check_starts, known_view, projection_schema
 from txnstore.spark.reading import TxnStoreReader
 from txnstore.spark.stores import open_reader
 from txnstore.spark.stream_sink import TxnStoreStreamWriter
 from txnstore.spark.stream_source import TxnStoreStreamReader
+from txnstore.spark.versions import check_options
 from txnstore.spark.writing import TxnStoreWriter
 
 
+@line_first
 class TxnStoreSource(DataSource):
     """The Spark data source ``txnstore``: reads and writes of topics, in batches and streams, with Arrow in both."""
 
@@ -41,15 +46,20 @@ class TxnStoreSource(DataSource):
 
     def schema(self) -> str:
         """The columns of the read, as DDL."""
+        tables.check_columns(self.options)
+        check_options(self.options)
         options = column_options(self.options)
         with open_reader(options.location) as connection:
             view = known_view(connection, options)
             schema = projection_schema(view, options)
             check_starts(view, options)
+        if not options.system_columns and options.columns is None:
+            schema = pa.schema([field for field in schema if not is_reserved(field.name)])
         return types.ddl(types.spark_schema(schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of these columns: all columns, or those of ``.schema(…)``."""
+        tables.check_read(self.options)
         return TxnStoreReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -57,10 +67,12 @@ class TxnStoreSource(DataSource):
         if overwrite:
             msg = 'a log can only be appended to: use mode("append") or INSERT INTO, or write to a new topic'
             raise InvalidConfigError(msg)
+        tables.check_write(self.options)
         return TxnStoreWriter(write_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of a stream of these columns."""
+        check_options(self.options)
         return TxnStoreStreamReader(stream_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name

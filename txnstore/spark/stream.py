@@ -15,7 +15,13 @@ from txnstore.core.groups.offsets import committed
 from txnstore.core.log.visibility import visible
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, StorageError
+from txnstore.errors import (
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import find_partitions
 from txnstore.spark import positions
@@ -70,6 +76,7 @@ class Stream:
         self._options = options
         self._polling = Polling(options.poll_interval_ms)
         self._initial: Position | None = None
+        self._last: Position | None = None
         self._target: dict[TopicPartition, int] | None = None
         self._view = self._unblocked(connection.view(refresh=False))
         self._logs = self._logs_of(self._view)
@@ -119,6 +126,28 @@ class Stream:
                 step = self._following(position, max_offsets)
                 self._polling.looked(now, found=step.position != position)
         return self._accepted(step)
+
+    def next_unasked(self) -> Position:
+        """The next micro-batch, where Spark does not say what the query has read (4.0 and 4.1).
+
+        It follows the last one of this process. The first one of a process starts at the initial position, as a new
+        query does. Of a query that was started again, Spark gives the true start with the plan, to
+        :meth:`plan_unasked`; there is no other sign of it.
+
+        Raises:
+            OffsetOutOfRangeError: Records were deleted before the stream read them.
+        """
+        if self._last is None:
+            try:
+                self._last = self.initial()
+            except (OffsetOutOfRangeError, UnknownTopicOrPartitionError, UnstableOffsetCommitError):
+                # Of no matter to a query that has read beyond; for a new one, Spark asks for the initial position next.
+                starts = {tp: log.start for tp, log in self._logs.partitions.items()}
+                self._last = positions.begin(self._logs, starts, self._options.group)
+        following = self.following(self._last)
+        if following.start != following.end:  # Equal ones are the mark of an initial position.
+            self._last = following
+        return self._last
 
     def stop_at_present(self) -> None:
         """Read no further than what exists now (Spark's trigger ``availableNow``)."""
@@ -173,9 +202,25 @@ class Stream:
         self._check_store(end)
         if start == end:
             return []
+        self._look_up_to(end)
+        return self._groups(self._accepted(positions.replayed(end, self._logs)))
+
+    def plan_unasked(self, start: Position, end: Position) -> list[SliceGroup]:
+        """The same where the stream did not know the start when it gave the end: see :meth:`next_unasked`."""
+        self._last = end
+        if start == end or start.start == start.end:
+            return self.plan(start, end)  # The first micro-batch: its start is stored with its end.
+        self._check_store(start)
+        self._check_store(end)
+        self._look_up_to(end)
+        return self._groups(self._accepted(positions.following(start, self._logs, until=end.end)))
+
+    def _look_up_to(self, end: Position) -> None:
+        """Look at the store unless the known view has all records up to this position."""
         if any(tp not in self._logs.partitions or self._logs.partitions[tp].end < at for tp, at in end.end.items()):
             self._look()
-        position = self._accepted(positions.replayed(end, self._logs))
+
+    def _groups(self, position: Position) -> list[SliceGroup]:
         isolation = self._options.read.isolation
         found = []
         for name in sorted({tp.topic for tp in position.end}):

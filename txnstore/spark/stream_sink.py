@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
 from txnstore.spark.commits import commit_micro_batch
+from txnstore.spark.failures import line_first
 from txnstore.spark.microbatch import MicroBatch
+from txnstore.spark.routing import IGNORED
 from txnstore.spark.stores import kept_connection
-from txnstore.spark.topics import create_missing
+from txnstore.spark.versions import StreamArrowWriter
 from txnstore.spark.workers import Sent
-from txnstore.spark.writing import Uploaded, not_before, topics_to_write, upload_rows
+from txnstore.spark.writing import Uploaded, find_topics, not_before, upload_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +46,8 @@ class StreamUploaded(Uploaded):
     run_id: str = ""
 
 
-class TxnStoreStreamWriter(Sent, DataSourceStreamArrowWriter):
+@line_first
+class TxnStoreStreamWriter(Sent, StreamArrowWriter):
     """Appends the micro-batches of a query to one topic, or to the topics in its column ``_topic``.
 
     Args:
@@ -55,12 +58,9 @@ class TxnStoreStreamWriter(Sent, DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         # Also where nothing but a commit follows, so that it fails for the same reason as the plan of the micro-batch.
         connection = kept_connection(options.location)
-        view = connection.view(refresh=False)
-        if options.create is not None and options.topic is not None:
-            view = create_missing(connection, view, options.topic, schema, options.create)
         self._connection: Connection | None = connection
-        self._topics = topics_to_write(view, options.topic, schema)
-        self._begun_at = view.timestamp
+        self._topics = find_topics(connection, options, schema)
+        self._begun_at = connection.view(refresh=False).timestamp
         self._options = replace(options, location=replace(options.location, url=connection.url))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,7 +75,8 @@ class TxnStoreStreamWriter(Sent, DataSourceStreamArrowWriter):
         # Small micro-batches have one task, so the first partition moves on with their number.
         first = context.partitionId() + number
         options = self._options
-        batches = upload_rows(options.location, self._topics, options.topic, iterator, first)
+        ignored = IGNORED if options.ignore_system_columns else ()
+        batches = upload_rows(options.location, self._topics, options.topic, iterator, first, ignored)
         return StreamUploaded(
             not_before(batches, self._begun_at),
             query_id=context.getLocalProperty("sql.streaming.queryId") or "",

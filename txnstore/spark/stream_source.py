@@ -11,15 +11,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from txnstore.errors import SchemaMismatchError
 from txnstore.spark import positions
+from txnstore.spark.failures import line_first
 from txnstore.spark.options import Location, StreamOptions
 from txnstore.spark.planning import SliceGroup
 from txnstore.spark.reading import read_group, target_schema
 from txnstore.spark.stores import open_reader
 from txnstore.spark.stream import Stream
+from txnstore.spark.versions import (
+    HAS_ADMISSION_CONTROL,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from txnstore.spark.workers import Sent
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ class StreamPartition(InputPartition):
         self.group, self.location, self.schema = group, location, schema
 
 
+@line_first
 class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream.
 
@@ -61,8 +69,13 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
         """The limit of each micro-batch: ``maxOffsetsPerTrigger``."""
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The next micro-batch; ``start`` itself if there is nothing new."""
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The next micro-batch; ``start`` itself if there is nothing new.
+
+        Spark 4.0 and 4.1 give neither a start nor a limit; the stream then goes on from what it has planned itself.
+        """
+        if start is None:
+            return self._stream.next_unasked().to_json()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         position = positions.parse(start)
         following = self._stream.following(position, most)
@@ -78,7 +91,8 @@ class TxnStoreStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch. Checks that the topics still have the columns of the query."""
-        groups = self._stream.plan(positions.parse(start), positions.parse(end))
+        plan = self._stream.plan if HAS_ADMISSION_CONTROL else self._stream.plan_unasked
+        groups = plan(positions.parse(start), positions.parse(end))
         if not groups:
             return []
         try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,17 +22,22 @@ from txnstore.catalog.writing import TopicWriter, topic_writer
 from txnstore.core.catalog.model import Topic
 from txnstore.core.log.model import NewBatch
 from txnstore.core.view import View
-from txnstore.errors import SchemaMismatchError
+from txnstore.errors import InvalidConfigError, SchemaMismatchError
 from txnstore.runtime import Runtime
 from txnstore.segment.convert import normalize
 from txnstore.segment.schema import is_reserved
-from txnstore.spark import jobs
+from txnstore.spark import jobs, tables
+from txnstore.spark.failures import line_first
 from txnstore.spark.options import Location, WriteOptions
-from txnstore.spark.routing import PARTITION, TOPIC, SegmentRouter
+from txnstore.spark.routing import IGNORED, PARTITION, TOPIC, SegmentRouter
 from txnstore.spark.stores import open_location, open_objects
 from txnstore.spark.topics import create_missing
 from txnstore.spark.types import arrow_type
 from txnstore.spark.workers import Sent
+
+if TYPE_CHECKING:
+    from txnstore.connection import Connection
+    from txnstore.spark.options import SinkOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +52,7 @@ class Uploaded(WriterCommitMessage):
     batches: tuple[NewBatch, ...] = ()
 
 
+@line_first
 class TxnStoreWriter(Sent, DataSourceArrowWriter):
     """Appends a DataFrame to one topic, or to the topics in its column ``_topic``, as one transaction.
 
@@ -54,11 +61,8 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         with open_location(options.location) as connection:
-            view = connection.view(refresh=False)
-            if options.create is not None and options.topic is not None:
-                view = create_missing(connection, view, options.topic, schema, options.create)
-            self._only = options.topic
-            self._topics = topics_to_write(view, options.topic, schema)
+            self._only, self._ignored = options.topic, IGNORED if options.ignore_system_columns else ()
+            self._topics = find_topics(connection, options, schema)
             ids = {name: topic.topic_id for name, topic in self._topics.items()}
             self._job = jobs.begin(connection, options.transactional_id, options.versions, ids)
             self._location = replace(options.location, url=connection.url)
@@ -71,8 +75,9 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
                 pass
             return Uploaded()
         context = TaskContext.get()
+        check_no_table(context)
         first = context.partitionId() if context is not None else 0
-        return Uploaded(upload_rows(self._location, self._topics, self._only, iterator, first))
+        return Uploaded(upload_rows(self._location, self._topics, self._only, iterator, first, self._ignored))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all uploads of the tasks in one transaction."""
@@ -86,7 +91,12 @@ class TxnStoreWriter(Sent, DataSourceArrowWriter):
 
 
 def upload_rows(
-    location: Location, topics: Mapping[str, Topic], only: str | None, rows: Iterable[pa.RecordBatch], first: int
+    location: Location,
+    topics: Mapping[str, Topic],
+    only: str | None,
+    rows: Iterable[pa.RecordBatch],
+    first: int,
+    ignored: Sequence[str] = (),
 ) -> tuple[NewBatch, ...]:
     """Upload the rows of a task as segments.
 
@@ -96,13 +106,14 @@ def upload_rows(
         only: The topic of all rows; None if each row names its topic.
         rows: The rows.
         first: The partition of the first rows without a key; different for each task, to spread the rows of a job.
+        ignored: The columns to leave out.
     """
     objects = open_objects(location)
     writers = {name: topic_writer(topic) for name, topic in topics.items()}
     router = SegmentRouter(objects, Runtime(), writers, only, first)
     try:
         for batch in rows:
-            router.add(batch)
+            router.add(batch.drop_columns([name for name in ignored if name in batch.schema.names]))
         return router.finish()
     finally:
         router.close()
@@ -114,6 +125,33 @@ def not_before(batches: Iterable[NewBatch], begun_at: int) -> tuple[NewBatch, ..
     return tuple(replace(batch, uploaded_at=max(batch.uploaded_at or 0, begun_at)) for batch in batches)
 
 
+def check_no_table(context: TaskContext | None) -> None:
+    """Refuse to write the rows of a new table of Spark's catalog, which Spark could not read afterwards.
+
+    ``saveAsTable`` and ``CREATE TABLE … AS SELECT`` give the writer the same as ``save`` does. But they run the write
+    as a query inside of their own, which the tasks see; a micro-batch does so, too, for the writes of its function.
+
+    Raises:
+        InvalidConfigError: This task is one of them.
+    """
+    if context is None or context.getLocalProperty("sql.streaming.queryId") is not None:
+        return
+    execution, root = (context.getLocalProperty(f"spark.sql.execution.{name}") for name in ("id", "root.id"))
+    if execution is not None and root is not None and execution != root:
+        raise InvalidConfigError(tables.new_table())
+
+
+def find_topics(connection: Connection, options: WriteOptions | SinkOptions, schema: StructType) -> Mapping[str, Topic]:
+    """The topics that a DataFrame may be written to, as :func:`topics_to_write`; creates one if the options say so."""
+    view = connection.view(refresh=False)
+    if options.ignore_system_columns:
+        schema = StructType([field for field in schema.fields if field.name not in IGNORED])
+    _check_system_columns(schema)
+    if options.create is not None and options.topic is not None:
+        view = create_missing(connection, view, options.topic, schema, options.create)
+    return topics_to_write(view, options.topic, schema)
+
+
 def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping[str, Topic]:
     """The topics that a DataFrame may be written to; checks the columns on the driver, before any task runs.
 
@@ -121,19 +159,26 @@ def topics_to_write(view: View, only: str | None, schema: StructType) -> Mapping
         UnknownTopicOrPartitionError: There is no such topic.
         SchemaMismatchError: The topic does not take these columns.
     """
-    names = schema.names
-    for name in names:
-        if is_reserved(name) and name not in (TOPIC, PARTITION):
-            msg = f"column {name!r} is given by the store when rows are appended; drop it from the DataFrame"
-            raise SchemaMismatchError(msg)
+    _check_system_columns(schema)
     if only is not None:
         topic = view.find_topic(only)
         _check_columns(topic_writer(topic), schema)
         return {topic.name: topic}
-    if TOPIC not in names:
+    if TOPIC not in schema.names:
         msg = f"which topic is to be written? Give the option topic, or a column {TOPIC} with a name in each row"
         raise SchemaMismatchError(msg)
     return dict(view.topics.items())
+
+
+def _check_system_columns(schema: StructType) -> None:
+    """Raise for a column whose values the store gives to records when they are appended."""
+    for name in schema.names:
+        if is_reserved(name) and name not in (TOPIC, PARTITION):
+            advice = "drop it from the DataFrame"
+            if name in IGNORED:
+                advice += f', or set option("systemColumns", "ignore"), which ignores {", ".join(IGNORED)}'
+            msg = f"column {name!r} is given by the store when rows are appended: {advice}"
+            raise SchemaMismatchError(msg)
 
 
 def _check_columns(writer: TopicWriter, schema: StructType) -> None:
