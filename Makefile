@@ -137,6 +137,21 @@ s3a: java $(STAMP) $(MINIO_BUILT) ## Read MinIO with Spark's own Parquet reader 
 versitygw: java $(STAMP) $(VERSITYGW_BUILT) ## Build the S3 gateway of Versity with Go, and run the S3 tests on it
 	PATH='$(S3_BIN)':"$$PATH" TXNSTORE_TEST_S3=versitygw $(PYTEST) -m s3
 
+# Other releases of PySpark, each with an environment of its own: the locked versions of all else. CI runs the locked PySpark.
+SPARK_VERSIONS ?= 4.0 4.1
+SPARK_SUITE := tests/integration/test_spark_versions.py tests/integration/test_spark_sql_tables.py
+
+build/spark/%/.installed: pyproject.toml $(LOCK)
+	@mkdir -p '$(@D)'; grep -v '^pyspark==' $(LOCK) > '$(@D)/constraints'; '$(PYTHON)' -m venv '$(@D)'
+	'$(@D)/bin/python' -m pip install --quiet --disable-pip-version-check -c '$(@D)/constraints' \
+		-e . 'pyspark==$*.*' pandas pytest pytest-timeout pytest-xdist hypothesis
+	@touch '$@'
+
+.PHONY: spark-versions
+spark-versions: java $(SPARK_VERSIONS:%=build/spark/%/.installed) ## Run the short Spark suite with SPARK_VERSIONS="4.0 4.1" of PySpark
+	@for version in $(SPARK_VERSIONS); do echo "--- PySpark $$version"; python="$$PWD/build/spark/$$version/bin/python"; \
+		PYSPARK_PYTHON="$$python" PYSPARK_DRIVER_PYTHON="$$python" "$$python" -m pytest -q -n 0 $(SPARK_SUITE); done
+
 # DURATION: seconds. STORE: local, moto, minio, versitygw, or s3 (ministack, or the server in TXNSTORE_TEST_S3: docs/testing.md).
 # SERVER_KILLS=1 kills and restarts minio or versitygw too. A run is not replayed by its seed, but its faults are drawn by it.
 DURATION ?= 60
