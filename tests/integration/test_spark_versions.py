@@ -34,7 +34,7 @@ def send(store: Store, first: int, limit: int) -> None:
 
 
 def test_batches(spark: SparkSession, store: Store) -> None:
-    """Records and typed columns, not null ones among them; a read of all columns and of some; a version that repeats."""
+    """Records and typed columns, also not null ones; a read of all columns and of some; a version that repeats."""
     append(records(spark, 40), store.url, "in", transactionalId="job", txnVersion=1)
     append(records(spark, 40), store.url, "in", transactionalId="job", txnVersion=1)
     frame = load(spark, store.url, "in")
