@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -94,7 +95,7 @@ def test_a_table_with_declared_columns_is_refused_when_it_is_used(spark: SparkSe
         "insert into t values (1, 'x')",
         "insert into t select id, name from range(1), (select 'x' as name)",
     ):
-        assert re.search("this write has no options.*" + ADVICE, refusal(lambda text=insert: spark.sql(text)))
+        assert re.search("this write has no options.*" + ADVICE, refusal(partial(spark.sql, insert)))
     frame = spark.sql("select 4L as id, 'df' as name")
     assert re.search(ADVICE, refusal(lambda: frame.write.insertInto("t")))
     assert re.search(ADVICE, refusal(lambda: frame.writeTo("t").append()))
@@ -127,7 +128,7 @@ def test_a_write_that_creates_a_table_writes_nothing(spark: SparkSession, store:
         "create table t using txnstore as select 5L as id",
         f"create table t using txnstore options {options(store)} as select * from range(3)",
     ):
-        assert re.search(ADVICE, refusal(lambda text=text: spark.sql(text)))
+        assert re.search(ADVICE, refusal(partial(spark.sql, text)))
     writes: list[Callable[[], object]] = [
         lambda: frame.write.format("txnstore").options(**given).saveAsTable("t"),
         lambda: frame.write.format("txnstore").options(**given).mode("append").saveAsTable("t"),
