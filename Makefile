@@ -150,7 +150,8 @@ build/spark/%/.installed: pyproject.toml $(LOCK)
 .PHONY: spark-versions
 spark-versions: java $(SPARK_VERSIONS:%=build/spark/%/.installed) ## Run the short Spark suite with SPARK_VERSIONS="4.0 4.1" of PySpark
 	@for version in $(SPARK_VERSIONS); do echo "--- PySpark $$version"; python="$$PWD/build/spark/$$version/bin/python"; \
-		PYSPARK_PYTHON="$$python" PYSPARK_DRIVER_PYTHON="$$python" "$$python" -m pytest -q -n 0 $(SPARK_SUITE); done
+		PYSPARK_PYTHON="$$python" PYSPARK_DRIVER_PYTHON="$$python" "$$python" -m pytest -q -n 0 \
+		-W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning $(SPARK_SUITE); done  # Sockets that its py4j leaves open.
 
 # DURATION: seconds. STORE: local, moto, minio, versitygw, or s3 (ministack, or the server in TXNSTORE_TEST_S3: docs/testing.md).
 # SERVER_KILLS=1 kills and restarts minio or versitygw too. A run is not replayed by its seed, but its faults are drawn by it.

@@ -106,6 +106,7 @@ def test_a_table_with_declared_columns_is_refused_when_it_is_used(spark: SparkSe
     assert rows(store, "copy") == [(1, "sql"), (4, "df"), (4, "df")]
     assert spark.sql(f"select * from t {with_options}").count() == 3
     assert [row.col_name for row in spark.sql("describe t").collect()][:2] == ["id", "name"]
+    spark.sql("drop table t")  # Of a table with a path, Spark deletes no files.
     assert rows(store, "orders") == [(0, "n0"), (1, "n1"), (2, "n2")]
 
 
@@ -207,23 +208,18 @@ def test_a_refused_column_creates_no_topic(spark: SparkSession, store: Store) ->
     assert "new" not in [topic.name for topic in store.topics()]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_what_spark_itself_refuses(spark: SparkSession, store: Store) -> None:
+    """None of these is silent. Spark's own note of a table is all that ALTER and DROP change: not the topic."""
+    spark.sql("create table t (id bigint, name string) using txnstore")
+    for statement in (
         "truncate table t",
         "delete from t",
         "update t set name = 'x'",
         "select * from txnstore.`file:///elsewhere`",
-    ],
-)
-def test_what_spark_itself_refuses(spark: SparkSession, store: Store, statement: str) -> None:
-    """None of these is silent. Spark's own note of a table is all that ALTER and DROP change: not the topic."""
-    spark.sql("create table t (id bigint, name string) using txnstore")
-    with pytest.raises(Exception, match=r"not support|UNSUPPORTED|Unsupported"):
-        spark.sql(statement)
+    ):
+        with pytest.raises(Exception, match=r"not support|UNSUPPORTED|Unsupported"):
+            spark.sql(statement)
     spark.sql("alter table t add columns (more int)")
-    spark.sql(f"alter table t set location '{store.url}'")
-    assert "this read has no options" in refusal(lambda: spark.sql("select * from t").collect())
     spark.sql("drop table t")
     assert rows(store, "orders") == [(0, "n0"), (1, "n1"), (2, "n2")]
 
