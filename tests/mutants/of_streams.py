@@ -42,9 +42,23 @@ STREAMS = (
     Mutant(
         "a query commits what another query of its group has read",
         microbatch._is_due,
-        "if found is not None and found.offset not in (start, end):",
+        "if found is not None and found.offset != start and (new or found.offset != end):",
         "if False:",
         test=_COMMITS + "test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one",
+    ),
+    Mutant(
+        "a new query commits again what another query of its group has read in the same micro-batch",
+        microbatch._is_due,
+        "(new or found.offset != end)",
+        "found.offset != end",
+        test=_COMMITS + "test_two_queries_that_have_read_the_same_records_commit_them_once",
+    ),
+    Mutant(
+        "a query of Spark 4.1 that is started again reads from where its options say",
+        stream.Stream.plan_unasked,
+        "positions.following(start, self._logs, until=end.end)",
+        "positions.replayed(end, self._logs)",
+        test="unit/test_spark_stream.py::test_a_restarted_query_goes_on_from_the_start_of_its_plan",
     ),
     Mutant(
         "a micro-batch writes to a topic that was created again",

@@ -266,6 +266,23 @@ def test_a_query_with_a_new_checkpoint_fences_one_with_the_old_one(
     assert values(store) == [b"a", b"b", b"c"]
 
 
+def test_two_queries_that_have_read_the_same_records_commit_them_once(
+    store: Store, connect: Connect, checkpoint: Path
+) -> None:
+    """The group is then at the end of the second one's first micro-batch, as if it had been committed before."""
+    options = {"group": "etl", "checkpointLocation": str(checkpoint)}
+    given = sink_options({"path": "p", "topic": "t", **options})
+    plan(checkpoint, store, 0, 0, 4)
+    commit(connect(), 0, uploaded(store, "a"), **options)
+    for query in ("q2", "q3"):
+        with pytest.raises(ProducerFencedError, match="has read in-0 up to offset 4, but this micro-batch reads it fr"):
+            commit_micro_batch(connect(), given, MicroBatch(query, "r", 0), [uploaded(store, "a")])
+    assert values(store) == [b"a"]
+    plan(checkpoint, store, 0, 4, 4)  # A new query that finds nothing to read, and writes a row of its own.
+    assert commit_micro_batch(connect(), given, MicroBatch("q4", "r", 0), [uploaded(store, "b")])
+    assert values(store) == [b"a", b"b"]
+
+
 def test_a_repeated_micro_batch_is_known_under_another_transactional_id(
     store: Store, connect: Connect, checkpoint: Path
 ) -> None:

@@ -85,7 +85,8 @@ def _commit(
         _LOG.info("this micro-batch is committed; its batches are left to the vacuum", extra=fields)
         return None
     read = [] if options.group is None else _positions(options, batch)
-    if not batches and not _offsets(view, connection, options, read):
+    new = batch.is_of_new_query(view)
+    if not batches and not _offsets(view, connection, options, read, new=new):
         return None
     _check_topics(view, batches)
     if identity is None:
@@ -97,7 +98,7 @@ def _commit(
             return None
         identity = submit(connection, InitProducer(name))
         view = connection.view()
-    offsets = _offsets(view, connection, options, read)
+    offsets = _offsets(view, connection, options, read, new=new)
     command = EndTxn(identity, Outcome.COMMIT, number(batches), offsets, batch.versions(identity.epoch))
     ended: Ended = submit(connection, command)
     _LOG.info("committed", extra={**fields, "batches": len(batches), "repeated": ended.repeated})
@@ -128,9 +129,9 @@ def _positions(options: SinkOptions, batch: MicroBatch) -> list[Position]:
 
 
 def _offsets(
-    view: View, connection: Connection, options: SinkOptions, read: Sequence[Position]
+    view: View, connection: Connection, options: SinkOptions, read: Sequence[Position], *, new: bool
 ) -> tuple[TxnOffsets, ...]:
-    return () if options.group is None else consumed(view, connection.store_id, options.group, read)
+    return () if options.group is None else consumed(view, connection.store_id, options.group, read, new=new)
 
 
 def _check_topics(view: View, batches: Sequence[NewBatch]) -> None:

@@ -58,6 +58,10 @@ class MicroBatch:
         """Whether this micro-batch, or a later one of the query, is committed."""
         return txn is not None and knows_version(txn, [(self.query_id, self.number)])
 
+    def is_of_new_query(self, view: View) -> bool:
+        """Whether the query has committed nothing, under any transactional id."""
+        return not any(self.query_id in txn.versions for txn in view.transactions.values())
+
     def is_of_last_run(self, txn: Transaction) -> bool:
         """Whether the last micro-batch of the query was committed by this run."""
         return txn.versions.get(self._run_scope, -1) & (1 << _RUN_BITS) - 1 == self._run and (
@@ -112,7 +116,9 @@ def overtaken(txn: Transaction, batch: MicroBatch) -> ProducerFencedError:
     )
 
 
-def consumed(view: View, store_id: str, group: str, positions: Iterable[Position]) -> tuple[TxnOffsets, ...]:
+def consumed(
+    view: View, store_id: str, group: str, positions: Iterable[Position], *, new: bool
+) -> tuple[TxnOffsets, ...]:
     """The offsets that a micro-batch commits to a group: those of its sources that read this store.
 
     Args:
@@ -120,6 +126,8 @@ def consumed(view: View, store_id: str, group: str, positions: Iterable[Position
         store_id: The id of the store that is written.
         group: The group.
         positions: What the sources of the micro-batch read.
+        new: Whether the query has committed nothing yet. Where the group is at the end of its first micro-batch,
+            another query has read these records; later, a micro-batch may repeat the offsets of the one before.
 
     Raises:
         InvalidConfigError: No source reads this store, one has another group, or two read the same partition.
@@ -148,16 +156,16 @@ def consumed(view: View, store_id: str, group: str, positions: Iterable[Position
                 msg = f"two sources of the query read {tp}, so group {group!r} cannot have the offset of both"
                 raise InvalidConfigError(msg)
             seen.add(tp)
-            if _is_due(view, group, tp, position.start.get(tp), end):
+            if _is_due(view, group, tp, position.start.get(tp), end, new=new):
                 topic_id = position.topic_ids.get(tp.topic)
                 offsets[tp] = GroupOffset(topic=tp.topic, partition=tp.partition, offset=end, topic_id=topic_id)
     return (TxnOffsets(group, tuple(offsets[tp] for tp in sorted(offsets))),) if offsets else ()
 
 
-def _is_due(view: View, group: str, tp: TopicPartition, start: int | None, end: int) -> bool:
+def _is_due(view: View, group: str, tp: TopicPartition, start: int | None, end: int, *, new: bool) -> bool:
     """Whether the offset is to be committed: not if the group has it already."""
     found = committed(view, group, tp, require_stable=False)
-    if found is not None and found.offset not in (start, end):
+    if found is not None and found.offset != start and (new or found.offset != end):
         msg = (
             f"group {group!r} has read {tp} up to offset {found.offset}, but this micro-batch reads it from {start}: "
             "another query of the group has read on, or its offsets were reset. Start the query with a new checkpoint"
