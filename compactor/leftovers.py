@@ -30,12 +30,14 @@ class OldCheckpoints:
         found: All of them.
         unneeded: Those to delete: they are older than the grace period. Heads come first, so that a checkpoint does not
             look complete after its index files have been deleted.
+        kept: The heads and index files that are left: those that the deleted ones are replaced by, and others.
         candidates: For each chain the head of the checkpoint that its history may begin with; None without one.
         latest: For each chain the last entry that its history can begin after, when that is old enough; 0 without one.
     """
 
     found: list[ObjectInfo]
     unneeded: list[ObjectInfo]
+    kept: Sequence[ObjectInfo]
     candidates: list[ObjectInfo | None]
     latest: list[int]
 
@@ -58,6 +60,7 @@ def old_checkpoints(connection: Connection, limit: int, histories: Sequence[Hist
     return OldCheckpoints(
         [item for old in chains for item in old.found],
         [item for old in chains for item in old.unneeded],
+        [item for old in chains for item in old.kept],
         [item for old in chains for item in old.candidates],
         [sequence for old in chains for sequence in old.latest],
     )
@@ -84,16 +87,19 @@ def _old_checkpoints(objects: ObjectStore, names: Keys, limit: int, history: His
 
     newest = list(islice(complete(heads), KEPT_CHECKPOINTS))
     if len(newest) < KEPT_CHECKPOINTS:
-        return OldCheckpoints([], [], [None], [0])
+        return OldCheckpoints([], [], found, [None], [0])
     past = {sequence for sequence, item in heads.items() if item.modified_ms <= limit}
     begins = min(next(complete(history.before(heads)), 0), newest[-1])
     needed = {history.hinted, next(complete(past), 0), begins} | history.needed(heads)
     replaced = {sequence for sequence in heads if sequence < newest[-1]} - needed
     kept = heads.keys() - (replaced & past)
     unnamed = [item for item in index if _is_garbage(item.key, kept, newest[0])]
+    unneeded = [*(heads[sequence] for sequence in sorted(replaced & past)), *older(unnamed, limit)]
+    deleted = {item.key for item in unneeded}
     return OldCheckpoints(
         [*(heads[sequence] for sequence in sorted(replaced)), *unnamed],
-        [*(heads[sequence] for sequence in sorted(replaced & past)), *older(unnamed, limit)],
+        unneeded,
+        [item for item in found if item.key not in deleted],
         [heads.get(begins)],
         [newest[-1]],
     )

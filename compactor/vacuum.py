@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from txnstore.chain import keys
 from txnstore.compactor.deleting import delete
 from txnstore.compactor.foreign import foreign_pages, foreign_stores
-from txnstore.compactor.history import DEFAULT_HISTORY, announce, delete_entries, histories
+from txnstore.compactor.history import DEFAULT_HISTORY, History, announce, delete_entries, histories
 from txnstore.compactor.leftovers import old_checkpoints, older
 from txnstore.compactor.payloads import delete_payloads, old_payloads
 from txnstore.connection import Connection
@@ -21,7 +21,7 @@ from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ForgetObject
 from txnstore.core.model import sorted_items
 from txnstore.core.view import View
 from txnstore.errors import ReadOnlyError
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable
 from txnstore.storage.probe import PROBE_FOLDER
 from txnstore.validation import check_milliseconds
 
@@ -192,6 +192,8 @@ def vacuum(
     if not dry_run and has_stale_copies(view):
         copy_all(connection.chains)
         view = connection.view(refresh=False)
+    if not dry_run:
+        _make_durable(connection, view, checkpoints.kept, past)
     gone = {key for key, at in view.dropped.items() if at <= now - FORGET_AFTER_MS and not keys.is_dropped_entry(key)}
     named = _Named(view, gone)
     while True:
@@ -282,6 +284,21 @@ def _view_after_lists(connection: Connection) -> View:
     """The view after objects were listed: none of them is of a store that was created in the place of this one."""
     connection.chains.identity.confirm()
     return connection.view()
+
+
+def _make_durable(
+    connection: Connection, view: View, checkpoints: Sequence[ObjectInfo], past: Sequence[History]
+) -> None:
+    """Make sure that what replaces the deleted objects survives a power cut: it may be visible only.
+
+    That is the newest entry of each chain, which dropped segments or names the ones in use (with the name of one entry
+    those of all are flushed); the checkpoints that are kept; and the boundaries up to which entries are deleted.
+    """
+    names = connection.keys
+    needed = [names.entry(state.chain, state.sequence) for state in view.states if state.sequence]
+    needed += [item.key for item in checkpoints]
+    needed += [names.boundary(chain.chain, chain.number) for chain in past if chain.number]
+    make_durable(connection.objects, needed)
 
 
 def _milliseconds(name: str, given: float | None, default: int) -> int:

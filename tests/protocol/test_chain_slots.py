@@ -108,11 +108,11 @@ def test_s03_exists_and_is_of_another_writer(world: World) -> None:
 
 
 def test_s04_unknown_then_found_applied(world: World) -> None:
-    """[a] -> [a, ours]: the answer is lost, the read-back finds our bytes; nothing is offered twice."""
+    """[a] -> [a, ours]: the answer is lost, and the read-back finds our bytes; a second answer says that they stay."""
     world.faults.plan = on(Fault.LOST_RESPONSE, "put_if_absent")
     world.commit("ours")
     assert world.bucket == ["a", "ours"]
-    assert world.requests() == ["put_if_absent", "get"]
+    assert world.requests() == ["put_if_absent", "get", "put_if_absent"]
     assert world.ours.metrics.unknown_outcomes == 1
 
 
@@ -280,14 +280,15 @@ def test_s16_another_process_takes_the_slot_of_an_undecided_entry(world: World) 
 
 
 def test_s17_a_refresh_settles_an_undecided_entry_as_well(world: World) -> None:
-    """[a, ours] after an unknown outcome: a read of the slot resolves it; no PUT is needed."""
+    """[a, ours] after an unknown outcome: a read of the slot shows our entry, an answer to a PUT that it is durable."""
     undecided(world, Fault.LOST_RESPONSE)
     since = len(world.faults.requests)
     assert world.ours.refresh().sequence == 2
     world.commit("next")
     assert world.bucket == ["a", "ours", "next"]
-    *reads, last = world.requests(since)
+    *reads, again, found, last = world.requests(since)
     assert set(reads) == {"get"}
+    assert (again, found) == ("put_if_absent", "get")
     assert last == "put_if_absent"
 
 

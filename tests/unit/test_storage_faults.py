@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
+from txnstore.storage.base import make_durable
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.testing import (
     PASSING_FAULTS,
@@ -40,6 +44,7 @@ def create(fault: Fault) -> tuple[FaultStore, MemoryStore, bool | type[BaseExcep
         (Fault.CONFLICT_409, UnknownOutcomeError, False),
         (Fault.UNAVAILABLE_503, UnknownOutcomeError, False),
         (Fault.EXISTS_412, False, True),
+        (Fault.UNSYNCED, UnknownOutcomeError, True),
         (Fault.CRASH_BEFORE, SimulatedCrash, False),
         (Fault.CRASH_AFTER, SimulatedCrash, True),
     ],
@@ -172,3 +177,38 @@ def test_manual_clock_moves_only_through_its_methods() -> None:
     clock.set(7)
     clock.sleep(0.0015)
     assert clock() == 9
+
+
+def test_power_loss_takes_back_what_was_not_flushed() -> None:
+    """OBJ-02: as on a disk whose flush failed: visible, then lost; an answered write of the name flushes it."""
+    inner = MemoryStore()
+    inner.put("replaced", b"before")
+    inner.put("deleted", b"before")
+    store = FaultStore(inner, script(dict.fromkeys((1, 2, 3, 4), Fault.UNSYNCED)))
+    writes: list[Callable[[], object]] = [
+        lambda: store.put_if_absent("lost", b"1"),
+        lambda: store.put_if_absent("kept", b"1"),
+        lambda: store.put("replaced", b"after"),
+        lambda: store.delete(["deleted"]),
+    ]
+    for write in writes:
+        with pytest.raises(UnknownOutcomeError):
+            write()
+    assert [info.key for info in inner.list("")] == ["kept", "lost", "replaced"]
+    assert store.put_if_absent("kept", b"1") is False, "an answer that it exists flushes it"
+    assert store.unsynced == ["deleted", "lost", "replaced"]
+    assert store.power_loss() == 3
+    assert {info.key: inner.get(info.key) for info in inner.list("")} == {
+        "deleted": b"before", "kept": b"1", "replaced": b"before",
+    }  # fmt: skip
+
+
+def test_sync_flushes_what_is_visible() -> None:
+    inner = MemoryStore()
+    store = FaultStore(inner, on(Fault.UNSYNCED, "put", times=None))
+    for key in ("a", "b"):
+        with pytest.raises(UnknownOutcomeError):
+            store.put(key, b"1")
+    make_durable(CountingStore(store), ["a", "missing"])
+    store.power_loss()
+    assert [info.key for info in inner.list("")] == ["a"]

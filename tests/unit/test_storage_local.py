@@ -23,7 +23,10 @@ from txnstore.errors import (
 )
 from txnstore.storage import fsync
 from txnstore.storage import local as local_module
+from txnstore.storage.base import Claim, make_durable
+from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import HOUR_MS, LocalStore
+from txnstore.storage.retry import RetryingStore
 
 
 def files_below(root: Path) -> list[str]:
@@ -183,12 +186,76 @@ def test_a_name_that_cannot_be_flushed_is_unknown(
     assert files_below(root) == ["a", "other"]
 
 
-def test_losing_create_flushes_the_existing_name(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    flushed: list[str] = []
+class Flushes:
+    """The flushes of a disk: those that succeed are recorded, the others raise an I/O error."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broken: Callable[[str], bool] = lambda _: False) -> None:
+        self.done: list[str] = []
+        self.broken = broken
+        monkeypatch.setattr(local_module, "fsync_folder", self._flush)
+        monkeypatch.setattr(local_module, "fsync_file", lambda descriptor: self._flush(_path_of(descriptor)))
+
+    def _flush(self, path: str) -> None:
+        if self.broken(path):
+            raise OSError(errno.EIO, "I/O error")
+        if ".tmp-" not in path:
+            self.done.append(path)
+
+
+def _path_of(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+
+def test_losing_create_flushes_the_existing_object(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its content and its name: the caller goes on to depend on it (OBJ-02)."""
     store.put_if_absent("a/b", b"1")
-    monkeypatch.setattr(local_module, "fsync_folder", flushed.append)
+    flushes = Flushes(monkeypatch)
     assert store.put_if_absent("a/b", b"2") is False
-    assert flushed == [f"{store.root}/a"]
+    assert flushes.done == [f"{store.root}/a/b", f"{store.root}/a"]
+    flushes.broken = lambda path: path.endswith("/a/b")
+    with pytest.raises(UnknownOutcomeError, match="survives a crash"):
+        store.put_if_absent("a/b", b"2")
+
+
+def test_claim_is_won_only_when_its_name_is_flushed(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OBJ-02: after a flush that failed our bytes are visible, and a power cut may still take them."""
+    store.put_if_absent("a/old", b"1")
+    flushes, pauses = Flushes(monkeypatch, lambda path: path.endswith("/a")), list[int]()
+    claim = Claim("a/new", b"ours")
+    with pytest.raises(UnknownOutcomeError, match="did not confirm"):
+        claim.settle(store, pauses.append)
+    assert store.get("a/new") == b"ours"
+    assert claim.doubtful
+    flushes.broken = lambda _: len(pauses) < 11
+    assert claim.settle(store, pauses.append) == b"ours"
+    assert flushes.done[-1] == f"{store.root}/a"
+    assert pauses == [*range(1, 9), *range(1, 4)]
+
+
+def test_sync_flushes_objects_and_the_names_of_their_folders(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a/b/1", b"1")
+    flushes = Flushes(monkeypatch)
+    make_durable(CountingStore(RetryingStore(store)), ["a/b/1", "a/b/missing", "nowhere/x"])
+    root = store.root
+    assert flushes.done == [f"{root}/a/b/1", root, f"{root}/a", f"{root}/a/b", f"{root}/nowhere"]
+    flushes.broken = lambda path: path.endswith("/a")
+    with pytest.raises(UnknownOutcomeError):
+        store.sync(["a/b/1"])
+
+
+def test_folder_above_the_root_that_was_not_flushed_is_flushed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt makes it and fails; the second one finds it, and must not take it for an old one."""
+    flushes = Flushes(monkeypatch, lambda path: path == str(tmp_path))
+    store = LocalStore(tmp_path / "x" / "store")
+    with pytest.raises(StorageError):
+        store.put("a", b"1")
+    flushes.broken = lambda _: False
+    store.put("a", b"1")
+    assert str(tmp_path) in flushes.done
 
 
 def test_content_is_flushed_before_the_name_exists_and_the_name_after(

@@ -327,10 +327,10 @@ class Chain:
         attempt = self._undecided
         if attempt is None:
             return
-        self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence))
-        if self.state.sequence >= attempt.entry.sequence:
-            self._undecided = None  # A reader has found the entry of that slot, or entries of its time are deleted.
+        if not self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence)):
+            self._undecided = None  # Entries of its time are deleted: whatever had that slot is history.
             return
+        # Also if a reader has found the entry of that slot: it is visible, but only an answer says that it is durable.
         try:
             self._offer(attempt)
         except UnknownOutcomeError:

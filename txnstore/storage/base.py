@@ -84,7 +84,7 @@ class ObjectStore(Protocol):
 
         Returns:
             True if this call created the object; False if the key exists, possibly from an earlier attempt of the
-            same caller.
+            same caller. In both cases the object is durable: it survives a power cut.
 
         Raises:
             UnknownOutcomeError: The object may have been created, or the request may *still* take effect later.
@@ -124,6 +124,26 @@ class ObjectStore(Protocol):
 
 # What callers share ---------------------------------------------------------------------------------------------------
 
+
+def make_durable(objects: ObjectStore, keys: Sequence[str]) -> None:
+    """Make sure that objects which exist survive a power cut, before that is deleted which they replace.
+
+    Another process may have written them, and may not have lived to flush them, or may have failed to. Only a store on
+    a file system has a ``sync(keys)``, found through wrappers; on others what is visible is durable, and this makes no
+    request. Objects that do not exist are ignored.
+
+    Raises:
+        StorageError: They could not be flushed.
+    """
+    layer: object = objects
+    while layer is not None:
+        sync = getattr(layer, "sync", None)
+        if sync is not None:
+            sync(keys)
+            return
+        layer = getattr(layer, "inner", None)
+
+
 #: How often a claim calls put_if_absent before it raises UnknownOutcomeError.
 _ATTEMPTS = 8
 
@@ -133,14 +153,18 @@ class Claim:
 
     ::
 
-        put_if_absent        next step
-        created              the object holds our bytes
-        exists or unknown    read the object: our bytes or those of another writer
-        object not found     repeat put_if_absent with the same bytes
+        put_if_absent      read the object     next step
+        created                                it holds our bytes
+        exists             any bytes           they are those of the writer that won
+        unknown, refused   of another writer   that writer won
+        unknown, refused   our bytes           repeat put_if_absent: they are visible, but nobody says that they stay
+        any                not found           repeat put_if_absent with the same bytes
 
     Repeating with the same bytes is safe: an earlier create that still arrives can only write these bytes. An error
-    alone never decides the outcome. The bytes of each claim must be unique; entries contain a unique id for this
-    purpose. See docs/design/0002-commit.md.
+    alone never decides the outcome, and neither does the sight of our own bytes: on a file system they are visible
+    before the folder is flushed, and if that failed, the name may be lost in a power cut. An answer of put_if_absent,
+    also that the name exists, says that the object is durable. The bytes of each claim must be unique; entries contain
+    a unique id for this purpose. See docs/design/0002-commit.md.
     """
 
     __slots__ = ("data", "doubtful", "key", "unknown_outcomes")
@@ -168,11 +192,14 @@ class Claim:
             StorageError: The storage refused every attempt, also in earlier calls; the object was not created.
         """
         cause: StorageError | None = None
+        visible = False
         for tries in range(1, _ATTEMPTS + 1):
             refused_so_far, self.doubtful = not self.doubtful, True
+            exists = False
             try:
-                if objects.put_if_absent(self.key, self.data):
+                if objects.put_if_absent(self.key, self.data) or visible:
                     return self.data
+                exists = True
             except UnknownOutcomeError as error:
                 self.unknown_outcomes += 1
                 cause = error
@@ -181,9 +208,10 @@ class Claim:
                     self.doubtful = False
                     raise
                 cause = error
-            found = self._read(objects)
-            if found is not None:
-                return found
+            stored = self._read(objects)
+            visible = stored == self.data
+            if stored is not None and (exists or not visible):
+                return stored
             pause(tries)
         msg = f"{self.key} on {objects.url}: the storage did not confirm whether the object was created"
         raise UnknownOutcomeError(msg) from cause

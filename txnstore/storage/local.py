@@ -48,7 +48,9 @@ class LocalStore:
         if not path or "\0" in path:
             raise StorageRefusedError(f"{path!r} is not the path of a folder.")
         self.root = os.path.abspath(os.path.expanduser(path))
+        #: Folders whose names are flushed, and folders above the root that this store has made and not flushed yet.
         self._durable: set[str] = set()
+        self._unflushed: set[str] = set()
         self._folder = RootFolder(self.root)
 
     @property
@@ -107,9 +109,33 @@ class LocalStore:
             raise map_link_error(error, path) from error
         finally:
             _unlink_quietly(temporary)
-        # A call that lost flushes the folder, too: the caller goes on to depend on the object that it found.
+        # A call that lost flushes, too: the caller goes on to depend on the object that exists, whose writer may have
+        # failed to flush it, and may be an earlier attempt of this caller.
+        if not created:
+            self._sync_content(path)
         self._sync_name(path)
         return created
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """Flush objects, their names and those of their folders to disk; a missing object is ignored.
+
+        Raises:
+            UnknownOutcomeError: A flush failed.
+        """
+        paths = [self._path(key) for key in keys]
+        for path in paths:
+            self._sync_content(path)
+        folders: set[str] = set()
+        for path in paths:
+            while len(path := os.path.dirname(path)) >= len(self.root):
+                folders.add(path)
+        for folder in sorted(folders):
+            try:
+                fsync_folder(folder)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise map_sync_error(error, folder) from error
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         check_prefix(prefix)
@@ -271,7 +297,7 @@ class LocalStore:
         if folder in self._durable:
             return
         inside = folder == self.root or folder.startswith(f"{self.root}/")
-        if not inside and os.path.isdir(folder):
+        if not inside and folder not in self._unflushed and os.path.isdir(folder):
             return  # An existing folder above the root does not belong to this store: it is not flushed.
         parent = os.path.dirname(folder)
         if parent != folder:
@@ -279,6 +305,7 @@ class LocalStore:
         try:
             os.mkdir(folder)
             made = True
+            self._unflushed.add(folder)
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise not_a_folder("write to", folder) from None
@@ -292,6 +319,20 @@ class LocalStore:
         else:
             _fsync_folder_if_readable(parent)
         self._durable.add(folder)
+        self._unflushed.discard(folder)
+
+    def _sync_content(self, path: str) -> None:
+        """Flush the content of an object, if it exists."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fsync_file(descriptor)
+            finally:
+                os.close(descriptor)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise map_sync_error(error, path) from error
 
     def _sync_name(self, path: str) -> None:
         try:

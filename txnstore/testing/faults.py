@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from txnstore.errors import StorageError, UnknownOutcomeError
+from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 T = TypeVar("T")
@@ -31,6 +31,9 @@ class Fault(Enum):
     """A conditional put is executed, but returns False, as if repeated by the transport. Others: no fault."""
     UNAVAILABLE_503 = "503"
     """The store answers 503 without effect."""
+    UNSYNCED = "unsynced"
+    """A write has its effect, which everybody sees, but the disk fails to flush it: it raises Unknown.
+    :meth:`FaultStore.power_loss` takes it back, unless it was flushed since. For a read as ERROR_BEFORE."""
     SLOW = "slow"
     """The request succeeds after a delay (with the injected sleep)."""
     CRASH_BEFORE = "crash-before"
@@ -109,6 +112,7 @@ def on(
 
 PASSING_FAULTS: tuple[Fault, ...] = (
     Fault.ERROR_BEFORE, Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412, Fault.UNAVAILABLE_503,
+    Fault.UNSYNCED,
 )  # fmt: skip
 """The faults that a correct caller handles without a restart."""
 
@@ -140,6 +144,9 @@ class FaultStore:
     After a simulated crash, every request raises :class:`SimulatedCrash`; use ``inner`` to examine the objects. Wrap
     it in a :class:`~txnstore.storage.retry.RetryingStore` to retry reads and plain puts, as in production.
 
+    A write that is answered is flushed, and so is an object of which :meth:`put_if_absent` answers that it exists, as
+    on a local folder (:meth:`~txnstore.storage.local.LocalStore.put_if_absent`).
+
     Args:
         inner: The store that requests are forwarded to.
         plan: Chooses the fault of each request.
@@ -162,6 +169,8 @@ class FaultStore:
         self._lock = threading.Lock()
         self._requests: list[Request] = []
         self._late: list[Callable[[], object]] = []
+        #: What was at the names of unsynced writes before: the content; None for no object.
+        self._unsynced: dict[str, bytes | None] = {}
         self._crashed = False
 
     @property
@@ -199,20 +208,41 @@ class FaultStore:
             arrive()
         return len(late)
 
+    @property
+    def unsynced(self) -> Sequence[str]:
+        """The keys whose last write is visible and not flushed."""
+        with self._lock:
+            return sorted(self._unsynced)
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """Flush these objects, as :func:`~txnstore.storage.base.make_durable` asks for it; a request like others."""
+        self._write("sync", keys, lambda: None)
+
+    def power_loss(self) -> int:
+        """Take back all writes that are not flushed; returns their number. Wrap ``inner`` anew to start again."""
+        with self._lock:
+            lost, self._unsynced = self._unsynced, {}
+        for key, content in lost.items():
+            if content is None:
+                self.inner.delete([key])
+            else:
+                self.inner.put(key, content)
+        return len(lost)
+
     def get(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
         return self._read("get", key, lambda: self.inner.get(key, start, end))
 
     def put(self, key: str, data: bytes) -> None:
-        self._write("put", key, lambda: self.inner.put(key, data))
+        self._write("put", [key], lambda: self.inner.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        return self._write("put_if_absent", key, lambda: self.inner.put_if_absent(key, data), exists=lambda: False)
+        return self._write("put_if_absent", [key], lambda: self.inner.put_if_absent(key, data), exists=lambda: False)
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         return self._read("list", prefix, lambda: self.inner.list(prefix, start_after, limit))
 
     def delete(self, keys: Sequence[str]) -> None:
-        self._write("delete", keys[0] if keys else "", lambda: self.inner.delete(keys))
+        self._write("delete", keys, lambda: self.inner.delete(keys))
 
     def stat(self, key: str) -> ObjectInfo:
         return self._read("stat", key, lambda: self.inner.stat(key))
@@ -228,7 +258,7 @@ class FaultStore:
 
     def _read(self, operation: str, key: str, call: Callable[[], T]) -> T:
         n, fault = self._admit(operation, key)
-        if fault in (Fault.ERROR_BEFORE, Fault.LATE, Fault.CONFLICT_409, Fault.UNAVAILABLE_503):
+        if fault in (Fault.ERROR_BEFORE, Fault.LATE, Fault.CONFLICT_409, Fault.UNAVAILABLE_503, Fault.UNSYNCED):
             raise StorageError(self._message(n, operation, key, fault))
         answer = call()
         if fault is Fault.LOST_RESPONSE:
@@ -236,7 +266,10 @@ class FaultStore:
         self._crash_after(n, operation, key, fault)
         return answer
 
-    def _write(self, operation: str, key: str, call: Callable[[], T], exists: Callable[[], T] | None = None) -> T:
+    def _write(
+        self, operation: str, keys: Sequence[str], call: Callable[[], T], exists: Callable[[], T] | None = None
+    ) -> T:
+        key = keys[0] if keys else ""
         n, fault = self._admit(operation, key)
         if fault in (Fault.ERROR_BEFORE, Fault.CONFLICT_409, Fault.UNAVAILABLE_503):
             kind = UnknownOutcomeError if operation == "put_if_absent" else StorageError
@@ -245,11 +278,28 @@ class FaultStore:
             with self._lock:
                 self._late.append(call)
             raise UnknownOutcomeError(self._message(n, operation, key, fault))
+        if fault is Fault.UNSYNCED:
+            before = {name: self._content(name) for name in keys}
+            call()
+            with self._lock:
+                for name in keys:
+                    if self._content(name) != before[name]:
+                        self._unsynced.setdefault(name, before[name])
+            raise UnknownOutcomeError(self._message(n, operation, key, fault))
         answer = call()
+        with self._lock:
+            for name in keys:
+                self._unsynced.pop(name, None)
         if fault is Fault.LOST_RESPONSE:
             raise UnknownOutcomeError(self._message(n, operation, key, fault))
         self._crash_after(n, operation, key, fault)
         return exists() if fault is Fault.EXISTS_412 and exists is not None else answer
+
+    def _content(self, key: str) -> bytes | None:
+        try:
+            return self.inner.get(key)
+        except ObjectNotFoundError:
+            return None
 
     def _admit(self, operation: str, key: str) -> tuple[int, Fault | None]:
         with self._lock:

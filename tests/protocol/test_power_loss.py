@@ -1,0 +1,143 @@
+"""A disk that shows what it has not flushed: no such object is a reason to acknowledge or to delete anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.helpers import keys
+from tests.helpers.compaction import DAY_MS, commit, new_store, rows
+from tests.helpers.shell import a_chain, another_process, names_in_bucket, runtime, topic
+from txnstore.core.catalog.model import CreateTopic
+from txnstore.errors import StorageError, UnknownOutcomeError
+from txnstore.storage.base import ObjectInfo
+from txnstore.storage.memory import MemoryStore
+from txnstore.store import create_on, open_on
+from txnstore.testing import Fault, FaultStore, ManualClock, on, seeded
+
+
+def test_acknowledged_commit_survives_a_power_cut() -> None:
+    """OBJ-02: the flush of its entry fails once; the commit is acknowledged when an answer says that it is flushed."""
+    disk = MemoryStore()
+    objects = FaultStore(disk, on(Fault.UNSYNCED, "put_if_absent"))
+    with a_chain(objects) as chain:
+        chain.submit(CreateTopic(topic("ours")))
+    objects.power_loss()
+    assert names_in_bucket(disk) == ["ours"]
+
+
+def test_commit_on_a_disk_that_never_flushes_is_unknown() -> None:
+    disk = MemoryStore()
+    objects = FaultStore(disk, on(Fault.UNSYNCED, "put_if_absent", times=None))
+    with a_chain(objects) as chain:
+        with pytest.raises(UnknownOutcomeError):
+            chain.submit(CreateTopic(topic("ours")))
+        assert names_in_bucket(disk) == ["ours"], "it is visible"
+    assert objects.power_loss() == 1
+    assert names_in_bucket(disk) == []
+
+
+def test_entry_that_a_reader_of_the_process_has_found_is_not_taken_for_durable() -> None:
+    """The outcome is unknown, a reader folds the visible entry, and the next command has no events of its own."""
+    disk = MemoryStore()
+    objects = FaultStore(disk, on(Fault.UNSYNCED, "put_if_absent", times=8))
+    with a_chain(objects) as chain:
+        with pytest.raises(UnknownOutcomeError):
+            chain.submit(CreateTopic(topic("ours")))
+        assert set(chain.refresh().topics) == {"ours"}
+        chain.submit(CreateTopic(topic("next")))
+    objects.power_loss()
+    assert names_in_bucket(disk) == ["ours", "next"]
+
+
+def test_refusal_because_of_an_entry_that_is_not_flushed_waits_for_the_flush() -> None:
+    """A caller that repeats its command after an unknown outcome takes "it exists already" for success."""
+    disk = MemoryStore()
+    objects = FaultStore(disk, on(Fault.UNSYNCED, "put_if_absent", times=9))
+    with a_chain(objects) as chain:
+        with pytest.raises(UnknownOutcomeError):
+            chain.submit(CreateTopic(topic("ours")))
+        chain.refresh()
+        with pytest.raises(Exception, match="exists already"):
+            chain.submit(CreateTopic(topic("ours")))
+        assert objects.unsynced == []
+
+
+def test_created_store_survives_a_power_cut() -> None:
+    disk = MemoryStore()
+    objects = FaultStore(disk, on(Fault.UNSYNCED, "put_if_absent", key_contains="store.json"))
+    create_on(objects, runtime=runtime()).close()
+    objects.power_loss()
+    open_on(disk, runtime=runtime()).close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_acknowledged_records_survive_power_cuts(clock: ManualClock, chains: int, seed: int) -> None:
+    """Every third write is shown and not flushed; the power fails after each commit, and everything starts again."""
+    disk = MemoryStore(clock=clock)
+    new_store(clock, disk, chains=chains).create_topic("t", partitions=2)
+    acknowledged: list[bytes] = []
+    for number in range(12):
+        plan = seeded(100 * seed + number, 0.3, faults=[Fault.UNSYNCED], operations=["put", "put_if_absent"])
+        objects = FaultStore(disk, plan)
+        store = open_on(objects, runtime=runtime(clock))
+        value = b"%d" % number
+        try:
+            commit(store, [value])
+            acknowledged.append(value)
+        except StorageError:
+            pass  # Unknown: the record may be there or not.
+        objects.power_loss()
+    store = open_on(disk, runtime=runtime(clock))
+    assert set(acknowledged) <= {row["value"] for row in rows(store)}
+    assert acknowledged
+    assert store.verify(deep=True).ok
+
+
+class Disk(MemoryStore):
+    """Records what is flushed and what is deleted, in order."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.log: list[tuple[str, frozenset[str]]] = []
+
+    def sync(self, names: Sequence[str]) -> None:
+        self.log.append(("sync", frozenset(names)))
+
+    def delete(self, names: Sequence[str]) -> None:
+        self.log.append(("delete", frozenset(names)))
+        super().delete(names)
+
+    def left(self, prefix: str) -> list[ObjectInfo]:
+        return [*self.list(prefix)]
+
+
+def test_vacuum_flushes_what_replaces_the_objects_that_it_deletes(clock: ManualClock) -> None:
+    """Checkpoints, boundaries and entries may be visible only; those that they replace are durable."""
+    disk = Disk(clock)
+    store = new_store(clock, disk)
+    store.create_topic("t")
+    for _ in range(4):
+        commit(store, [b"x"])
+        clock.advance(DAY_MS)
+        store.checkpoint()
+    store.compact()
+    for _ in range(3):
+        clock.advance(2 * DAY_MS)
+        another_process(store).vacuum(older_than=0, history=0)
+    deletions = [names for what, names in disk.log if what == "delete"]
+    assert any(keys.entry_sequence(name) for names in deletions for name in names), "entries went, too"
+    for number, (what, names) in enumerate(disk.log):
+        if what != "delete" or all(name.startswith("_probe/") for name in names):
+            continue
+        flushed = next(flushed for kind, flushed in reversed(disk.log[:number]) if kind == "sync")
+        assert any(keys.entry_sequence(name) for name in flushed), "the newest entry"
+        if any(name.startswith("chains/") for name in names):
+            assert sum(keys.checkpoint_sequence(name) is not None for name in flushed) >= 2
+        if any(keys.entry_sequence(name) for name in names):
+            assert any(keys.boundary_number(name) for name in flushed)
+        assert not flushed & names
+    log, before = len(disk.log), disk.left("")
+    another_process(store).vacuum(older_than=0, history=0, dry_run=True)
+    assert (disk.log[log:], disk.left("")) == ([], before), "a dry run flushes nothing"
