@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 from txnstore.chain import keys
 from txnstore.chain.chains import Chains, read_if_there
+from txnstore.chain.checkpoint import read_hint
 from txnstore.chain.codec import StoreDocument, encode
 from txnstore.chain.identity import document_of
 from txnstore.chain.log import Chain
@@ -180,7 +181,7 @@ class Connection:
         """Read the identity and the first hint concurrently, then the chains."""
         began = self.runtime.monotonic()
         identity = self.pool.submit(read_if_there, self.objects, keys.STORE)
-        hint = read_if_there(self.objects, keys.latest(0))
+        hint = read_hint(self.objects, 0)
         document = document_of(identity.result(), redact(self.url))
         count, names = document.chains, keys.Keys(document.store_id)
         # One pool per chain, so that callers waiting for a chain that cannot be written do not block the others.

@@ -50,6 +50,7 @@
         ├── StorageRefusedError            caller     a persistent failure: credentials, no bucket, a full disk
         │   └── NoSpaceError               caller     the temporary folder of this machine is full
         ├── ObjectNotFoundError            internal   a GET or a stat of a key that does not exist
+        ├── DamagedObjectError             internal   the bytes of an answer do not match their checksum
         └── UnknownOutcomeError            retriable  a write may or may not have happened
 
 An error means that the call had no effect, except :class:`UnknownOutcomeError`: the call may have succeeded; repeat it.
@@ -383,6 +384,14 @@ class ObjectNotFoundError(StorageError):
 
     retriable = False
     advice = ""
+
+
+class DamagedObjectError(StorageError):
+    """The bytes of an answer do not match the checksum or the size that the storage gave with them.
+
+    Internal: the read is repeated; if each answer is damaged, the object is, and the caller gets a
+    :class:`CorruptionError`.
+    """
 
 
 class UnknownOutcomeError(StorageError):

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from txnstore.chain.ages import Ages
 from txnstore.chain.boundary import OvertakenError
+from txnstore.chain.checkpoint import read_hint
 from txnstore.chain.identity import Identity
-from txnstore.chain.keys import Keys, latest
+from txnstore.chain.keys import Keys
 from txnstore.chain.log import Chain
 from txnstore.chain.past import Past, check_entries, check_timestamp
 from txnstore.core.groups.commands import Watched
@@ -94,7 +95,7 @@ class Chains:
 
     def _loader(self, chain: Chain, first_hint: bytes | None) -> Callable[[], State]:
         def load() -> State:
-            hint = first_hint if chain.number == 0 else read_if_there(self._objects, latest(chain.number))
+            hint = first_hint if chain.number == 0 else read_hint(self._objects, chain.number)
             return chain.load(hint)
 
         return load

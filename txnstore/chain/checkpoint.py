@@ -21,7 +21,7 @@ from txnstore.chain.state_document import HeadDocument, from_document, to_docume
 from txnstore.core.invariants.logs import topics_own_their_partitions
 from txnstore.core.model import sorted_items
 from txnstore.core.state import State
-from txnstore.errors import CorruptionError, ObjectNotFoundError
+from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -75,6 +75,25 @@ def encoded(
 def hint_to(chain: int, sequence: int, boundary: int = 0) -> tuple[str, bytes]:
     """The hint to a checkpoint, and to a boundary that is not after it: its key and its bytes."""
     return latest(chain), encode(LatestDocument(sequence=sequence, boundary=boundary))
+
+
+def read_hint(objects: ObjectStore, chain: int) -> bytes | None:
+    """The bytes of a chain's hint; None if there is none, or if it cannot be read now: nothing depends on it.
+
+    Raises:
+        StorageRefusedError: The storage refuses to answer, and would refuse what an open depends on.
+    """
+    try:
+        return objects.get(latest(chain))
+    except ObjectNotFoundError:
+        return None
+    except StorageRefusedError:
+        raise
+    except (StorageError, CorruptionError) as error:
+        # If the storage fails altogether, the request for store.json raises that.
+        level = logging.WARNING if isinstance(error, CorruptionError) else logging.INFO
+        _LOG.log(level, "checkpoint hint ignored: %s", error, extra={"error": str(error)})
+        return None
 
 
 def hinted(chain: int, hint: bytes | None) -> LatestDocument:

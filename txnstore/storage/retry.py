@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from txnstore.errors import StorageError
+from txnstore.errors import CorruptionError, DamagedObjectError, StorageError
 from txnstore.storage.base import ObjectInfo, ObjectStore
 
 _LOG = logging.getLogger(__name__)
@@ -21,7 +21,8 @@ class RetryingStore:
 
     It retries errors whose class is ``retriable``, with exponential backoff and full jitter: the wait before attempt
     *k* + 1 is drawn from [0, min(cap_s, base_s · 2^(k-1))] seconds. It passes ``put_if_absent`` on once: only
-    :class:`~txnstore.storage.base.Claim` can resolve an unknown outcome.
+    :class:`~txnstore.storage.base.Claim` can resolve an unknown outcome. A read whose answers are all damaged raises
+    :class:`~txnstore.errors.CorruptionError`: then it is the object, most likely.
 
     Args:
         inner: The store that the calls are forwarded to.
@@ -99,4 +100,8 @@ class RetryingStore:
                     },
                 )  # fmt: skip
                 self._sleep(wait_s)
-        return call()
+        try:
+            return call()
+        except DamagedObjectError as error:
+            msg = f"{key} on {self.url} is damaged, or the connection damages every answer: {error}"
+            raise CorruptionError(msg) from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from txnstore.errors import (
+    DamagedObjectError,
     ObjectNotFoundError,
     StorageError,
     StorageRefusedError,
@@ -50,6 +51,10 @@ class TransportError(Exception):
         self.answer = answer
 
 
+class ForeignAnswerError(TransportError):
+    """The response is not one of the store: a proxy or a login page has answered, or it is about another object."""
+
+
 class NotSentError(TransportError):
     """No connection was made, so the server has not received the request."""
 
@@ -86,6 +91,8 @@ _NO_CREDENTIALS = {
     "SSOTokenLoadError",
     "NoAuthTokenError",
 }
+#: The bytes of an answer are not those of the object, or not all of them.
+_DAMAGED = {"FlexibleChecksumError", "IncompleteReadError"}
 _NETWORK = {"HTTPClientError", "FSTimeoutError", "ResponseStreamingError", "ClientError", "ResponseParserError",
             "TransportError"}  # fmt: skip
 
@@ -102,6 +109,20 @@ def answer_of(error: BaseException) -> Answer:
             message = str(response.get("Error", {}).get("Message", ""))
             return Answer(int(status) if status is not None else _status_of_code(code), code, message)
     return Answer(None, "")
+
+
+#: The codes with which an S3 server says that an object does not exist, or may not.
+_ABSENT = {"NoSuchKey", "NoSuchBucket", "NoSuchVersion"}
+
+
+def check_absence(answer: Answer) -> None:
+    """Check that a 404 for an object is an S3 server's: others answer so, too, and a missing object means much.
+
+    Raises:
+        ForeignAnswerError: It is not.
+    """
+    if answer.status == 404 and answer.code not in _ABSENT:
+        raise ForeignAnswerError("it answered 404 without the error code of S3")
 
 
 def map_s3_error(error: BaseException, kind: Kind, bucket: str, url: str, secrets: Collection[str]) -> TxnStoreError:
@@ -211,6 +232,12 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
             f"Cannot {kind.value} {url}: a file that the connection needs does not exist ({detail}). "
             "Check 'verify' in client_kwargs, and AWS_CA_BUNDLE."
         )
+    if "ForeignAnswerError" in names:
+        return _passing(
+            f"Cannot {kind.value} {url}: the answer does not come from the store ({scrub(str(error), secrets)}). "
+            "Look for a proxy or a login page between this machine and the endpoint_url.",
+            kind,
+        )
     if names & _NEVER_SENT:
         return StorageError(f"Cannot {kind.value} {url}: cannot reach the server ({detail}).")
     if names & _NO_CREDENTIALS:
@@ -220,6 +247,12 @@ def _from_client(error: BaseException, kind: Kind, url: str, secrets: Collection
         )
     if names & _NETWORK or isinstance(error, OSError):
         return _passing(f"Cannot {kind.value} {url}: the connection broke or no answer came in time ({detail}).", kind)
+    if names & _DAMAGED and kind is Kind.READ:
+        return DamagedObjectError(
+            f"Cannot {kind.value} {url}: its bytes do not match their checksum or size ({detail})."
+        )
+    if names & _DAMAGED:
+        return _passing(f"Cannot {kind.value} {url}: the answer is damaged ({detail}).", kind)
     if "BotoCoreError" in names or isinstance(error, (TypeError, ValueError, KeyError)):
         return StorageRefusedError(
             f"Cannot {kind.value} {url}: the request cannot be made ({detail}). Check storage_options."

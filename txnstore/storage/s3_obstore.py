@@ -12,7 +12,6 @@ module makes an error that ``s3_errors`` maps like one of botocore. What it cann
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.sax.saxutils import unescape
 
-from txnstore.storage.s3_errors import Answer, NotSecureError, NotSentError, TransportError
+from txnstore.storage.s3_errors import Answer, NotSecureError, NotSentError, TransportError, check_absence
 from txnstore.storage.s3_requests import S3fsRequests
 
 SMALL_BYTES = 1 << 20
@@ -124,7 +123,6 @@ class ObstoreRequests(S3fsRequests):
         super().__init__(files, bucket)
         self._made: tuple[Credentials | None, Any] | None = None
         self._making = asyncio.Lock()
-        self._etag_is_md5: bool | None = None
 
     def release(self) -> None:
         self._made = None
@@ -140,13 +138,14 @@ class ObstoreRequests(S3fsRequests):
             problem = translated(error)
         if problem.answer.status == 416:
             return b""
+        check_absence(problem.answer)
         raise problem
 
     async def write(self, key: str, data: bytes) -> None:
         if len(data) > SMALL_BYTES:
             await super().write(key, data)
         else:
-            await self._put(key, data, "overwrite")
+            await self._check_written(key, data, await self._put(key, data, "overwrite"))
 
     async def create(self, key: str, data: bytes) -> bool:
         if len(data) > SMALL_BYTES:
@@ -157,20 +156,8 @@ class ObstoreRequests(S3fsRequests):
             if error.answer.status == 412:
                 return False
             raise
-        self._check(etag, data)
+        await self._check_created(key, data, etag)
         return True
-
-    def _check(self, etag: str, data: bytes) -> None:
-        """Check that the answer to a create is about these bytes: obstore follows 303 by a GET of another object.
-
-        The ETag of an object without encryption by KMS or by own keys is its MD5; the first create shows whether it is.
-        """
-        is_ours = etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
-        if self._etag_is_md5 is None:
-            self._etag_is_md5 = is_ours
-        if self._etag_is_md5 and not is_ours:
-            msg = f"the server answered with the ETag {etag} of another object"
-            raise TransportError(msg)
 
     async def _put(self, key: str, data: bytes, mode: str) -> str:
         objects = await self._objects()

@@ -26,6 +26,14 @@ class Break(Enum):
     """The proxy answers with ``status`` and the S3 error ``code``; the server does not receive the request."""
     STATUS_AFTER = "status-after"
     """The server executes the request; the proxy answers with ``status`` and, if it is an error, ``code``."""
+    ANSWER = "answer"
+    """Something else answers with ``status``, ``headers`` and ``body``; the server does not receive the request."""
+    ANSWER_AFTER = "answer-after"
+    """The server executes the request; the answer is that of :attr:`ANSWER`."""
+    ALTER = "alter"
+    """The server executes the request; the last byte of its answer is altered, and its length stays."""
+    CUT = "cut"
+    """The server executes the request; the connection closes before the last byte of its answer."""
     HANG_AFTER = "hang-after"
     """The server executes the request; the response is delayed by ``delay_s``, so that the client's timeout passes."""
 
@@ -39,12 +47,16 @@ class WireFault:
         status: The HTTP status, for :attr:`Break.STATUS` and :attr:`Break.STATUS_AFTER`.
         code: The S3 error code, for the same.
         delay_s: The delay in seconds, for :attr:`Break.HANG_AFTER`.
+        body: The body of an answer that is not the server's, for :attr:`Break.ANSWER` and :attr:`Break.ANSWER_AFTER`.
+        headers: Its headers, for the same.
     """
 
     what: Break
     status: int = 503
     code: str = "ServiceUnavailable"
     delay_s: float = 0.0
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,19 +199,24 @@ class RequestLog:
                 what = None if fault is None else fault.what
                 if what is Break.DROP_BEFORE:
                     break
-                if fault is not None and what is Break.STATUS:
+                if fault is not None and what in (Break.STATUS, Break.ANSWER):
                     response, keep = _injected(fault, head_only=request.method == "HEAD"), True
                 else:
                     response, keep = await server.ask(message.raw + body, request.method)
-                    if fault is not None and what is Break.STATUS_AFTER:
+                    if what is Break.ALTER:
+                        response = response[:-1] + bytes([response[-1] ^ 1])
+                    if fault is not None and what in (Break.STATUS_AFTER, Break.ANSWER_AFTER):
                         response = _injected(fault, head_only=request.method == "HEAD")
                 self._answered(request, status_of(response))
                 if what is Break.DROP_AFTER:
                     break
                 if fault is not None and what is Break.HANG_AFTER:
                     await asyncio.sleep(fault.delay_s)
-                writer.write(response)
+                writer.write(response[:-1] if what is Break.CUT else response)
                 await writer.drain()
+                if what is Break.CUT:
+                    writer.close()
+                    break
                 if not keep:
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -274,5 +291,9 @@ def _injected(fault: WireFault, *, head_only: bool) -> bytes:
     body = f'<?xml version="1.0"?><Error><Code>{fault.code}</Code><Message>injected</Message></Error>'.encode()
     if fault.status < 400:
         body = b""
-    head = f"HTTP/1.1 {fault.status} Injected\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+    headers = [("Content-Type", "application/xml")]
+    if fault.what in (Break.ANSWER, Break.ANSWER_AFTER):
+        body, headers = fault.body, [*fault.headers]
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (*headers, ("Content-Length", str(len(body)))))
+    head = f"HTTP/1.1 {fault.status} Injected\r\n{lines}\r\n"
     return head.encode() + (b"" if head_only else body)
