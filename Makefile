@@ -185,6 +185,10 @@ interrupts: $(STAMP) ## Interrupt (Ctrl-C) all clients INTERRUPTS=10000 times, t
 corruption: $(STAMP) ## Damage every kind of object in CASES=2000 ways; no reader may answer wrongly: SEED
 	'$(BIN)/python' -m tests.harness.corruption --cases '$(CASES)' --seed '$(SEED)'
 
+.PHONY: exits
+exits: $(STAMP) ## Let COUNT=200 processes fail to open a store on S3 in each way; each must leave with its own status
+	'$(BIN)/python' -m tests.harness.exits --count '$(or $(COUNT),200)'
+
 .PHONY: hostile
 hostile: $(STAMP) ## Put hostile entries, names and schemas into CASES=2000 stores, and read them in every way: SEED
 	'$(BIN)/python' -m tests.harness.hostile --cases '$(CASES)' --seed '$(SEED)'

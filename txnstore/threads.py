@@ -23,8 +23,8 @@ from contextlib import AbstractContextManager, suppress
 from enum import Enum
 from functools import partial
 from queue import Empty, SimpleQueue
-from time import monotonic  # noqa: TID251 - a caller waits in real time
-from types import ModuleType
+from time import monotonic, sleep  # noqa: TID251 - a caller waits in real time
+from types import FrameType, ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 from txnstore.errors import ReentrantCallError
@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 #: Seconds after which a waiting thread looks for signals, which the system may have delivered to another thread.
 _LOOK = 1.0
+#: Seconds after which the exit waits no longer for threads of libraries, and between two looks at them.
+_LEAVE, _STEP = 5.0, 0.001
 
 
 class ForkLock:
@@ -363,6 +365,34 @@ def _finish() -> None:
     """Run what is queued before the interpreter exits, as Python does for the threads of its own pools."""
     for pool in tuple(_pools):
         pool.shutdown()
+    wait_for_deliveries()
+
+
+def wait_for_deliveries() -> None:
+    """Wait until no thread of a library is in the middle of handing over an answer to an event loop.
+
+    obstore hands it over from a thread of Rust: ``loop.call_soon_threadsafe`` wakes the loop, and with it the caller,
+    before it returns to Rust, for which the thread needs the GIL once more. If the interpreter begins to finalize
+    meanwhile, CPython before 3.14 ends the thread by ``pthread_exit``, whose unwinding aborts the process in the frames
+    of Rust: SIGABRT, SIGBUS or SIGSEGV instead of the exit status.
+    """
+    until = monotonic() + _LEAVE
+    while any(map(_hands_over, _foreign_threads())) and monotonic() < until:
+        sleep(_STEP)
+
+
+def _foreign_threads() -> list[FrameType]:
+    """What the threads execute that run Python code and that Python has not started."""
+    ours = {thread.ident for thread in threading.enumerate()}
+    return [frame for ident, frame in sys._current_frames().items() if ident not in ours]  # noqa: SLF001 - documented
+
+
+def _hands_over(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == "call_soon_threadsafe":
+            return True
+        frame = frame.f_back
+    return False
 
 
 atexit.register(_finish)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import pickle
@@ -26,6 +27,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.threads import ForkLock, Task, Workers, in_thread, load, start
 
+ROOT = Path(__file__).parents[2]
 GUARD = 120.0  # Seconds: against hangs, no verdict.
 
 
@@ -335,3 +337,46 @@ def test_callback_that_fails_ends_no_thread_of_the_pool() -> None:
         begun.put(None)
         assert pool.submit(lambda: 5).result(timeout=60) == 5
     assert called == [1]
+
+
+_DELIVERY = """
+import _thread, atexit, sys
+from queue import SimpleQueue
+from txnstore import threads
+
+threads._LEAVE = float(sys.argv[1])
+inside, leave = SimpleQueue(), SimpleQueue()
+
+def call_soon_threadsafe():
+    inside.put(None)
+    leave.get()
+    sum(range(1_000_000))
+    print("delivered", flush=True)
+
+# Python does not know the thread, as it does not know one of Rust.
+_thread.start_new_thread(call_soon_threadsafe, ())
+inside.get()
+atexit.register(leave.put, None)  # Called before the exit function of the module that was imported earlier.
+"""
+
+
+def test_exit_waits_for_a_library_that_hands_over_an_answer() -> None:
+    """Else a thread of Rust is ended in the middle, and the process with it."""
+    command = [sys.executable, "-c", _DELIVERY, str(GUARD)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "delivered\n"
+
+
+def test_exit_waits_for_no_other_thread_of_a_library() -> None:
+    leave, ended, inside = SimpleQueue[None](), SimpleQueue[None](), SimpleQueue[None]()
+
+    def stays() -> None:
+        inside.put(None)
+        ended.put(leave.get())
+
+    _thread.start_new_thread(stays, ())
+    inside.get()
+    threads.wait_for_deliveries()
+    assert threads._foreign_threads() != []
+    leave.put(None)
+    ended.get()
