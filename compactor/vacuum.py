@@ -262,7 +262,9 @@ class _Named:
             self._look(view)
 
     def _look(self, view: View) -> None:
-        self.view, self.keys, self._dropped = view, named_keys(view), view.dropped
+        # A file system that ignores case lists the folder of a topic as the first topic of such a name had it.
+        self.view, self._dropped = view, view.dropped
+        self.keys = {key.casefold() for key in named_keys(view)}
 
     def dropped(self, key: str) -> list[str]:
         """What the state remembers of an object: that it was dropped or announced, and of a pack, its segments."""
@@ -320,7 +322,7 @@ def _choose(
 ) -> list[ObjectInfo]:
     """The unreferenced objects that were written, and dropped, before the grace period by the storage's clock."""
     named.gone.difference_update(key for item in page for key in named.dropped(item.key))
-    unnamed = [item for item in page if item.key not in named.keys]
+    unnamed = [item for item in page if item.key.casefold() not in named.keys]
     tally.found += len(page)
     tally.referenced += len(page) - len(unnamed)
     old = [(item, named.dropped(item.key)) for item in unnamed if item.modified_ms <= now - grace_ms]

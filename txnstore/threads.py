@@ -8,6 +8,7 @@ thread uses only ``SimpleQueue`` and ``with`` on a lock, which are written in C,
 
 from __future__ import annotations
 
+import _imp
 import _thread
 import atexit
 import concurrent.futures.thread  # noqa: F401 - PyArrow imports it on first use, which fails while the interpreter exits.
@@ -38,6 +39,8 @@ T = TypeVar("T")
 _LOOK = 1.0
 #: Seconds after which the exit waits no longer for threads of libraries, and between two looks at them.
 _LEAVE, _STEP = 5.0, 0.001
+#: Seconds after which a fork waits no longer for imports of other threads, one of which may wait for this thread.
+_IMPORTS = 60.0
 
 
 class ForkLock:
@@ -268,6 +271,35 @@ def load(name: str) -> None:
 
 #: The imports of :func:`load`, by process and name.
 _loads: dict[tuple[int, str], Task[ModuleType]] = {}
+
+
+def _wait_for_imports() -> None:
+    """Before a fork, wait until no other thread is in the middle of an import.
+
+    The child has the lock of the module and not the thread that holds it: its own import of the module would wait
+    forever. The import lock is kept until the fork, so that no other thread begins an import meanwhile.
+    """
+    until = monotonic() + _IMPORTS
+    while True:
+        _imp.acquire_lock()
+        if not _imports_elsewhere() or monotonic() >= until:
+            return
+        _imp.release_lock()
+        sleep(_STEP)
+
+
+def _imports_elsewhere() -> bool:
+    """Whether another thread holds the lock of a module. Python has no public way to see this."""
+    me, locks = threading.get_ident(), getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]  # noqa: SLF001
+    owners = [getattr(lock(), "owner", None) for lock in list(locks.values())]
+    return any(owner not in (None, me) for owner in owners)
+
+
+def _release_imports() -> None:
+    _imp.release_lock()
+
+
+os.register_at_fork(before=_wait_for_imports, after_in_parent=_release_imports, after_in_child=_release_imports)
 
 
 class Workers(Executor):

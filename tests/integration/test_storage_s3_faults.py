@@ -220,7 +220,8 @@ def test_absence_that_something_else_reports_is_not_believed(store: S3Store, req
     """An entry that is not there is the head of its chain: a page of a proxy must not be the reason."""
     store.put("a", b"1")
     request_log.plan = every(WireFault(Break.ANSWER, 404, body=b"<html>Not found</html>"))
-    for read in (lambda: store.get("a"), lambda: store.get("a", 0, 1)):
+    reads: list[Callable[[], bytes]] = [lambda: store.get("a"), lambda: store.get("a", 0, 1)]
+    for read in reads:
         with pytest.raises(StorageError, match="does not come from the store") as caught:
             read()
         assert type(caught.value) is StorageError

@@ -11,8 +11,14 @@ import pytest
 from tests.helpers import keys
 from tests.helpers.shell import a_chain, entries, names_in_bucket, topic
 from txnstore.chain.codec import decode, encode
-from txnstore.core.catalog.model import CreateTopic
-from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, UnsupportedFormatError
+from txnstore.core.catalog.model import CreateTopic, DeleteTopic
+from txnstore.errors import (
+    CorruptionError,
+    InvalidConfigError,
+    ObjectNotFoundError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from txnstore.storage.memory import MemoryStore
 
 ENTRIES = 6
@@ -172,3 +178,19 @@ def test_entries_contain_the_hash_of_their_predecessor(bucket: MemoryStore) -> N
         data = bucket.get(keys.entry(0, entry.sequence))
         previous = hashlib.sha256(data).hexdigest()
         assert encode(decode(type(entry), "key", data)) == data
+
+
+@pytest.mark.parametrize("chain", [-1, 1, 7])
+def test_entry_that_rests_on_a_chain_that_does_not_exist_is_named(bucket: MemoryStore, chain: int) -> None:
+    change(bucket, ENTRIES, events=[{"type": "Observed", "chain": chain, "sequence": 1}])
+    key = keys.entry(0, ENTRIES)
+    found = opened(bucket)
+    assert f"{key} contains an event that is invalid in the state before it" in found
+    assert f"chain {chain} is named, but the store has chains 0 to 0" in found
+
+
+def test_command_that_rests_on_a_chain_that_does_not_exist_is_refused(bucket: MemoryStore) -> None:
+    with a_chain(bucket) as chain:
+        with pytest.raises(InvalidConfigError, match="chain 7 is named"):
+            chain.submit(DeleteTopic("t1", after=((7, 1),)))
+        assert chain.refresh().sequence == ENTRIES

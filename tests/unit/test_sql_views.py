@@ -94,4 +94,4 @@ def test_views_have_their_topics_names_unless_only_the_case_differs() -> None:
         Topic("other", "3", 1, created_at=3),
     ]
     state = State(topics=Map({topic.name: topic for topic in topics}))
-    assert view_names(View((state,))) == {"Orders": "Orders#1", "orders": "orders#2", "other": "other"}
+    assert view_names(View((state,))) == {"Orders": "Orders", "orders": "orders#2", "other": "other"}

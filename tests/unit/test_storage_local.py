@@ -26,6 +26,7 @@ from txnstore.storage import local as local_module
 from txnstore.storage.base import Claim, make_durable
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.local import HOUR_MS, LocalStore
+from txnstore.storage.probe import probe_once
 from txnstore.storage.retry import RetryingStore
 
 
@@ -450,3 +451,18 @@ def test_a_mapped_file_is_written_piece_by_piece(tmp_path: Path, monkeypatch: py
         store.put("mapped", mapped)  # type: ignore[arg-type]
         assert store.put_if_absent("again", mapped)  # type: ignore[arg-type]
     assert store.get("mapped") == store.get("again") == content
+
+
+def test_file_system_that_changes_names_is_unsafe(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of Windows cuts the dot at the end; one that ignores case keeps it as it was given."""
+    probe_once(store, lambda: "probe")
+    assert files_below(root) == []
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [name.rstrip(".") for name in real(path)])
+    with pytest.raises(UnsafeStorageError, match="changes the names of files"):
+        LocalStore(root).check_names()
+    with pytest.raises(UnsafeStorageError, match="changes the names of files"):
+        probe_once(LocalStore(root.parent / "another"), lambda: "probe")
+    assert files_below(root.parent) == []

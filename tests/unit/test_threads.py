@@ -380,3 +380,47 @@ def test_exit_waits_for_no_other_thread_of_a_library() -> None:
     assert threads._foreign_threads() != []
     leave.put(None)
     ended.get()
+
+
+_FORK = """
+import os, signal, sys
+from queue import SimpleQueue
+from txnstore import threads
+
+sys.path.insert(0, sys.argv[1])
+inside, leave = sys.gates = SimpleQueue(), SimpleQueue()
+threads.start(lambda: threads.load("slowly_imported"), "importer")
+inside.get()
+os.register_at_fork(before=lambda: leave.put(None))  # Called before the hooks that were registered earlier.
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    import slowly_imported
+    os._exit(slowly_imported.VALUE)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+import slowly_imported, json.tool  # Imports go on in the parent, too.
+"""
+_SLOWLY_IMPORTED = """
+import sys
+inside, leave = sys.gates
+inside.put(None)
+leave.get()
+sum(range(3_000_000))  # Without a wait, the fork is faster.
+VALUE = 7
+"""
+
+
+def test_fork_waits_for_an_import_of_another_thread(tmp_path: Path) -> None:
+    """The child has the lock of the module, without the thread that holds it."""
+    (tmp_path / "slowly_imported.py").write_text(_SLOWLY_IMPORTED)
+    command = [sys.executable, "-c", _FORK, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "7\n", done.stderr
+
+
+def test_fork_in_an_import_does_not_wait_for_itself(tmp_path: Path) -> None:
+    code = "import os\npid = os.fork()\nif pid == 0:\n    import json.tool\n    os._exit(5)\n"
+    (tmp_path / "forks.py").write_text(f"{code}STATUS = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import txnstore.threads, forks; print(forks.STATUS)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "5\n", done.stderr

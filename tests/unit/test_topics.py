@@ -336,3 +336,17 @@ def test_names_that_differ_in_dots_and_underscores_only_collide(bench: Bench, fi
     store.create_topic(second + "x")
     store.delete_topic(first)
     store.create_topic(second)
+
+
+@pytest.mark.parametrize(("first", "second"), [("Orders", "orders"), ("a.B", "A_b")])
+def test_names_that_differ_in_case_only_collide(bench: Bench, first: str, second: str) -> None:
+    """SQL ignores case in names of views, and some file systems in names of folders."""
+    store = bench.store
+    store.create_topic(first)
+    with pytest.raises(InvalidTopicError, match=f"topic {second!r} collides with topic {first!r}.*lower case"):
+        store.create_topic(second)
+    with pytest.raises(InvalidTopicError, match="collides"):
+        store.create_topic(second, exist_ok=True)
+    store.create_topic(first + "x")
+    store.delete_topic(first)
+    store.create_topic(second)

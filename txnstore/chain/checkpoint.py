@@ -20,7 +20,7 @@ from txnstore.chain.keys import STORE, Keys, checkpoint_sequence, latest
 from txnstore.chain.state_document import HeadDocument, from_document, to_document
 from txnstore.core.invariants.logs import topics_own_their_partitions
 from txnstore.core.model import sorted_items
-from txnstore.core.state import State
+from txnstore.core.state import State, check_observed
 from txnstore.errors import CorruptionError, ObjectNotFoundError, StorageError, StorageRefusedError
 from txnstore.storage.base import ObjectStore
 
@@ -186,6 +186,8 @@ def _saved(document: HeadDocument, ends: list[Edge], key: str) -> Saved:
         state = from_document(document, ends[-1].partitions)
         # Looked up without a check by all readers; everything else that a state must be is checked by a verification.
         missing = next(topics_own_their_partitions(state), None)
+        for chain, _ in sorted_items(state.seen):
+            check_observed(state, chain)
     except MemoryError:
         raise
     except Exception as error:

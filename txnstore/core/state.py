@@ -19,6 +19,7 @@ from txnstore.core.log.model import Partition
 from txnstore.core.model import NO_PRODUCER, Claim, Fence, Map, TopicPartition, sorted_items
 from txnstore.core.routing import chain_of_group, chain_of_partition, chain_of_producer, first_producer_id
 from txnstore.core.transactions.model import Transaction
+from txnstore.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     from dataclasses import replace as replace  # noqa: PLC0414 - exported
@@ -185,14 +186,27 @@ class Observed:
 
 
 def _observed(state: State, event: Observed) -> State:
+    check_observed(state, event.chain)
     return replace(state, seen=state.seen.insert(event.chain, max(event.sequence, state.seen.get(event.chain, 0))))
 
 
 def observe(draft: Draft, after: tuple[tuple[int, int], ...]) -> None:
     """This entry follows from these entries of other chains: a reader of this chain must have read them."""
     for chain, sequence in after:
+        check_observed(draft.state, chain)
         if chain != draft.state.chain and draft.state.seen.get(chain, 0) < sequence:
             draft.emit(Observed(chain=chain, sequence=sequence))
+
+
+def check_observed(state: State, chain: int) -> None:
+    """Check that an entry that the state rests on is one of a chain of the store.
+
+    Raises:
+        InvalidConfigError: It is not.
+    """
+    if not 0 <= chain < state.chains:
+        msg = f"an entry of chain {chain} is named, but the store has chains 0 to {state.chains - 1}"
+        raise InvalidConfigError(msg)
 
 
 ORDERING_FOLDS: dict[type, Fold] = {Observed: _observed}

@@ -48,14 +48,15 @@ _FILE = f"{PARTITION_FIELD.name} file"
 def view_names(view: View) -> dict[str, str]:
     """Return the name of the view of each topic: the topic's name.
 
-    DuckDB ignores case in names, so topics whose names differ in case only get the suffixes ``#1``, ``#2``, in the
-    order of their creation; the bare name then exists for none of them.
+    DuckDB ignores case in names. Topics whose names differ in case only cannot be created any more; of those that an
+    older release has created, the first one has its name, so that its queries stay, and the next ones get ``#2``,
+    ``#3``, in the order of their creation.
     """
     alike: dict[str, list[Topic]] = {}
     for topic in sorted(view.topics.values(), key=lambda topic: (topic.created_at, topic.name)):
         alike.setdefault(topic.name.lower(), []).append(topic)
     return {
-        topic.name: topic.name if len(topics) == 1 else f"{topic.name}#{number}"
+        topic.name: topic.name if number == 1 else f"{topic.name}#{number}"
         for topics in alike.values()
         for number, topic in enumerate(topics, 1)
     }

@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 
-from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError
+from txnstore.errors import ObjectNotFoundError, StorageError, StorageRefusedError, UnsafeStorageError
 from txnstore.storage.base import TEMPORARY, ObjectInfo, check_key, check_prefix, check_range, legal_text
 from txnstore.storage.fsync import fsync_file, fsync_folder
 from txnstore.storage.local_root import RootFolder
@@ -212,6 +212,34 @@ class LocalStore:
         finally:
             os.close(descriptor)
             _unlink_quietly(path)
+
+    def check_names(self) -> None:
+        """Check that the file system keeps the names of files as they are given, upper and lower case apart.
+
+        Keys are names of files. Some file systems cut a dot at the end (shares of Windows); a list would then name
+        objects that do not exist, and a vacuum would delete them. One that ignores case is no harm: it keeps the case
+        of a name, and no two keys of a store differ in case only.
+
+        Raises:
+            UnsafeStorageError: It changes names.
+            StorageError: The root is not writable.
+        """
+        folder, name = self.root, f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}.Name."
+        self._ensure_folder(folder)
+        path = f"{folder}/{name}"
+        try:
+            os.close(_create(path))
+            try:
+                kept = name in os.listdir(folder)
+            finally:
+                _unlink_quietly(path)
+        except OSError as error:
+            raise map_os_error(error, "write", path) from error
+        if not kept:
+            raise UnsafeStorageError(
+                f"The file system of {folder} changes the names of files, so that objects could be mistaken for "
+                "others. Choose a folder on a local POSIX file system."
+            )
 
     def close(self) -> None:
         """Forget which folder the root is. No file stays open between calls."""

@@ -88,6 +88,8 @@ def probe_once(store: ObjectStore, ids: Callable[[], str]) -> None:
     identity: str | None = getattr(backend, "identity", None)
     if identity is None or identity not in _proven:
         probe(store, ids, racers=_RACERS_LOCAL if isinstance(backend, LocalStore) else _RACERS)
+        if isinstance(backend, LocalStore):
+            backend.check_names()
         if identity is not None:
             _proven.add(identity)
 

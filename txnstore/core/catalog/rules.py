@@ -31,15 +31,18 @@ from txnstore.errors import (
 
 
 def create_topic(draft: Draft, command: CreateTopic) -> Topic:
-    """Create a topic; its name must be free, and differ from the others in more than ``.`` and ``_``."""
+    """Create a topic; its name must be free, and differ from the others in more than ``.``, ``_`` and case."""
     topic = command.topic
     if topic.name in draft.state.topics:
         msg = f"topic {topic.name!r} exists already"
         raise TopicExistsError(msg)
     other = _colliding(draft.state, topic.name)
     if other is not None:
-        msg = (
-            f"topic {topic.name!r} collides with topic {other!r}: in Kafka, too, names differ in more than '.' and '_'"
+        same_case = topic.name.replace(".", "_") == other.replace(".", "_")
+        msg = f"topic {topic.name!r} collides with topic {other!r}: " + (
+            "in Kafka, too, names differ in more than '.' and '_'"
+            if same_case
+            else "names differ in more than upper and lower case, which SQL and some file systems ignore"
         )
         raise InvalidTopicError(msg)
     if topic.partitions < 1:
@@ -110,11 +113,17 @@ def _known_revision(state: State, name: str) -> int:
 
 
 def _colliding(state: State, name: str) -> str | None:
-    """The topic whose name Kafka cannot distinguish from this one in metrics (``Topic.hasCollision``); None if none."""
-    if "." not in name and "_" not in name:
-        return None
-    alike = name.replace(".", "_")
-    return next((other for other in sorted(state.topics) if other.replace(".", "_") == alike), None)
+    """The topic whose name something below cannot tell from this one; None if there is none.
+
+    Kafka cannot in metrics (``Topic.hasCollision``: ``.`` and ``_``). SQL cannot in names of views, nor can the file
+    systems of macOS and Windows in names of folders: they ignore case.
+    """
+    alike = _folded(name)
+    return next((other for other in sorted(state.topics) if _folded(other) == alike), None)
+
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_").casefold()
 
 
 def _topic(state: State, name: str) -> Topic:
