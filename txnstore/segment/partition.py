@@ -48,6 +48,10 @@ def is_key_type(data_type: pa.DataType) -> bool:
 def key_bytes(array: Any, column: str = "key") -> Any:
     """The keys as Kafka's serializers encode them: strings as UTF-8, numbers big-endian, binary unchanged.
 
+    Every NaN is one key: ``Double.doubleToLongBits`` of ``DoubleSerializer`` gives the canonical one, whose bits those of
+    0.0 / 0.0 or of a computation are not; ``FloatSerializer`` keeps the bits, and does not meet another one in Java.
+    -0.0 and 0.0 are two keys, as in Kafka: whatever compares keys here compares these bytes.
+
     Source: Kafka's ``StringSerializer``, ``ShortSerializer``, ``IntegerSerializer``, ``LongSerializer``,
     ``FloatSerializer``, ``DoubleSerializer``.
 
@@ -170,7 +174,10 @@ def _big_endian(array: Any, number: str) -> Any:
     """A binary array of the numbers' bytes, most significant first."""
     width = np.dtype(number).itemsize
     values = np.frombuffer(array.buffers()[1], np.dtype(number).newbyteorder("="))
-    swapped = values[array.offset : array.offset + len(array)].astype(number)
+    values = values[array.offset : array.offset + len(array)]
+    if values.dtype.kind == "f":
+        values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
+    swapped = values.astype(number)
     offsets = np.arange(len(array) + 1, dtype=np.int32) * width
     valid = array.is_valid().buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(pa.binary(), len(array), [valid, pa.py_buffer(offsets), pa.py_buffer(swapped)])

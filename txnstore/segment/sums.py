@@ -143,6 +143,8 @@ def _words(array: Any) -> tuple[Words, Sizes]:
     kind = array.type
     if pt.is_string(kind) or pt.is_binary(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind):
         return _of_bytes(array)
+    if pt.is_fixed_size_binary(kind) and not pt.is_decimal(kind):
+        return _of_bytes(array.cast(pa.binary()))
     if pt.is_decimal128(kind):
         data = np.frombuffer(array.buffers()[1], "<u8")[2 * array.offset : 2 * (array.offset + len(array))]
         words = _folded(data).reshape(-1, 2) * _factors(2)
