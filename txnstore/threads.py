@@ -290,7 +290,7 @@ def _wait_for_imports() -> None:
 
 def _imports_elsewhere() -> bool:
     """Whether another thread holds the lock of a module. Python has no public way to see this."""
-    me, locks = threading.get_ident(), getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]  # noqa: SLF001
+    me, locks = threading.get_ident(), getattr(importlib._bootstrap, "_module_locks", {})  # noqa: SLF001
     owners = [getattr(lock(), "owner", None) for lock in list(locks.values())]
     return any(owner not in (None, me) for owner in owners)
 

@@ -21,6 +21,7 @@ from tests.mutants.of_past import PAST
 from tests.mutants.of_producer import PRODUCER
 from tests.mutants.of_ranges import RANGES
 from tests.mutants.of_retention import RETENTION
+from tests.mutants.of_storage import STORAGE
 from tests.mutants.of_streams import STREAMS
 from tests.mutants.of_time import TIME
 from tests.mutants.of_turns import TURNS
@@ -288,8 +289,8 @@ ONE_CHAIN = (
     Mutant(
         "a 412 for the writer's own entry counts as a conflict",
         Claim.settle,
-        "found = self._read(objects)",
-        "found = b''",
+        "stored = self._read(objects)",
+        "stored = b''",
     ),
     Mutant(
         "a commit of unknown outcome is not repeated",
@@ -340,6 +341,7 @@ MUTANTS = (
         *TIME,
         *PRODUCER,
         *WORLDS,
+        *STORAGE,
         *STREAMS,
         *CLEANS,
         *COMPACTION,

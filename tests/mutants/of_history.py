@@ -72,7 +72,7 @@ HISTORY = (
         "an undecided entry is offered again although its slot may have been deleted",
         Chain._settle,
         "self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence))",
-        "pass",
+        "True",
         test=_SLEEPERS + "test_a_writer_that_has_slept_after_an_unknown_outcome_commits_at_the_head",
     ),
     Mutant(

@@ -15,11 +15,18 @@ import pytest
 from tests.helpers.compaction import DAY_MS, batches, new_store, reopen
 from tests.helpers.connections import connection_of
 from txnstore.core.model import TopicPartition
+from txnstore.read.records import Record
 from txnstore.segment.partition import is_key_type, key_bytes, partition_array
 from txnstore.spark.types import spark_schema, to_batches, type_name
 from txnstore.testing import ManualClock
 
-MOMENT = datetime(2026, 11, 24, 8, 38, 41, 123_000)
+#: Moments with a zone, and the same without one.
+ZONED = [
+    datetime(1, 1, 1, tzinfo=UTC),
+    datetime(2026, 11, 24, 8, 38, 41, 123_000, UTC),
+    datetime(9999, 12, 31, tzinfo=UTC),
+]
+BARE = [moment.replace(tzinfo=None) for moment in ZONED]
 
 #: Of each type three different values, the first and the last one at the ends of what it can be.
 PLAIN: dict[pa.DataType, list[Any]] = {
@@ -39,10 +46,10 @@ PLAIN: dict[pa.DataType, list[Any]] = {
     pa.decimal128(1): [Decimal(-9), Decimal(0), Decimal(9)],
     pa.decimal128(38, 38): [Decimal("-0." + "9" * 38), Decimal(0), Decimal("0." + "9" * 38)],
     pa.date32(): [date(1, 1, 1), date(1970, 1, 1), date(9999, 12, 31)],
-    pa.timestamp("ms"): [datetime(1, 1, 1), MOMENT, datetime(9999, 12, 31)],
-    pa.timestamp("us"): [datetime(1, 1, 1), MOMENT, datetime(9999, 12, 31)],
-    pa.timestamp("ms", "UTC"): [datetime(1, 1, 1, tzinfo=UTC), MOMENT.replace(tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)],
-    pa.timestamp("us", "UTC"): [datetime(1, 1, 1, tzinfo=UTC), MOMENT.replace(tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)],
+    pa.timestamp("ms"): BARE,
+    pa.timestamp("us"): BARE,
+    pa.timestamp("ms", "UTC"): ZONED,
+    pa.timestamp("us", "UTC"): ZONED,
 }  # fmt: skip
 #: The same inside of every nested type.
 NESTED: dict[pa.DataType, list[Any]] = {
@@ -111,7 +118,7 @@ def test_every_type_goes_through_every_path(clock: ManualClock, place: str) -> N
 
     with store.consumer(auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("all", 0), TopicPartition("all", 1)])
-        polled = []
+        polled: list[Record] = []
         while len(polled) < before.num_rows:
             polled += consumer.poll(max_records=7)
     assert sorted((record.partition, record.offset) for record in polled) == [

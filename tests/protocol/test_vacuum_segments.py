@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ from tests.helpers.connections import connection_of
 from txnstore.core.maintenance import FORGET_AFTER_MS, DropObjects, ReplaceSegments
 from txnstore.core.model import TopicPartition
 from txnstore.errors import InvalidConfigError, ReadOnlyError, UploadExpiredError
+from txnstore.storage.base import ObjectInfo
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -355,3 +357,26 @@ def test_more_objects_than_one_request_deletes(store: Store, clock: ManualClock)
     assert (len(report.deleted), report.bytes) == (2_500, 2_500)
     assert (connection_of(store).counts.snapshot() - counts).delete == 3
     assert segment_keys(store) == set()
+
+
+class _IgnoringCase(HookStore):
+    """A folder that ignores case: the topic ``T`` was deleted, and what ``t`` has written is in its folder."""
+
+    def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
+        listed = super().list(prefix, start_after, limit)
+        return [replace(item, key=item.key.replace("topics/t/", "topics/T/")) for item in listed]
+
+    def delete(self, names: Sequence[str]) -> None:
+        super().delete([name.replace("topics/T/", "topics/t/") for name in names])
+
+
+def test_vacuum_compares_keys_without_case(clock: ManualClock) -> None:
+    objects = _IgnoringCase(clock=clock)
+    store = new_store(clock, objects)
+    store.create_topic("t", config={"inline.bytes": 0, "pack.bytes": 0})
+    commit(store, [b"kept"])
+    objects.put(ORPHAN, b"abandoned")
+    clock.advance(2 * DAY_MS)
+    report = store.vacuum()
+    assert report.deleted == (ORPHAN.replace("topics/t/", "topics/T/"),)
+    assert values(reopen(store, clock)) == [b"kept"]

@@ -26,7 +26,14 @@ from txnstore.errors import (
     UnsafeStorageError,
 )
 from txnstore.storage.s3 import S3Store
-from txnstore.storage.s3_errors import Kind, from_code, map_s3_error
+from txnstore.storage.s3_errors import (
+    Answer,
+    ForeignAnswerError,
+    Kind,
+    check_absence,
+    from_code,
+    map_s3_error,
+)
 from txnstore.storage.s3_loop import run_on
 from txnstore.storage.s3_session import refuse_unless_switchable
 
@@ -400,3 +407,13 @@ def test_etags_of_an_encrypted_bucket_are_learnt_with_one_request(transport: str
         store.close()
         server.shutdown()
         thread.join()
+
+
+def test_only_an_s3_server_can_report_an_absence() -> None:
+    """A missing entry is the head of its chain; a page of a proxy is answered with 404, too."""
+    for code in ("NoSuchKey", "NoSuchBucket"):
+        check_absence(Answer(404, code))
+    check_absence(Answer(403, ""))
+    for code in ("", "404", "NotFound"):
+        with pytest.raises(ForeignAnswerError, match="404 without the error code of S3"):
+            check_absence(Answer(404, code))

@@ -48,9 +48,9 @@ def is_key_type(data_type: pa.DataType) -> bool:
 def key_bytes(array: Any, column: str = "key") -> Any:
     """The keys as Kafka's serializers encode them: strings as UTF-8, numbers big-endian, binary unchanged.
 
-    Every NaN is one key: ``Double.doubleToLongBits`` of ``DoubleSerializer`` gives the canonical one, whose bits those of
-    0.0 / 0.0 or of a computation are not; ``FloatSerializer`` keeps the bits, and does not meet another one in Java.
-    -0.0 and 0.0 are two keys, as in Kafka: whatever compares keys here compares these bytes.
+    Every NaN is one key, the canonical one, as ``Double.doubleToLongBits`` of ``DoubleSerializer`` makes it; that of
+    0.0 / 0.0 has other bits. ``FloatSerializer`` keeps the bits of a float. -0.0 and 0.0 are two keys, as in Kafka:
+    whatever compares keys here compares these bytes.
 
     Source: Kafka's ``StringSerializer``, ``ShortSerializer``, ``IntegerSerializer``, ``LongSerializer``,
     ``FloatSerializer``, ``DoubleSerializer``.

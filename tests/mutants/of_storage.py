@@ -1,0 +1,100 @@
+"""Faults in what is taken for durable, for an answer of the store, for one name, or for one key."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from txnstore.chain.log import Chain
+from txnstore.compactor.vacuum import vacuum
+from txnstore.core.catalog.rules import _folded
+from txnstore.core.state import check_observed
+from txnstore.segment.partition import _big_endian
+from txnstore.sql.views import view_names
+from txnstore.storage.base import Claim
+from txnstore.storage.local import LocalStore
+from txnstore.storage.s3_errors import check_absence
+from txnstore.storage.s3_requests import ETags
+
+_POWER = "protocol/test_power_loss.py::"
+_LOCAL = "unit/test_storage_local.py::"
+_ANSWERS = "unit/test_s3_answers.py::"
+_TOPICS = "unit/test_topics.py::"
+
+STORAGE = (
+    Mutant(
+        "own bytes that are visible are taken for durable",
+        Claim.settle,
+        "if stored is not None and (exists or not visible):",
+        "if stored is not None:",
+        test=f"{_POWER}test_acknowledged_commit_survives_a_power_cut",
+    ),
+    Mutant(
+        "an own entry that a reader has found is taken for durable",
+        Chain._settle,
+        "if not self._or_begin_again(partial(self.boundaries.check, attempt.entry.sequence)):",
+        "if self.state.sequence >= attempt.entry.sequence:",
+        test=f"{_POWER}test_refusal_because_of_an_entry_that_is_not_flushed_waits_for_the_flush",
+    ),
+    Mutant(
+        "a create that lost does not flush the content of the object",
+        LocalStore.put_if_absent,
+        "if not created:",
+        "if False:",
+        test=f"{_LOCAL}test_losing_create_flushes_the_existing_object",
+    ),
+    Mutant(
+        "a vacuum deletes what objects replace that are not flushed",
+        vacuum,
+        "_make_durable(connection, view, checkpoints.kept, past)",
+        "pass",
+        test=f"{_POWER}test_vacuum_flushes_what_replaces_the_objects_that_it_deletes",
+    ),
+    Mutant(
+        "any ETag shows that a create was the store's",
+        ETags.fit,
+        "text == hashlib.md5(data, usedforsecurity=False).hexdigest()",
+        "text",
+        test=f"{_ANSWERS}test_etags_of_an_encrypted_bucket_are_learnt_with_one_request",
+    ),
+    Mutant(
+        "any ETag of the length of an encrypted object is new",
+        ETags.fit,
+        "return is_new and",
+        "return",
+        test=f"{_ANSWERS}test_etags_of_an_encrypted_bucket_are_learnt_with_one_request",
+    ),
+    Mutant(
+        "any 404 means that an object does not exist",
+        check_absence,
+        "if answer.status == 404 and answer.code not in _ABSENT:",
+        "if False:",
+        test=f"{_ANSWERS}test_only_an_s3_server_can_report_an_absence",
+    ),
+    Mutant(
+        "topics may differ in case only",
+        _folded,
+        ".casefold()",
+        "",
+        test=f"{_TOPICS}test_names_that_differ_in_case_only_collide",
+    ),
+    Mutant(
+        "a new topic takes the name of an older view",
+        view_names,
+        "topic.name if number == 1",
+        "topic.name if len(topics) == 1",
+        test="unit/test_sql_views.py::test_views_have_their_topics_names_unless_only_the_case_differs",
+    ),
+    Mutant(
+        "NaN keys with different bits are different keys",
+        _big_endian,
+        'if values.dtype.kind == "f":',
+        "if False:",
+        test="protocol/test_column_types.py::test_every_nan_is_one_key",
+    ),
+    Mutant(
+        "an entry may rest on a chain that does not exist",
+        check_observed,
+        "if not 0 <= chain < state.chains:",
+        "if False:",
+        test="protocol/test_chain_damage.py::test_command_that_rests_on_a_chain_that_does_not_exist_is_refused",
+    ),
+)
