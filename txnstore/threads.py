@@ -296,7 +296,8 @@ def _imports_elsewhere() -> bool:
 
 
 def _release_imports() -> None:
-    _imp.release_lock()
+    with suppress(RuntimeError):  # An interrupt has ended the wait: the lock is not acquired.
+        _imp.release_lock()
 
 
 os.register_at_fork(before=_wait_for_imports, after_in_parent=_release_imports, after_in_child=_release_imports)
