@@ -68,6 +68,7 @@ def test_a_crash_at_any_request_loses_nothing_and_doubles_nothing(*, after: bool
 
 _FAULTS = (
     Fault.LOST_RESPONSE, Fault.LATE, Fault.CONFLICT_409, Fault.EXISTS_412, Fault.UNAVAILABLE_503, Fault.ERROR_BEFORE,
+    Fault.UNSYNCED,
 )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ _FAULTS = (
     ids=lambda value: getattr(value, "value", value),
 )
 def test_a_fault_at_any_request_is_survived_without_a_restart(fault: Fault, chains: int) -> None:
-    """Each request fails once; a late duplicate arrives when everything is over.
+    """Each request fails once; a late duplicate arrives when everything is over, and then the power fails.
 
     A read fails alike with all faults but one, which does nothing to it: it has the first only.
     """
@@ -90,6 +91,7 @@ def test_a_fault_at_any_request_is_survived_without_a_restart(fault: Fault, chai
         run_job(_retrying(faults), _runtime(clock, n), ledger, chains)
         assert faults.requests[n - 1].operation == request.operation
         faults.release()
+        faults.power_loss()
         check_result(inner, _runtime(clock, -n), ledger, finished=True)
 
 

@@ -10,6 +10,7 @@ from txnstore.errors import ObjectNotFoundError, StorageError, UnknownOutcomeErr
 from txnstore.storage.base import make_durable
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
+from txnstore.storage.retry import RetryingStore
 from txnstore.testing import (
     PASSING_FAULTS,
     Fault,
@@ -209,6 +210,8 @@ def test_sync_flushes_what_is_visible() -> None:
     for key in ("a", "b"):
         with pytest.raises(UnknownOutcomeError):
             store.put(key, b"1")
-    make_durable(CountingStore(store), ["a", "missing"])
+    store.plan = on(Fault.UNAVAILABLE_503, "sync")
+    make_durable(CountingStore(RetryingStore(store, sleep=lambda _: None)), ["a", "missing"])
+    assert [request.operation for request in store.requests] == ["put", "put", "sync", "sync"], "it is repeated"
     store.power_loss()
     assert [info.key for info in inner.list("")] == ["a"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from txnstore.errors import CorruptionError, DamagedObjectError, StorageError
-from txnstore.storage.base import ObjectInfo, ObjectStore
+from txnstore.storage.base import ObjectInfo, ObjectStore, make_durable
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,6 +64,10 @@ class RetryingStore:
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         return self.inner.put_if_absent(key, data)
+
+    def sync(self, keys: Sequence[str]) -> None:
+        """Flush objects, if the inner store can (:func:`~txnstore.storage.base.make_durable`)."""
+        self._repeat("sync", keys[0] if keys else "", lambda: make_durable(self.inner, keys))
 
     def list(self, prefix: str, start_after: str = "", limit: int | None = None) -> Sequence[ObjectInfo]:
         return self._repeat("list", prefix, lambda: self.inner.list(prefix, start_after, limit))
