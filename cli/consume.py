@@ -115,14 +115,14 @@ def _assign(
     consumer.assign([TopicPartition(topic, number) for number in partitions or range(count)])
     if isinstance(start, str):
         return
-    from txnstore.runtime import first_millisecond
-
     if isinstance(start, int):
         # An offset below the log start means the log start; one above the end means records that follow it.
         at = {tp: max(start, first) for tp, first in consumer.beginning_offsets().items()}
         past = {tp: end for tp, end in consumer.end_offsets().items() if start > end}
         text = f"Offset {start} is past the end"
     else:
+        from txnstore.times import first_millisecond
+
         moment = max(0, first_millisecond(start))
         found = consumer.offsets_for_times(dict.fromkeys(consumer.assignment(), moment))
         ends = consumer.end_offsets()

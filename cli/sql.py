@@ -32,6 +32,7 @@ _BATCH = 10_000
 )
 @click.option(
     "--at",
+    "--snapshot",
     metavar="MOMENT",
     help="Show an earlier snapshot: after an entry (`txnstore log show` lists them), at a time such as "
     "2026-01-31T12:00:00Z (UTC without a zone), or -1h for an hour ago.",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from txnstore.errors import InvalidConfigError
+from txnstore.times import parse_time
 from txnstore.validation import is_unicode
 
 if TYPE_CHECKING:
@@ -77,14 +78,16 @@ def parse_position(text: str, option: str, now_ms: int) -> str | int | datetime:
     try:
         if (earlier := _ago(text, now_ms)) is not None:
             return earlier
-        moment = datetime.fromisoformat(text)
+        moment = parse_time(text)
     except (ValueError, OverflowError, OSError):
+        moment = None
+    if moment is None:
         msg = (
             f"{option} takes earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, or -1h for an hour ago, "
             f"not {text!r}"
         )
-        raise click.UsageError(msg) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        raise click.UsageError(msg)
+    return moment
 
 
 def parse_past(text: str, option: str, now_ms: int) -> Moment:
@@ -229,7 +232,12 @@ def _from_text(text: str, kind: pa.DataType) -> Any:
     import pyarrow.types as pt
 
     if pt.is_timestamp(kind):
-        return datetime.fromisoformat(text)
+        # Text without a zone is in UTC, where the column has a zone.
+        moment = parse_time(text) if kind.tz is not None else datetime.fromisoformat(text)
+        if moment is None:
+            msg = "it is not ISO 8601"
+            raise ValueError(msg)
+        return moment
     if pt.is_date(kind):
         return date.fromisoformat(text)
     if pt.is_decimal(kind):

@@ -38,6 +38,7 @@ from txnstore.storage.counting import CountingStore
 from txnstore.storage.probe import probe_once
 from txnstore.storage.recent import RecentObjects
 from txnstore.storage.redact import redact
+from txnstore.times import Time
 from txnstore.validation import check_integer
 
 T = TypeVar("T")
@@ -223,7 +224,7 @@ class Connection:
             return self.chains.view(None if refresh else ())
         return self.chains.view(refresh)
 
-    def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: int | None = None) -> Snapshot:
+    def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: Time | None = None) -> Snapshot:
         """A consistent view of all topics; :meth:`txnstore.Store.snapshot` describes the arguments."""
         past = entry is not None or timestamp is not None
         view = self.chains.past_view(entry, timestamp) if past else self.unblocked(self.view())

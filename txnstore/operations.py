@@ -160,7 +160,8 @@ class Operations:
 
         Args:
             group: The group; it may be new.
-            to: ``"earliest"``, ``"latest"``, a time (milliseconds, or a datetime with a zone), or offsets by partition.
+            to: ``"earliest"``, ``"latest"``, a time (ISO 8601, a ``datetime`` with a time zone, or milliseconds), or
+                offsets by partition.
             topics: All partitions of these topics; None: the partitions in which the group has committed.
             dry_run: Change nothing.
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from txnstore.errors import ReentrantCallError
 from txnstore.metrics import BOUNDS_MS, Histogram
@@ -190,22 +190,9 @@ class Measurements:
                 self._totals[kind] = self._totals.get(kind, 0) + took
 
 
-def first_millisecond(moment: datetime) -> int:
-    """The first millisecond since the epoch that is not before a time with a zone."""
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
-
-
-def last_millisecond(moment: datetime) -> int:
-    """The last millisecond since the epoch that is not after a time with a zone."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
 def instant(moment: int) -> str:
     """A time in milliseconds since the epoch as ISO 8601 in UTC."""
     try:
         return datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
         return f"{moment} ms"
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
 from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError
-from txnstore.runtime import last_millisecond
+from txnstore.runtime import instant
+from txnstore.times import last_millisecond, parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,17 @@ class Snapshot:
 
     @property
     def sequence(self) -> int:
-        """The number of the last entry that it contains; with several chains, of all entries in them."""
+        """How many entries it contains: of one chain the number of the last one, :attr:`entry`."""
         return self.view.sequence
 
     @property
+    def entry(self) -> int | tuple[int, ...]:
+        """The number of its last entry, of several chains that of each; ``store.snapshot(entry=…)`` returns to it."""
+        return self.heads if len(self.heads) > 1 else self.heads[0]
+
+    @property
     def heads(self) -> tuple[int, ...]:
-        """The number of the last entry of each chain; ``store.snapshot(entry=…)`` returns to it."""
+        """The same, always as a tuple."""
         return tuple(state.sequence for state in self.view.states)
 
     @property
@@ -50,7 +55,7 @@ class Snapshot:
         return blocked_partitions(self.view)
 
     def __repr__(self) -> str:
-        return f"Snapshot(sequence={self.sequence}, timestamp={self.timestamp})"
+        return f"Snapshot(entry={self.entry}, timestamp={instant(self.timestamp)!r})"
 
 
 def check_snapshot(snapshot: object, store_id: str) -> Snapshot:
@@ -94,12 +99,11 @@ def parse_moment(name: str, text: str) -> Moment:
     numbers = [part.strip() for part in text.split(",")]
     if all(part.isascii() and part.isdecimal() and len(part) < 19 for part in numbers):
         return Moment(entry=tuple(map(int, numbers)))
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        return Moment(timestamp=last_millisecond(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)))
-    except (ValueError, OverflowError):
+    moment = parse_time(text)
+    if moment is None:
         msg = (
             f"{name} must be an entry such as 42 (of several chains one each: 21,40,21), or a time such as "
             f"2026-01-31T12:00:00Z, not {text!r}"
         )
-        raise InvalidConfigError(msg) from None
+        raise InvalidConfigError(msg)
+    return Moment(timestamp=last_millisecond(moment))

@@ -19,6 +19,7 @@ from txnstore.storage.base import ObjectStore
 from txnstore.storage.redact import redact
 from txnstore.storage.registry import open_store
 from txnstore.threads import load
+from txnstore.times import Time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,7 +116,7 @@ class Store(Operations):
         """Whether the store was opened read-only."""
         return self._connection.read_only
 
-    def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: int | None = None) -> Snapshot:
+    def snapshot(self, entry: int | Sequence[int] | None = None, timestamp: Time | None = None) -> Snapshot:
         """A consistent view of all topics, pinned now (one GET for each chain), or after an earlier entry.
 
         Now, transactions past their timeout that hold back records are aborted first, one PUT each, unless the store is
@@ -123,8 +124,9 @@ class Store(Operations):
         for each entry since a checkpoint, and reads what no vacuum has deleted since (docs/howto/time-travel.md).
 
         Args:
-            entry: The last entry that it contains (:attr:`Snapshot.heads`); of several chains, that of each.
-            timestamp: Or it contains all entries that were written until this time, in milliseconds since the epoch.
+            entry: The last entry that it contains (:attr:`Snapshot.entry`); of several chains, that of each.
+            timestamp: Or it contains all entries that were written until this time: ``"2026-01-31T12:00:00Z"`` (UTC if
+                the text names no zone), a ``datetime`` with a time zone, or milliseconds since the epoch.
 
         Raises:
             InvalidConfigError: There is no such entry or time, or the entries of several chains do not fit together.

@@ -270,7 +270,7 @@ def test_sql_at_an_earlier_moment(orders: Cli) -> None:
     moment = datetime.fromtimestamp(before.timestamp / 1000, UTC).isoformat()
     for at in (str(before.sequence), moment):
         assert orders.ok("sql", count, "--json", "--at", at).lines == [{"n": 2}]
-    assert orders.ok("sql", count, "--json", "--at", "-0ms").lines == [{"n": 3}]
+    assert orders.ok("sql", count, "--json", "--snapshot", "-0ms").lines == [{"n": 3}]
     assert "CREATE" not in orders.ok("sql", "--emit-views", "--at", "0").out
     assert orders("sql", count, "--at", "999").err.startswith("error: entry of chain 0 must be an integer from 0 to ")
     wrong = orders("sql", count, "--at", "yesterday")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -14,10 +14,12 @@ from tests.helpers import keys
 from tests.helpers.compaction import DAY_MS, HOUR_MS, T0, abort, begin, commit, new_store, reopen, rows, values
 from tests.helpers.connections import connection_of
 from txnstore.errors import CorruptionError, InvalidConfigError
+from txnstore.runtime import instant
 from txnstore.snapshot import Moment, Snapshot, parse_moment
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on
 from txnstore.testing import ManualClock
+from txnstore.times import Time
 from txnstore.validation import BlockedReadWarning
 
 
@@ -172,6 +174,32 @@ def test_requests_to_find_a_time(one: Store, clock: ManualClock) -> None:
         assert 0 < by_time.get - by_entry.get <= head.bit_length()
 
 
+def test_the_ways_to_write_a_time(one: Store, clock: ManualClock) -> None:
+    """Milliseconds, ISO 8601 in any zone (UTC without one), and a datetime with a zone, whatever that zone is."""
+    pinned = _grow(one, clock, 9)
+    for snapshot in pinned[1:]:
+        moment = datetime.fromtimestamp(snapshot.timestamp / 1000, UTC)
+        east = moment.astimezone(timezone(timedelta(hours=5, minutes=30)))
+        until = one.snapshot(timestamp=snapshot.timestamp)
+        texts = [moment.isoformat(), moment.replace(tzinfo=None).isoformat(), east.isoformat()]
+        times: list[Time] = [moment, east, *texts]
+        for timestamp in times:
+            assert one.snapshot(timestamp=timestamp) == until
+        # Between two milliseconds: what was written until then.
+        assert one.snapshot(timestamp=moment + timedelta(microseconds=999)) == until
+
+
+def test_the_entry_of_a_snapshot_leads_back_to_it(clock: ManualClock) -> None:
+    """The word is that of the argument: a number for one chain, a number of each for several."""
+    for chains in (1, 3):
+        store = _new(clock, chains)
+        commit(store, [b"a"])
+        snapshot = store.snapshot()
+        assert store.snapshot(entry=snapshot.entry) == snapshot
+        assert snapshot.entry == (snapshot.heads if chains > 1 else snapshot.heads[0])
+        assert repr(snapshot) == f"Snapshot(entry={snapshot.entry}, timestamp={instant(snapshot.timestamp)!r})"
+
+
 # What is not there ----------------------------------------------------------------------------------------------------
 
 
@@ -186,13 +214,20 @@ def test_requests_to_find_a_time(one: Store, clock: ManualClock) -> None:
         ({"entry": (1, 2)}, r"entry must be a number from 0 to 3, not \(1, 2\)"),
         ({"entry": ("1",)}, "entry of chain 0 must be an integer from 0 to 3, not '1'"),
         ({"entry": 1, "timestamp": 1}, "give entry or timestamp, not both"),
-        ({"timestamp": 1.5}, "timestamp, in milliseconds since the epoch, must be an integer, not 1.5"),
-        ({"timestamp": "2026-01-01"}, "must be an integer, not '2026-01-01'"),
-        ({"timestamp": datetime(2026, 1, 1, tzinfo=UTC)}, "must be an integer, not datetime"),
+        (
+            {"timestamp": 1.5},
+            "timestamp must be an integer of milliseconds since the epoch, a time such as '20.*not 1.5",
+        ),
+        ({"timestamp": "yesterday"}, "or a datetime with a time zone, not 'yesterday'"),
+        ({"timestamp": True}, "or a datetime with a time zone, not True"),
+        (
+            {"timestamp": datetime(2026, 1, 31, 12)},  # noqa: DTZ001 - that it has no zone is what is wrong
+            r"timestamp is datetime\(2026, 1, 31, 12, 0\), which has no time zone: write .*, tzinfo=UTC\) for a",
+        ),
         ({"timestamp": -1}, "the store had no entry yet at 1969-12-31T23:59:59Z"),
         ({"timestamp": 0}, "the store had no entry yet at 1970-01-01T00:00:00Z"),
-        ({"timestamp": 1 << 41}, "must not be in the future: 2199023255552 is 2039-09-07T15:47:35Z, and now is"),
-        ({"timestamp": 1 << 62}, "must not be in the future: 4611686018427387904 is 4611686018427387904 ms"),
+        ({"timestamp": 1 << 41}, "must not be in the future: 2199023255552 ms since the epoch is 2039-09-07T15:47:35Z"),
+        ({"timestamp": 1 << 62}, "must not be in the future: 4611686018427387904 ms since the epoch is 46116860184273"),
     ],
 )
 def test_snapshots_that_do_not_exist(one: Store, arguments: dict[str, Any], says: str) -> None:

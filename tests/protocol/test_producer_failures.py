@@ -208,6 +208,7 @@ SCHEMA = pa.schema(
         pa.field("name", pa.string()),
         pa.field("at", pa.timestamp("ms", "UTC")),
         pa.field("us", pa.timestamp("us", "UTC")),
+        pa.field("local", pa.timestamp("us")),
         pa.field("price", pa.float64()),
         pa.field("raw", pa.binary()),
         pa.field("day", pa.date32()),
@@ -216,10 +217,11 @@ SCHEMA = pa.schema(
     ]
 )
 NOW = dt.datetime(2024, 5, 6, 7, 8, 9, 123_456, tzinfo=dt.UTC)
+WEST = NOW.astimezone(dt.timezone(dt.timedelta(hours=-8)))
 ROWS: list[dict[str, Any]] = [
     {"id": 1},
     {"id": 2, "name": "plain", "at": NOW, "us": NOW, "price": 1.5, "raw": b"r", "day": NOW.date(), "flag": True},
-    {"id": 3, "name": "ü", "at": NOW.replace(tzinfo=None), "us": NOW.replace(tzinfo=None), "price": float("nan")},
+    {"id": 3, "name": "ü", "at": WEST, "us": WEST, "local": NOW.replace(tzinfo=None), "price": float("nan")},
     {"id": 4, "price": 7, "amount": Decimal("1.25"), "raw": bytearray(b"x")},
     {"id": 5, "at": dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC), "raw": "text"},
     {"id": 6.0, "at": 1_700_000_000_000},
@@ -238,6 +240,8 @@ WRONG: list[object] = [
     {"id": 1, "at": 10**17},
     {"id": 1, "flag": 1},
     [1],
+    {"id": 1, "at": NOW.replace(tzinfo=None)},
+    {"id": 1, "us": NOW.replace(tzinfo=None)},
 ]
 
 

@@ -22,6 +22,7 @@ ARGUMENT_TYPES = {
     "txnstore.operations.EngineName",
     "txnstore.read.plan.IsolationLevel",
     "txnstore.scan.Bound",
+    "txnstore.times.Time",
 }
 PUBLIC_MODULES = {"txnstore", *(f"txnstore.{name}" for name in ("compactor", "errors", "spark", "sql", "testing"))}
 

@@ -59,6 +59,8 @@ def test_unknown_type_is_refused(text: str) -> None:
     ("kind", "value", "expected"),
     [
         (pa.timestamp("ms", "UTC"), "2024-01-02T03:04:05Z", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        (pa.timestamp("ms", "UTC"), "2024-01-02T03:04:05", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)),
+        (pa.timestamp("ms"), "2024-01-02T03:04:05", datetime(2024, 1, 2, 3, 4, 5)),  # noqa: DTZ001 - as the column is
         (pa.date32(), "2024-01-02", date(2024, 1, 2)),
         (pa.decimal128(10, 2), "1.50", Decimal("1.50")),
         (pa.decimal128(10, 2), 1.1, Decimal("1.1")),
@@ -80,6 +82,7 @@ def test_json_values_are_converted_to_the_column_type(kind: pa.DataType, value: 
     ("kind", "value"),
     [
         (pa.timestamp("ms"), "yesterday"),
+        (pa.timestamp("ms", "UTC"), "yesterday"),
         (pa.decimal128(4, 2), "1,5"),
         (pa.binary(), {"base64": "*"}),
         (pa.date32(), "2024-13-01"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from tests.helpers.connections import connection_of
@@ -28,6 +30,7 @@ from txnstore.errors import (
 from txnstore.read.plan import IsolationLevel
 from txnstore.store import Store
 from txnstore.testing import ManualClock
+from txnstore.times import Time
 
 
 @pytest.fixture
@@ -227,7 +230,7 @@ def test_offsets_for_times(store: Store) -> None:
     begin(store, "open")
     consumer = store.consumer(["t"])
 
-    def find(moment: int) -> OffsetAndTimestamp | None:
+    def find(moment: Time) -> OffsetAndTimestamp | None:
         return consumer.offsets_for_times({T0: moment})[T0]
 
     assert find(0) == find(100) == OffsetAndTimestamp(0, 100)
@@ -236,6 +239,10 @@ def test_offsets_for_times(store: Store) -> None:
     assert find(500) == OffsetAndTimestamp(4, 500)
     assert find(501) is None
     assert consumer.offsets_for_times({T1: 0}) == {T1: None}
+    second = datetime.fromtimestamp(0, UTC)
+    for part in ("1970-01-01T00:00:00.200", second + timedelta(milliseconds=299, microseconds=1)):
+        assert find(part) == OffsetAndTimestamp(1, 300)
+    assert find(second + timedelta(milliseconds=300, microseconds=1)) == OffsetAndTimestamp(3, 400)
     store.compact("t")
     assert find(201) == OffsetAndTimestamp(1, 300)
     assert find(500) == OffsetAndTimestamp(4, 500)

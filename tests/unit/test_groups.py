@@ -122,6 +122,7 @@ def test_off_09_stable_offsets_by_partition_or_by_group(store: Store) -> None:
         (1_500, {0: 1, 1: 0}),
         (2_500, {0: 2, 1: 1}),
         (datetime.fromtimestamp(2, UTC), {0: 1, 1: 1}),
+        ("1970-01-01T00:00:02", {0: 1, 1: 1}),
         ({T0: 2}, {0: 2, 1: 1}),
         ({("t", 1): OffsetAndMetadata(0, "again")}, {0: 3, 1: 0}),
     ],
@@ -174,6 +175,7 @@ def test_group_with_live_members_is_not_reset(store: Store, clock: ManualClock) 
     [
         (InvalidConfigError, "middle", ["t"]),
         (InvalidConfigError, True, ["t"]),
+        (InvalidConfigError, "yesterday", ["t"]),
         (InvalidConfigError, datetime(2026, 1, 1), ["t"]),  # noqa: DTZ001 - that it has no zone is what is wrong
         (OffsetOutOfRangeError, {T0: 4}, None),
         (UnknownTopicOrPartitionError, {TopicPartition("t", 2): 0}, None),

@@ -242,12 +242,51 @@ def test_python_values_of_all_types() -> None:
 def test_integer_among_datetimes_counts_milliseconds(rows: Any) -> None:
     """Whatever shares its batch, and in whichever order."""
     moment = EPOCH + dt.timedelta(milliseconds=1_357_000_000_001)
-    values = [1_357_000_000_001, DAY, DAY.replace(tzinfo=None), None]
+    values = [1_357_000_000_001, DAY, DAY.astimezone(dt.timezone(dt.timedelta(hours=3))), None]
     told = DAY.replace(microsecond=123_000)
     for given in (values, values[::-1]):
         table = normalize(rows([{"c": value} for value in given]), one(pa.timestamp("ms", "UTC")))
         expected = [moment, told, told, None]
         assert table["c"].to_pylist() == (expected if given is values else expected[::-1])
+
+
+ZONED = pa.timestamp("ms", "UTC")
+LOCAL = DAY.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize(
+    ("value", "target"),
+    [
+        (LOCAL, ZONED),
+        ([DAY, LOCAL], pa.list_(ZONED)),
+        ({"a": LOCAL}, pa.struct([("a", ZONED)])),
+        ([("x", LOCAL)], pa.map_(pa.string(), ZONED)),
+        (pd.Timestamp(LOCAL), ZONED),
+    ],
+    ids=["itself", "list", "struct", "map", "pandas"],
+)
+@pytest.mark.parametrize("rows", [list, lambda rows: pd.DataFrame(rows, dtype=object)], ids=["dicts", "frame"])
+def test_a_datetime_without_a_zone_is_refused(rows: Any, value: Any, target: pa.DataType) -> None:
+    """It may be local time or UTC. The error says what to write for each."""
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 'c' is datetime\(2.*no time zone: write .*tzinfo=UTC\) for a"
+    ):
+        normalize(rows([{"c": None}, {"c": value}]), one(target))
+
+
+def test_a_column_without_a_zone_takes_datetimes_without_one() -> None:
+    assert normalize([{"c": LOCAL}], one(pa.timestamp("us")))["c"].to_pylist() == [LOCAL]
+
+
+def test_whole_columns_without_a_zone_are_in_utc() -> None:
+    """The convention of Arrow and pandas; the cast is documented."""
+    for data in (pa.table({"c": pa.array([LOCAL])}), pd.DataFrame({"c": [LOCAL]})):
+        assert normalize(data, one(pa.timestamp("us", "UTC")))["c"].to_pylist() == [DAY]
+
+
+def test_missing_times_of_pandas_are_null() -> None:
+    frame = pd.DataFrame([{"c": pd.NaT}, {"c": DAY}], dtype=object)
+    assert normalize(frame, one(ZONED))["c"].to_pylist() == [None, DAY.replace(microsecond=123_000)]
 
 
 @pytest.mark.parametrize(

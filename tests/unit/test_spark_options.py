@@ -125,7 +125,10 @@ def test_versions_of_a_job() -> None:
         ({**BASE, "topic": "t,u", "startingOffsets": '{"0":1}'}, "must name the topic"),
         ({**BASE, "startingOffsets": "earliest", "startingTimestamp": "1"}, "not both"),
         ({"path": "p", "topicPattern": "("}, "is not a regular expression"),
-        ({**BASE, "startingTimestamp": "soon"}, "startingTimestamp must be an integer"),
+        (
+            {**BASE, "startingTimestamp": "soon"},
+            "startingTimestamp must be an integer of milliseconds",
+        ),
         ({**BASE, "storage.client_kwargs": '{"secret": '}, "storage.client_kwargs is not valid JSON"),
     ],
 )

@@ -65,6 +65,7 @@ BOTH = [(0, 0, 5), (0, 12, 17), (1, 0, 5), (1, 12, 17)]
         ({"startingOffsets": "latest"}, []),
         ({"endingOffsets": "earliest"}, []),
         ({"startingTimestamp": "1003"}, [(0, 3, 5), (0, 12, 17), (1, 3, 5), (1, 12, 17)]),
+        ({"startingTimestamp": "1970-01-01T00:00:01.003Z"}, [(0, 3, 5), (0, 12, 17), (1, 3, 5), (1, 12, 17)]),
         ({"startingTimestamp": "1007", "endingTimestamp": "1012"}, [(0, 12, 14), (1, 12, 14)]),
         ({"startingTimestamp": "9999"}, []),
         ({"endingTimestamp": "9999"}, BOTH),

@@ -306,7 +306,7 @@ def test_snapshot_does_not_change() -> None:
     store.create_topic("u")
     assert "u" not in snapshot.view.topics
     assert snapshot.sequence + 1 == store.snapshot().sequence
-    assert repr(snapshot).startswith(f"Snapshot(sequence={snapshot.sequence}, timestamp=")
+    assert repr(snapshot).startswith(f"Snapshot(entry={snapshot.entry}, timestamp='")
 
 
 def test_a_state_as_last_known_costs_nothing() -> None:

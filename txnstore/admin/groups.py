@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from txnstore.connection import Connection
 from txnstore.core.blocked import BlockedPartition, blocked_partitions
@@ -15,14 +14,13 @@ from txnstore.core.groups.offsets import committed, exists, group_offset
 from txnstore.core.log.visibility import check_offset
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import GroupNotEmptyError, GroupNotFoundError, InvalidConfigError
-from txnstore.runtime import first_millisecond
+from txnstore.errors import GroupNotEmptyError, GroupNotFoundError
 from txnstore.threads import load
-from txnstore.validation import as_integer, check_id, check_names, nearest
+from txnstore.times import Time, check_time
+from txnstore.validation import check_id, check_names, nearest
 
-#: The target of a reset: an end of the log, a time (milliseconds, or a datetime with a zone), or an offset for each
-#: partition.
-Target = str | int | datetime | Mapping[TopicPartition, int | OffsetAndMetadata]
+#: The target of a reset: an end of the log, a point in time, or an offset for each partition.
+Target = Time | Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,8 @@ def reset_offsets(
         connection: The connection to the store.
         name: The group; it may be new.
         to: ``"earliest"``, ``"latest"`` (the last stable offset, so that no open record is skipped), a time (the first
-            record at or after it; milliseconds, or a datetime with a zone), or an offset for each partition.
+            record at or after it: ISO 8601, a ``datetime`` with a time zone, or milliseconds), or an offset for each
+            partition.
         topics: All partitions of these topics; None: those in which the group has committed.
         dry_run: Change nothing.
 
@@ -179,19 +178,14 @@ def _partitions(view: View, name: str, topics: Sequence[str] | None) -> list[Top
     return sorted(_find(view, name).offsets)
 
 
-def _target(connection: Connection, view: View, tp: TopicPartition, to: str | int | datetime) -> int:
+def _target(connection: Connection, view: View, tp: TopicPartition, to: Time) -> int:
     partition = view.find_partition(tp)
     latest = partition.last_stable_offset
     if to == "earliest":
         return partition.log_start
     if to == "latest":
         return latest
-    if isinstance(to, datetime) and to.tzinfo is not None:
-        to = first_millisecond(to)
-    moment = as_integer(to)
-    if moment is None:
-        msg = f"to must be 'earliest', 'latest', a time in ms or with a zone, or offsets by partition, not {to!r}"
-        raise InvalidConfigError(msg)
+    moment = check_time("to, if it is not 'earliest', 'latest' or offsets by partition,", to, round_up=True)
     load("txnstore.read.plan")
     from txnstore.read.plan import offset_for_time
 

@@ -16,6 +16,7 @@ from txnstore.core.state import State, first_state
 from txnstore.errors import InvalidConfigError, ObjectNotFoundError
 from txnstore.runtime import instant
 from txnstore.storage.base import ObjectStore
+from txnstore.times import check_time
 from txnstore.validation import as_integer, check_integer
 
 #: The clocks of a writer and of the storage may differ by less than this, in milliseconds: a tenth of what S3 accepts.
@@ -144,19 +145,19 @@ def _check_entry(entry: object, head: State, first: int) -> int:
 
 
 def check_timestamp(timestamp: object, now: int, heads: Sequence[State], firsts: Mapping[int, BoundaryDocument]) -> int:
-    """A time in milliseconds since the epoch that is not in the future: later entries would belong to it.
+    """A point in time, in milliseconds since the epoch, that is not in the future: later entries would belong to it.
 
     ``firsts``: the last boundary of each chain.
 
     Raises:
         InvalidConfigError: It is none, or a vacuum has deleted the history of that time.
     """
-    found = check_integer("timestamp, in milliseconds since the epoch,", timestamp)
+    found = check_time("timestamp", timestamp)
     latest = max(now, *(state.timestamp for state in heads))
     if found > latest:
         msg = (
-            f"timestamp, in milliseconds since the epoch, must not be in the future: {found} is {instant(found)}, and "
-            f"now is {latest}, {instant(latest)}"
+            f"timestamp must not be in the future: {found} ms since the epoch is {instant(found)}, and now is "
+            f"{latest}, {instant(latest)}"
         )
         raise InvalidConfigError(msg)
     oldest = max(first.timestamp for first in firsts.values())

@@ -15,6 +15,7 @@ from txnstore.core.view import View
 from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
+from txnstore.times import Time, check_time
 from txnstore.validation import check_integer, check_mapping, check_names, check_pair, check_topic_name
 
 #: One partition or several, each a :class:`TopicPartition` or a pair of topic and number.
@@ -156,17 +157,26 @@ class PartitionReader(ABC):
         view = self._head(warn=True)
         return {tp: view.find_partition(tp).read_limit(self.isolation) for tp in self._existing(view, partitions)}
 
-    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first visible record at or after each time (milliseconds since the epoch); None if there is none.
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, Time]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first visible record at or after each time; None if there is none.
+
+        Args:
+            times: Each time in ISO 8601 (UTC without a zone), as a ``datetime`` with a time zone, or in milliseconds
+                since the epoch.
 
         Raises:
-            InvalidConfigError: A time is negative, as in Kafka.
+            InvalidConfigError: A time is before 1970, as in Kafka, or a ``datetime`` without a zone.
         """
         view = self._head()
         return {
             tp: offset_for_time(self._connection.objects, view, tp, self.isolation, timestamp)
             for tp, timestamp in (
-                (TopicPartition(*check_pair(key)), check_integer(f"the time for {key}", value, 0))
+                (
+                    TopicPartition(*check_pair(key)),
+                    check_integer(f"the time for {key}", check_time(f"the time for {key}", value, round_up=True), 0),
+                )
                 for key, value in check_mapping("times", times).items()
             )
         }

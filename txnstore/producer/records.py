@@ -249,7 +249,7 @@ def _text(value: Any) -> tuple[Any, int] | None:
 
 
 def _moments(kind: pa.DataType) -> _Check:
-    """Times as integers of the column's unit; one without a zone is UTC where the column has a zone.
+    """Times as integers of the column's unit. One without a zone does not fit a column that has one.
 
     Tables round towards zero, so a time before 1970 between two units is left to the conversion of tables.
     """
@@ -258,10 +258,10 @@ def _moments(kind: pa.DataType) -> _Check:
     def check(value: Any) -> tuple[Any, int] | None:
         if type(value) is not dt.datetime:
             return None
-        if value.tzinfo is None:
-            since = value - _EPOCH
-        elif zoned and value.tzinfo is dt.UTC:
+        if zoned and value.tzinfo is dt.UTC:
             since = value - _EPOCH_UTC
+        elif not zoned and value.tzinfo is None:
+            since = value - _EPOCH
         else:
             return None
         units = since // unit

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -13,8 +14,9 @@ import pyarrow.types as pt
 
 from txnstore.errors import SchemaMismatchError
 from txnstore.segment.casts import cast_column
-from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, stored_schema
+from txnstore.segment.schema import HEADERS, RECORD_SCHEMA, TIMESTAMP, children, stored_schema
 from txnstore.threads import load
+from txnstore.times import without_zone
 
 T = TypeVar("T")
 
@@ -214,6 +216,8 @@ def _array(values: Any, field: pa.Field) -> Any:
     load("pandas")  # pa.array imports it, if it is installed.
     pandas = not isinstance(values, list)
     try:
+        if _has_zone(field.type) and (not pandas or values.dtype == object):
+            _check_zones(list(values), field.name)
         if field.type == HEADERS or pt.is_map(field.type):
             # Lists of pairs, whose type Arrow cannot infer.
             return pa.array(values, field.type, from_pandas=pandas)
@@ -222,6 +226,33 @@ def _array(values: Any, field: pa.Field) -> Any:
         return pa.array(values, from_pandas=pandas)
     except (pa.ArrowException, OverflowError, TypeError) as error:  # Arrow leaves some values as a bare TypeError.
         raise SchemaMismatchError(f"column {field.name!r} does not fit {field.type}: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _has_zone(data_type: pa.DataType) -> bool:
+    """Whether values of the type are, or contain, times with a zone."""
+    if pt.is_nested(data_type):
+        return any(map(_has_zone, children(data_type)))
+    return bool(pt.is_timestamp(data_type)) and data_type.tz is not None
+
+
+def _check_zones(value: object, name: str) -> None:
+    """Refuse a ``datetime`` without a zone, in containers too: Arrow would take it for UTC.
+
+    Whole columns of such times (``datetime64`` of pandas, timestamps of Arrow) are cast to UTC (:mod:`.casts`), by the
+    convention of those libraries.
+
+    Raises:
+        SchemaMismatchError: There is one.
+    """
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is None and value == value:  # noqa: PLR0124 - pandas' NaT is a datetime that equals nothing.
+            raise SchemaMismatchError(f"a value of column {name!r} is {without_zone(value)}")
+    elif isinstance(value, Mapping):
+        _check_zones(list(value.values()), name)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            _check_zones(inner, name)
 
 
 def _without_integers(values: Any, field: pa.Field) -> Any:

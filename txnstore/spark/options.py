@@ -16,6 +16,7 @@ from txnstore.errors import InvalidConfigError
 from txnstore.snapshot import Moment, parse_moment
 from txnstore.spark import values
 from txnstore.spark.values import EARLIEST, Offsets
+from txnstore.times import check_time
 from txnstore.validation import check_choice, check_expression, check_id, check_integer
 
 _READ = (
@@ -190,8 +191,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False) -> Read
         partitions=None if partitions is None else values.parse_integers("partitions", partitions),
         start=values.parse_offsets("startingOffsets", given.get("startingOffsets", "earliest"), topics),
         end=values.parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), topics),
-        start_ms=_optional_integer(given, "startingTimestamp"),
-        end_ms=_optional_integer(given, "endingTimestamp"),
+        start_ms=_optional_time(given, "startingTimestamp"),
+        end_ms=_optional_time(given, "endingTimestamp"),
         isolation=check_choice("isolation", given.get("isolation", Isolation.READ_COMMITTED.value), Isolation),
         min_partitions=_at_least(given, "minPartitions", 1, None),
         snapshot=parse_moment("the option snapshot", given["snapshot"]) if "snapshot" in given else None,
@@ -365,3 +366,14 @@ def checked_location(url: str, storage_options: Mapping[str, Any]) -> Location:
 
 def _optional_integer(given: Mapping[str, str], option: str) -> int | None:
     return values.parse_integer(option, given[option]) if option in given else None
+
+
+def _optional_time(given: Mapping[str, str], option: str) -> int | None:
+    """The first millisecond that is not before the time of the option."""
+    text = given.get(option)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return check_time(f"the option {option}", text, round_up=True)
