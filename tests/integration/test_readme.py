@@ -1,56 +1,60 @@
-"""What the README shows runs as it stands there, but for the place of the store."""
+"""The README is one session: its blocks run in order, on a folder and on S3, and print what it shows."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import txnstore
+import pytest
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-URL = "s3://bucket/events"
+from tests.helpers.s3_servers import fresh_bucket
+from tests.pages.session import README, Session, blocks, normalized, rewritten, session_of
+from txnstore.testing import S3Server
 
-
-def _block(title: str, language: str) -> str:
-    found = re.search(rf"^## {title}\n.*?^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"the README has no {language} under '{title}'"
-    assert URL in found[1]
-    return found[1]
+TEXT = README.read_text(encoding="utf-8")
 
 
-def test_the_command_line(local_store_url: str) -> None:
-    """From ``init`` to ``verify --deep``, in one shell that stops at the first failure."""
-    script = _block("Command line", "sh").replace(URL, local_store_url)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", script],
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    # The line was a record, not a value.
-    with txnstore.open(local_store_url) as store:
-        [record] = store.scan("orders").to_table().to_pylist()
-    assert (record["key"], record["value"]) == (b"42", b"hello")
-    assert "No violations found" in done.stdout
+def _play(session: Session) -> Iterator[tuple[str, str]]:
+    """What each block prints, and what the README shows after it."""
+    for block in blocks(session_of(TEXT)):
+        yield f"{block.code}{normalized(session.run(block))}", f"{block.code}{normalized(block.output)}"
 
 
-def test_python(memory_store_url: str) -> None:
-    """The transaction of the first example, with one order to bill."""
-    lines = _block("Python", "python").splitlines(keepends=True)
-    [after] = [number for number, line in enumerate(lines) if "create_topic" in line and "invoices" in line]
-    with txnstore.create(memory_store_url) as store:
-        store.create_topic("orders", partitions=4)
-        with store.producer() as producer:
-            producer.send("orders", key=b"7", value=b"apples")
-        store.create_topic("invoices", partitions=4)
-        exec(compile("".join(lines[after + 1 :]), "README.md", "exec"), {"store": store})  # noqa: S102
-        assert store.scan("invoices", columns=["key", "value"]).to_table().to_pylist() == [
-            {"key": b"7", "value": b"invoice for apples"},
-        ]
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_session_on_a_folder(tmp_path: Path) -> None:
+    with Session(tmp_path, str(tmp_path / "events"), {}) as session:
+        for printed, shown in _play(session):
+            assert printed == shown, "`python -m tests.pages.session` writes what the blocks print into the README"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.s3
+def test_the_session_on_s3(tmp_path: Path, s3_server: S3Server) -> None:
+    options = s3_server.storage_options
+    env = {
+        "AWS_ACCESS_KEY_ID": options["key"],
+        "AWS_SECRET_ACCESS_KEY": options["secret"],
+        "AWS_ENDPOINT_URL": options["endpoint_url"],
+        "AWS_DEFAULT_REGION": options["client_kwargs"]["region_name"],
+    }
+    with Session(tmp_path, f"{fresh_bucket(s3_server)}/events", env) as session:
+        for printed, shown in _play(session):
+            assert printed == shown
+
+
+def test_nothing_of_the_readme_is_outside_of_the_session_but_make_and_pip() -> None:
+    """What a block outside would show, no test would run: ``test_wheel.py`` and ``test_cli_demo.py`` run these."""
+    session = session_of(TEXT)
+    assert [block.language for block in blocks(session)].count("python") > 3
+    commands = [
+        line.split()[0] for block in blocks(TEXT.replace(session, "")) for line in block.code.splitlines() if line
+    ]
+    assert set(commands) == {"make", "pip"}
+
+
+def test_outputs_are_written_after_their_blocks() -> None:
+    readme = TEXT.replace("2 orders billed", "3 orders billed")
+    assert readme != TEXT
+    assert rewritten(readme, [block.output for block in blocks(session_of(TEXT))]) == TEXT
