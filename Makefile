@@ -67,8 +67,8 @@ TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--jobs=2 --output-sync=targe
 check: $(STAMP) ## Format, lint, types, layers, quick tests, some seeds: before each commit
 	@$(MAKE) --no-print-directory --keep-going $(TOGETHER) $(CHECKS)
 
-# A reference to a name that is not documented fails the build.
-SPHINX = '$(BIN)/python' -m sphinx -n -W --keep-going -q -b html -d build/doctrees docs/api build/docs
+# A link that leads nowhere, and a reference to a name that is not documented, fail the build.
+SPHINX = '$(BIN)/python' -m sphinx -n -W --keep-going -q -b html -c docs -d build/doctrees . build/docs
 
 # The header of each part is its name, the last line is how long it took.
 STEP = @echo '--- $@'; TIMEFORMAT='--- $@: %0lR'; time
@@ -94,7 +94,7 @@ layers: $(STAMP) ## One part of check: does every import point inwards?
 	$(STEP) '$(BIN)/lint-imports' --no-logo
 
 .PHONY: reference
-reference: $(STAMP) ## One part of check: the API reference, whose references must all resolve
+reference: $(STAMP) ## One part of check: the site with the API reference, whose links must all resolve
 	$(STEP) $(SPHINX)
 
 .PHONY: test
@@ -251,7 +251,7 @@ mutate: $(STAMP) ## Put COUNT=100 random faults into the product; unit and proto
 	'$(BIN)/python' -m tests.harness.mutation --seed '$(SEED)' --count '$(COUNT)'
 
 .PHONY: docs
-docs: $(STAMP) ## Write the generated pages of docs/, and build the API reference into build/docs
+docs: $(STAMP) ## Write the generated pages of docs/, and build the site: guides, how-tos and the reference, in build/docs
 	'$(BIN)/python' -m tests.pages
 	$(SPHINX)
 

@@ -1,15 +1,20 @@
-"""Sphinx configuration of the API reference: `make docs` builds it into build/docs, without access to the network.
+"""Sphinx configuration of the site: `make docs` builds it into build/docs, without access to the network.
 
-The reference is made from docstrings. A reference that does not resolve fails the build (``-n -W``): document the name
-on a page of this folder, or, if it belongs to another library, add it to ``nitpick_ignore_regex`` with the reason.
+Its source is the repository, so that the links of the Markdown pages lead to the same pages on the site as on a forge. What
+only the site needs, the tables of contents, is added when a page is read (``CONTENTS``).
+
+The reference is made from docstrings. A link or a reference that does not resolve fails the build (``-n -W``): document
+the name on a page of ``docs/api``, or, if it belongs to another library, add it to ``nitpick_ignore_regex`` with the reason.
 """
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -21,7 +26,38 @@ project = "txnstore"
 copyright = "the txnstore authors"
 version = release = txnstore.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click"]
+root_doc = "README"
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "docker/minio/README.md"]
+exclude_patterns = [".*", "benchmarks", "build", "dist", "examples", "tests", "txnstore", "**/__pycache__"]
+myst_heading_anchors = 4  # the anchors that a forge gives to headings
+suppress_warnings = ["misc.highlighting_failure"]  # examples of JSON and shell with an ellipsis
+
+#: The tables of contents, by page: of each its caption, if it has one, and its pages.
+CONTENTS: dict[str, dict[str, list[str]]] = {
+    "README": {
+        "Use": [
+            "docs/howto/README",
+            "docs/operations",
+            "docs/monitoring",
+            "docs/spark",
+            "docs/storage",
+            "docker/minio/README",
+        ],
+        "Reference": ["docs/api/index"],
+        "Understand": [
+            "docs/guarantees",
+            "docs/protocol",
+            "docs/kafka-differences",
+            "docs/glossary",
+            "docs/design/README",
+        ],
+        "Check": ["docs/format", "docs/testing", "docs/defects", "docs/conformance"],
+        "Project": ["CHANGELOG", "CONTRIBUTING"],
+    },
+    "docs/howto/README": {"": ["*"]},
+    "docs/design/README": {"": ["*"]},
+}
 html_theme = "furo"
 html_title = f"txnstore {release}"
 html_copy_source = False
@@ -129,7 +165,25 @@ def _exists(target: str) -> bool:
     return len(parts) == 2  # Class.method, written without its module: it is looked up among what is documented.
 
 
+def add_contents(_app: Sphinx, docname: str, source: list[str]) -> None:
+    """Append its tables of contents to a page."""
+    for caption, pages in CONTENTS.get(docname, {}).items():
+        options = [":hidden:", ":glob:", *([f":caption: {caption}"] if caption else [])]
+        names = [page if "*" in page else f"/{page}" for page in pages]
+        source[0] += "\n\n" + "\n".join(["```{toctree}", *options, "", *names, "```"]) + "\n"
+
+
+def lead_to_front_page(app: Sphinx, error: Exception | None) -> None:
+    """Let the folder of the site open the README."""
+    if error is None:
+        page = '<!DOCTYPE html><meta http-equiv="refresh" content="0; url=README.html"><a href="README.html">txnstore</a>\n'
+        (Path(app.outdir) / "index.html").write_text(page, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
+    app.add_lexer("mermaid", TextLexer)
+    app.connect("source-read", add_contents)
+    app.connect("build-finished", lead_to_front_page)
     app.connect("autodoc-process-docstring", keep_colons, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", describe_error)
     app.connect("missing-reference", resolve_reference)
