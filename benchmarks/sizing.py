@@ -1,16 +1,19 @@
 """What a store needs for N producers of M MB/s: the estimate of docs/howto/sizing.md, and what real clients request.
 
-Producers commit a transaction every few seconds, beside a group that reads them, on a store that is 25 ms away. The time is
-virtual: each client has a clock of its own, which its requests and pauses move, so the figures do not depend on the machine.
+``python -m benchmarks.sizing --producers 50 --mb 1 --every 10`` prints the estimate of a load, with the prices of S3 or
+others; ``python -m benchmarks sizing`` compares it with clients. They commit a transaction every few seconds, beside a
+group that reads them, on a store that is 25 ms away. The time is virtual: each client has a clock of its own, which its
+requests and pauses move, so the figures do not depend on the machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from benchmarks.measure import Result
 from txnstore.consumer import Consumer
@@ -28,10 +31,14 @@ from txnstore.threads import Workers
 CHAIN_RATE = 12
 #: Of the defaults of a topic: what an entry contains, what a pack contains, and the size of a producer's batch.
 INLINE, PACK, BATCH = 32 * 1024, 256 * 1024, 16_000_000
+#: The default ``buffer_bytes`` of a producer, in MB.
+BUFFER_MB = 64
 #: PUTs of checkpoints for each entry: a checkpoint and its hint every 64 entries.
-CHECKPOINT = 0.08
+CHECKPOINT = 0.05
 #: A consumer that finds nothing looks again after the first pause, which doubles up to the longest one.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+#: PUTs a second of a member of a group, which renews its lease three times in a session of 45 s.
+LEASE_PUTS = 3 / 45
 #: Seconds of a request, and the pause after which a process looks at the identity of the store again.
 LATENCY, PAUSE = 0.025, 5.0
 #: Seconds of a month of 30 days.
@@ -76,7 +83,8 @@ class Estimate:
         rate: Transactions.
         chains: Chains that take them.
         puts: PUT requests.
-        gets: GET requests.
+        gets: GET requests, those of consumers and of a compaction included.
+        memory: MB of the process of a producer.
         gb: Gigabytes that are stored in the end.
         requests_cost: Dollars a month for requests.
         storage_cost: Dollars a month for what is stored.
@@ -86,6 +94,7 @@ class Estimate:
     chains: int
     puts: float
     gets: float
+    memory: float
     gb: float
     requests_cost: float
     storage_cost: float
@@ -99,11 +108,19 @@ def segment_puts(size: float, partitions: int) -> int:
     return 1 if each < PACK else partitions * math.ceil(each / BATCH)
 
 
-def producer_gets(load: Load) -> float:
-    """The GETs of a transaction before its entry: those of the entries that the other producers have written since."""
-    if load.every > PAUSE:
-        return load.producers + 3
-    return 0 if load.producers == 1 else load.producers
+def segment_gets(size: float, partitions: int) -> int:
+    """The GETs of a group that reads these segments, each once."""
+    return 0 if size <= INLINE else partitions * math.ceil(size / partitions / BATCH)
+
+
+def entry_puts(producers: float, every: float) -> int:
+    """The PUTs of an entry: the first is refused if others have written since, unless a pause made it look."""
+    return 1 if producers <= 1 or every > PAUSE else 2
+
+
+def producer_gets(producers: float) -> float:
+    """The GETs of a transaction: the entries that others have written since, and as many names that do not exist."""
+    return 2 * producers + 1 if producers > 1 else 1.5
 
 
 def consumer_gets(gap: float) -> int:
@@ -117,23 +134,37 @@ def consumer_gets(gap: float) -> int:
 
 
 def estimate(load: Load, prices: Prices | None = None) -> Estimate:
-    """What the load needs, of the request budgets in the README, for a store with one chain."""
+    """What the load needs.
+
+    With several chains, each producer has its id, its partitions and its group in one of them.
+    """
     price = prices or Prices()
     rate = load.producers / load.every
-    segments = segment_puts(load.mb * 1e6 * load.every, load.partitions)
-    puts = rate * (1 + segments + CHECKPOINT)
-    gets = rate * producer_gets(load) + load.consumers * rate * consumer_gets(1 / rate)
-    gets += 2 * rate * segments  # The group reads each segment once, and so does a compaction.
+    chains = max(1, math.ceil(rate / CHAIN_RATE))
+    size = load.mb * 1e6 * load.every
+    segments = segment_puts(size, load.partitions)
+    puts = rate * (entry_puts(load.producers / chains, load.every) + segments + CHECKPOINT)
+    puts += load.consumers * 2 * LEASE_PUTS  # The next entry of a producer is refused once then.
+    gets = rate * (producer_gets(load.producers / chains) + segment_gets(size, load.partitions))
+    gets += load.consumers * rate * consumer_gets(chains / rate)
+    gets += rate * segments  # A compaction reads each segment once.
     gb = load.producers * load.mb * 86_400 * load.days / 1000
     cost = MONTH / 1000 * (puts * price.put + gets * price.get)
-    return Estimate(rate, math.ceil(rate / CHAIN_RATE), puts, gets, gb, cost, gb * price.gb)
+    return Estimate(rate, chains, puts, gets, _memory(load), gb, cost, gb * price.gb)
+
+
+def _memory(load: Load) -> float:
+    """MB of a producer: its process, and seven times what it buffers."""
+    return 150 + 7 * min(BUFFER_MB, load.mb * load.every)
 
 
 # The measurement ------------------------------------------------------------------------------------------------------
 
 #: Virtual seconds, and the loads.
 SECONDS = 60.0
-LOADS = (Load(1, 0.02, 1), Load(4, 0.25, 1), Load(10, 0.1, 5), Load(20, 0.5, 10))
+LOADS = (Load(1, 0.02, 1), Load(2, 0.1, 1), Load(4, 0.25, 1), Load(10, 0.1, 5), Load(16, 0.02, 2), Load(20, 0.5, 10))
+#: Bytes of a record.
+RECORD = 100_000
 
 
 class Away:
@@ -203,7 +234,8 @@ class Client:
             size = int(self._load.mb * 1e6 * self._load.every / self._load.partitions)
             with self._producer.transaction() as txn:
                 for partition in range(self._load.partitions):
-                    txn.send("t", self._rng.randbytes(size), partition=partition)
+                    for left in range(size, 0, -RECORD):
+                        txn.send("t", self._rng.randbytes(min(left, RECORD)), partition=partition)
             self.clock.set(max(due, self.clock()))
         elif self._consumer is not None and self._consumer.poll(timeout=0):
             self._pause = FIRST_PAUSE
@@ -255,6 +287,53 @@ def run() -> Iterator[Result]:
         expected = estimate(load)
         compaction = expected.rate * segment_puts(load.mb * 1e6 * load.every, load.partitions)
         name = f"{load.producers} producers of {load.mb} MB/s every {load.every:g} s"
-        yield Result(f"{name}: PUTs over the estimate", puts / expected.puts, 1.15, True, f"{puts:.2f} a second")
-        ratio = gets / (expected.gets - compaction)
-        yield Result(f"{name}: GETs over the estimate", ratio, 1.15, True, f"{gets:.2f} a second")
+        for kind, counted, estimated in (("PUT", puts, expected.puts), ("GET", gets, expected.gets - compaction)):
+            yield Result(
+                f"{name}: {kind}s over the estimate", counted / estimated, 1.25, True, f"{counted:.2f} a second"
+            )
+
+
+TITLES = (
+    "producers",
+    "a transaction every",
+    "transactions/s",
+    "chains",
+    "memory of each",
+    "PUT/s",
+    "GET/s",
+    "requests a month",
+    "stored",
+    "storage a month",
+)
+
+
+def row(load: Load, found: Estimate) -> list[str]:
+    """The cells of a load in the table of the page."""
+    return [
+        f"{load.producers} \N{MULTIPLICATION SIGN} {load.mb:g} MB/s",
+        f"{load.every:g} s",
+        f"{found.rate:.3g}",
+        f"{found.chains}",
+        f"{found.memory:,.0f} MB",
+        f"{found.puts:,.1f}",
+        f"{found.gets:,.0f}",
+        f"${found.requests_cost:,.0f}",
+        f"{found.gb:,.0f} GB",
+        f"${found.storage_cost:,.0f}",
+    ]
+
+
+def main() -> None:
+    """Print the estimate of a load."""
+    parser = argparse.ArgumentParser(description="What a store needs for N producers of M MB/s.")
+    for name, default in {**asdict(Load(10, 1.0, 5.0)), **asdict(Prices())}.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default {default}")
+    given = vars(parser.parse_args())
+    prices = Prices(given.pop("put"), given.pop("get"), given.pop("gb"))
+    load = Load(**given)
+    for title, cell in zip(TITLES, row(load, estimate(load, prices)), strict=True):
+        print(f"{title:<20} {cell}")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.pages import conformance, states
+from tests.pages import conformance, sizing, states
 from tests.pages.conformance import Item, Section, Test
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +30,11 @@ def test_state_diagram_is_up_to_date() -> None:
     assert states.with_diagram(text) == text, "docs/protocol.md is out of date: run `make docs`"
     assert "ONGOING --> PREPARE_COMMIT" in text
     assert "EMPTY --> PREPARE_COMMIT" not in text
+
+
+def test_sizing_table_is_up_to_date() -> None:
+    text = sizing.PAGE.read_text(encoding="utf-8")
+    assert sizing.with_table(text) == text, "docs/howto/sizing.md is out of date: run `make docs`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
