@@ -34,8 +34,10 @@ $(STAMP): pyproject.toml $(LOCK) txnstore/_version.py
 	@if [ ! -x '$(BIN)/python' ]; then \
 		'$(PYTHON)' -m venv '$(VENV)' || { rm -rf '$(VENV)'; \
 		echo 'No virtual environment could be made: on Debian, install python3-venv.' >&2; exit 1; }; fi
-	'$(BIN)/python' -m pip install --quiet --disable-pip-version-check -c $(LOCK) -e '.[dev]'
+	@echo "Installing $$(grep -c == $(LOCK)) packages and this checkout into $(VENV): a few minutes the first time, mostly for PySpark …"
+	@'$(BIN)/python' -m pip install --quiet --disable-pip-version-check -c $(LOCK) -e '.[dev]'
 	@touch '$@'
+	@echo 'Installed. `. $(BIN)/activate` puts python and txnstore on the path.'
 
 # Spark 4 and Kafka 4 need Java 17 or newer. Said here in one line, since Spark says it in a page.
 .PHONY: java
@@ -47,13 +49,16 @@ java:
 	elif [ "$$version" -lt 17 ]; then \
 		echo "Spark and Kafka need Java 17 or newer, and '$$java' is version $$version. Set JAVA_HOME to a newer one." >&2; exit 1; fi
 
+# KEEP=1 keeps the store of a demo, and says where it is.
+KEEP ?=
+
 .PHONY: demo
-demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: Spark, a crash, recovery, SQL
-	'$(BIN)/txnstore' demo
+demo: java $(STAMP) ## Run the whole story on real flights, in a local folder: Spark, a crash, recovery, SQL; KEEP=1 keeps it
+	'$(BIN)/txnstore' demo $(if $(KEEP),--keep)
 
 .PHONY: demo-stream
 demo-stream: java $(STAMP) ## The flights as a stream: Spark's driver is killed in a micro-batch, and starts again
-	'$(BIN)/txnstore' demo --streaming
+	'$(BIN)/txnstore' demo --streaming $(if $(KEEP),--keep)
 
 # Processes that run tests: as many as there are processors. JOBS=0 runs them in pytest's own process, as `pytest` does.
 JOBS ?= auto

@@ -30,7 +30,7 @@ def demo(app: App, keep: bool, limit: int | None, streaming: bool) -> int:
     transaction and restarted, and a zombie instance is fenced. SQL then verifies that no record is missing or
     duplicate. With --streaming, Spark computes the delays while the flights arrive; the driver of its query is killed
     in a micro-batch and restarted from its checkpoint. Without --store, the demo uses a temporary folder, even if
-    TXNSTORE_STORE is set. It needs Java 17 and the extra: pip install 'txnstore[demo]'.
+    TXNSTORE_STORE is set. It needs Java 17 and the extra ``demo``.
     """
     from txnstore.cli.demo_data import flights
     from txnstore.cli.demo_spark import check_spark
@@ -72,3 +72,7 @@ def _demo_run(app: App, *, keep: bool) -> Iterator[DemoRun]:
             app.out.note(f"\nTo explore the store: txnstore --store {store.url} topic list")
         if keep:
             app.out.note(f"All files are in {folder}")
+        elif app.url is None:
+            app.out.note(
+                "\nThe store is deleted now. To keep one and explore it: txnstore demo --keep, or make demo KEEP=1"
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ import txnstore
 from tests.helpers.cli import process
 from tests.helpers.s3_servers import fresh_bucket
 from tests.helpers.spark_home import environment, link_spark_home
+from txnstore.cli.context import App
+from txnstore.cli.demo import _demo_run
 from txnstore.testing.servers import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -92,3 +95,16 @@ def test_a_driver_that_fails_is_reported(tmp_path: Path, env: dict[str, str]) ->
     assert "ended with status 1 before it reported committed or uploaded" in err
     assert "JAVA_GATEWAY_EXITED" in err
     assert list(marked(tmp_path)) == []
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_store_that_is_deleted_names_what_keeps_one(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with _demo_run(App(), keep=keep) as run:
+        assert Path(run.folder).exists()
+    told = capsys.readouterr().err
+    assert Path(run.folder).exists() is keep
+    assert ("txnstore demo --keep" in told) is not keep
+    assert (f"txnstore --store {run.store.url} topic list" in told) is keep

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,39 @@ def test_the_command_runs_from_the_wheel(unpacked: Path, tmp_path: Path) -> None
     where, *screen = _run(sys.executable, "-c", code, cwd=tmp_path, path=unpacked).splitlines()
     assert Path(where).is_relative_to(unpacked)
     assert "Usage: txnstore" in "\n".join(screen)
+
+
+def test_the_wheel_installs_as_the_readme_says_with_all_extras(dist: Path, tmp_path: Path) -> None:
+    """Into an environment of its own that sees the packages of this one, without an index.
+
+    A name that is no extra would fail, and a package that an extra needs and the lock does not have.
+    """
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    match = re.search(r"^pip install 'dist/(txnstore-\S+\.whl)\[(\S+)\]'$", readme, re.MULTILINE)
+    assert match is not None
+    wheel = dist / match[1]
+    assert wheel.exists(), f"make dist builds {[path.name for path in dist.iterdir()]}"
+    _run(sys.executable, "-m", "venv", "--without-pip", "env", cwd=tmp_path)
+    python = tmp_path / "env" / "bin" / "python"
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (site / "packages.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    listed = re.findall(r"`(\w+)`", readme[match.end() :].split("\n\n")[1])
+    assert set(listed) == extras.keys() - {"dev"}
+    assert set(match[2].split(",")) < set(listed)
+    told = _run(str(python), "-m", "pip", "install", "--no-index", f"{wheel}[{','.join(listed)}]", cwd=tmp_path)
+    assert "does not provide the extra" not in told
+    code = "import txnstore, pyspark_txnstore; print(txnstore.__file__)"
+    assert Path(_run(str(python), "-c", code, cwd=tmp_path).strip()).is_relative_to(site)
+    command = tmp_path / "env" / "bin" / "txnstore"
+    assert _run(str(command), "--version", cwd=tmp_path).split()[-1] in wheel.name
+    # What an error of txnstore says to run in an environment that has txnstore: nothing is fetched for the name itself.
+    _run(str(python), "-m", "pip", "install", "--no-index", "txnstore[otel]", cwd=tmp_path)
+
+
+def test_no_page_installs_a_name_that_is_not_published() -> None:
+    """A package of this name on an index would be somebody else's."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/**/*.md"), *ROOT.glob("examples/*")]
+    assert len(pages) > 30
+    wrong = [path.name for path in pages if re.search(r"pip install [\"']?txnstore", path.read_text(encoding="utf-8"))]
+    assert wrong == []

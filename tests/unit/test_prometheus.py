@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,25 @@ Labels = frozenset[tuple[str, str]]
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+def exported_names() -> set[str]:
+    """The names of all metrics as Prometheus has them; of a histogram without ``_bucket``, ``_sum``, ``_count``."""
+    names = {f"txnstore_{metric.name}_total" for metric in PROCESS}
+    return (
+        names
+        | {f"txnstore_{metric.name}" for metric in STATUS}
+        | {f"txnstore_{item.name}_seconds" for item in DURATIONS}
+    )
+
+
+def labels_of_metrics() -> dict[str, set[str]]:
+    """The labels that the samples of each metric have."""
+    found = {f"txnstore_{metric.name}_total": {"store", *metric.labels} for metric in PROCESS}
+    found |= {f"txnstore_{metric.name}": {"store", *metric.labels} for metric in STATUS}
+    return found | {
+        f"txnstore_{item.name}_seconds": {"store", "le", *([item.label] if item.label else [])} for item in DURATIONS
+    }
 
 
 def busy_store(clock: ManualClock, chains: int = 1) -> Store:
@@ -184,9 +205,56 @@ def test_instrument_says_what_to_install(clock: ManualClock, monkeypatch: pytest
 
 def test_the_page_on_monitoring_names_all_metrics() -> None:
     page = MONITORING.read_text(encoding="utf-8")
-    names = {f"txnstore_{metric.name}_total" for metric in PROCESS}
-    names |= {f"txnstore_{metric.name}" for metric in STATUS} | {f"txnstore_{item.name}_seconds" for item in DURATIONS}
+    names = exported_names()
     documented = set(re.findall(r"^\| `(txnstore_\w+)", page, re.MULTILINE))
     assert documented == names
     used = set(re.findall(r"\btxnstore_\w+", page.split("```yaml")[1].split("```")[0]))
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in used} <= names
+
+
+# The dashboard --------------------------------------------------------------------------------------------------------
+
+DASHBOARD = json.loads((MONITORING.parent / "monitoring" / "grafana.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_shows_metrics_that_exist(panel: dict[str, Any]) -> None:
+    """Each query names metrics of ours, and selects, groups and shows by labels that they have."""
+    labels = labels_of_metrics()
+    assert panel["targets"]
+    for target in panel["targets"]:
+        query = target["expr"]
+        assert [query.count(bracket) for bracket in "([{"] == [query.count(bracket) for bracket in ")]}"]
+        used = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"\btxnstore_\w+", query)}
+        assert used
+        assert used <= exported_names()
+        exist = set.intersection(*(labels[name] for name in used))
+        grouped = {name.strip() for names in re.findall(r"by \(([^)]*)\)", query) for name in names.split(",")}
+        selected = set(re.findall(r"(\w+)=~?\"", query))
+        shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        assert grouped | selected | shown <= exist
+        assert not grouped or shown <= grouped
+        assert query.count('store=~"$store"') == len(re.findall(r"\btxnstore_\w+", query))
+
+
+def test_the_dashboard_can_be_loaded() -> None:
+    """What Grafana needs: panels with ids and places of their own, a data source and stores that the reader chooses."""
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) > 15
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    source, stores = DASHBOARD["templating"]["list"]
+    assert (source["name"], source["type"], stores["name"]) == ("datasource", "datasource", "store")
+    assert re.search(r"label_values\((\w+), store\)", stores["query"]["query"])[1] in exported_names()  # type: ignore[index]
+    assert {json.dumps(panel["datasource"]) for panel in PANELS} == {'{"type": "prometheus", "uid": "${datasource}"}'}
+    assert "monitoring/grafana.json" in MONITORING.read_text(encoding="utf-8")
