@@ -41,7 +41,7 @@ def _quoted(text: str) -> list[str]:
 def _found(base: Path, path: str) -> list[Path]:
     """The files of a path, which may be a pattern or a folder."""
     paths = list(base.glob(path.rstrip("/")))
-    return [file for one in paths for file in ([one] if one.is_file() else sorted(one.rglob("*.py")))]
+    return [file for one in paths for file in ([one] if one.is_file() else sorted(one.rglob("*.[pmr][yds]*")))]
 
 
 def _missing(cell: str, base: Path) -> list[str]:
