@@ -104,8 +104,11 @@ class Session:
         for process in (self._shell, self._python):
             assert process.stdin is not None
             process.stdin.close()
-            if process.wait(timeout=60) is None:
+            try:
+                process.wait(timeout=120)
+            except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
             assert process.stdout is not None
             process.stdout.close()
 
