@@ -364,17 +364,12 @@ def test_offsets_of_a_stale_member(cluster: Cluster, metadata: GroupMetadata, er
     producer.begin_transaction()
     producer.send("two", b"1")
     with pytest.raises(error):
-        _offsets_and_commit(producer, metadata)
+        producer.send_offsets({TP: 1}, metadata)
     producer.abort_transaction()
     producer.begin_transaction()
     producer.send("two", b"2")
     producer.commit_transaction()
     assert values(drain(cluster.consumer("two"))) == [b"2"]
-
-
-def _offsets_and_commit(producer: Producer, metadata: GroupMetadata) -> None:
-    producer.send_offsets({TP: 1}, metadata)
-    producer.commit_transaction()
 
 
 def test_records_of_a_topic_that_does_not_exist(cluster: Cluster) -> None:

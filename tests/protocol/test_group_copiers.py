@@ -20,7 +20,7 @@ from txnstore.consumer import Consumer
 from txnstore.consumer.membership import AssignorName
 from txnstore.core.invariants.check import check_view
 from txnstore.core.model import TopicPartition
-from txnstore.errors import TxnStoreError, UnstableOffsetCommitError
+from txnstore.errors import TxnStoreError
 from txnstore.storage.base import ObjectStore
 from txnstore.storage.memory import MemoryStore
 from txnstore.store import Store, create_on, open_on
@@ -48,10 +48,7 @@ class Copier:
         producer = self.store.producer(self.name, transaction_timeout=TIMEOUT)
         while True:
             yield "idle"
-            try:
-                records = self.consumer.poll(max_records=self.rng.choice((1, 2, 7)))
-            except UnstableOffsetCommitError:
-                continue
+            records = self.consumer.poll(max_records=self.rng.choice((1, 2, 7)))
             if not records:
                 continue
             yield "polled"

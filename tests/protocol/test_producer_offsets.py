@@ -9,11 +9,13 @@ import pytest
 
 from tests.helpers.connections import connection_of
 from tests.helpers.producing import Bench
+from tests.helpers.reading import kinds
 from tests.helpers.shell import ONE_CHAIN, T0, T1, another_process, entries, sound, values
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import committed
 from txnstore.core.model import TopicPartition
 from txnstore.errors import (
+    IllegalGenerationError,
     InvalidConfigError,
     InvalidTopicError,
     InvalidTxnStateError,
@@ -142,9 +144,8 @@ def test_offsets_of_a_removed_member_are_refused_and_its_transaction_can_be_abor
     plain(bench, 3)
     producer = begun(bench)
     producer.send("t", b"x")
-    producer.send_offsets({T0: 5}, GroupMetadata("g", generation=7, member_id="m"))
     with pytest.raises(UnknownMemberError, match="no member 'm'"):
-        producer.commit_transaction()
+        producer.send_offsets({T0: 5}, GroupMetadata("g", generation=7, member_id="m"))
     with pytest.raises(InvalidTxnStateError, match="abort it"):
         producer.commit_transaction()
     producer.abort_transaction()
@@ -152,6 +153,45 @@ def test_offsets_of_a_removed_member_are_refused_and_its_transaction_can_be_abor
     with producer.transaction() as txn:
         txn.send_offsets({T0: 6}, GroupMetadata("g"))
     assert position(bench) == 6
+
+
+def test_send_offsets_raises_what_this_process_can_know_and_the_commit_the_rest(bench: Bench) -> None:
+    """OFF-06: as Kafka's ``TxnOffsetCommit``. The known state is enough, but for one GET where it disagrees."""
+    consumer = bench.store.consumer(["t"], "g")
+    consumer.poll()
+    producer, metadata = begun(bench), consumer.group_metadata()
+    counts = connection_of(bench.store).counts
+    counts.reset()
+    producer.send_offsets({T0: 1}, metadata)
+    assert kinds(bench.store) == []
+    other = another_process(bench.store).consumer(["t"], "g")
+    other.poll()
+    producer.send_offsets({T0: 2}, metadata)
+    assert kinds(bench.store) == [], "another process has rebalanced the group: the commit finds it"
+    with pytest.raises(IllegalGenerationError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    counts.reset()
+    with pytest.raises(IllegalGenerationError, match="at generation 2, not 1"):
+        producer.send_offsets({T0: 2}, metadata)
+    assert kinds(bench.store) == ["get"]
+    with pytest.raises(InvalidTxnStateError, match="abort it"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert position(bench) is None
+
+
+def test_membership_that_is_newer_than_the_known_state_is_looked_up(bench: Bench) -> None:
+    """A consumer of another store object has joined since this one has read the chain: one GET, and no error."""
+    producer, counts = begun(bench), connection_of(bench.store).counts
+    consumer = another_process(bench.store).consumer(["t"], "g")
+    consumer.poll()
+    counts.reset()
+    producer.send_offsets({T0: 1}, consumer.group_metadata())
+    assert set(kinds(bench.store)) == {"get"}
+    producer.commit_transaction()
+    assert position(bench) == 1
 
 
 def test_group_metadata_of_consumer_is_accepted_by_producer(bench: Bench) -> None:

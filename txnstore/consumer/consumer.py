@@ -20,11 +20,11 @@ from txnstore.consumer.fetcher import Poller, Taken
 from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import leave_when_collected
 from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
-from txnstore.consumer.partitions import Pair, PartitionReader
+from txnstore.consumer.partitions import API_TIMEOUT, Pair, PartitionReader
 from txnstore.consumer.subscription import Positions, Reset, ResetPolicy
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
 from txnstore.core.model import Isolation, TopicPartition
-from txnstore.errors import ConsumerClosedError, InvalidConfigError, UnstableOffsetCommitError
+from txnstore.errors import ConsumerClosedError, InvalidConfigError
 from txnstore.read.plan import IsolationLevel
 from txnstore.read.records import Record
 from txnstore.validation import check_choice, check_id, check_integer, check_pair, check_seconds
@@ -130,6 +130,9 @@ class Consumer(PartitionReader):
         Records that are fetched, or can be planned from the known state, are returned without a read of the chain. Else
         the chain is read until there are records or ``timeout`` is over, with one GET each time.
 
+        A partition whose committed offset is pending in an open transaction is not read before the end of that
+        transaction (OFF-09); the others are.
+
         Args:
             timeout: Seconds to wait for new records, counted from the first read of the chain. Fetching
                 records that exist, joining the group and repeating failed requests are not part of it.
@@ -139,7 +142,6 @@ class Consumer(PartitionReader):
             Records in offset order in each partition; an empty list if there were none within ``timeout``.
 
         Raises:
-            UnstableOffsetCommitError: A committed offset to begin at is pending in an open transaction (OFF-09).
             OffsetOutOfRangeError: A position is outside the log and ``auto_offset_reset`` is ``"none"`` (CON-13).
             FencedInstanceError: Another consumer has taken over the ``group_instance_id`` (KIP-345).
             ConsumerClosedError: The consumer is closed.
@@ -209,17 +211,12 @@ class Consumer(PartitionReader):
                 return record
             wait = min(left, _WAIT)
             left -= wait
-            if not self._take_ahead(wait, last=left <= 0) and left <= 0:
+            if not self._take_ahead(wait) and left <= 0:
                 raise StopIteration
 
-    def _take_ahead(self, timeout: float, *, last: bool) -> bool:
-        """Poll for the iteration; a pending offset is waited for until the ``last`` attempt."""
-        try:
-            return self._poller.all_or_nothing(lambda: self._fill_ahead(timeout))
-        except UnstableOffsetCommitError:
-            if last:
-                raise
-            return False
+    def _take_ahead(self, timeout: float) -> bool:
+        """Poll for the iteration; whether there are records."""
+        return self._poller.all_or_nothing(lambda: self._fill_ahead(timeout))
 
     def _fill_ahead(self, timeout: float) -> bool:
         taken = self._poll(timeout, self._max_poll_records)
@@ -254,31 +251,52 @@ class Consumer(PartitionReader):
 
     @overload
     def committed(
-        self, partition: Pair, *, metadata: Literal[False] = False, require_stable: bool = True, strict: bool = False
+        self,
+        partition: Pair,
+        *,
+        metadata: Literal[False] = False,
+        require_stable: bool = True,
+        strict: bool = False,
+        timeout: float = API_TIMEOUT,
     ) -> int | None: ...
 
     @overload
     def committed(
-        self, partition: Pair, *, metadata: Literal[True], require_stable: bool = True, strict: bool = False
+        self,
+        partition: Pair,
+        *,
+        metadata: Literal[True],
+        require_stable: bool = True,
+        strict: bool = False,
+        timeout: float = API_TIMEOUT,
     ) -> OffsetAndMetadata | None: ...
 
     def committed(
-        self, partition: Pair, *, metadata: bool = False, require_stable: bool = True, strict: bool = False
+        self,
+        partition: Pair,
+        *,
+        metadata: bool = False,
+        require_stable: bool = True,
+        strict: bool = False,
+        timeout: float = API_TIMEOUT,
     ) -> int | OffsetAndMetadata | None:
-        """The group's committed offset in a partition, or None.
+        """The group's committed offset in a partition, or None; None also for a partition that does not exist.
 
         Args:
             partition: The partition.
             metadata: Return an :class:`OffsetAndMetadata` (OFF-15).
-            require_stable: Raise while an open transaction holds an offset of the partition (OFF-09, KIP-447).
-            strict: Raise also while it holds one of any other partition of the group (D3).
+            require_stable: Wait while an open transaction holds an offset of the partition (OFF-09, KIP-447).
+            strict: Wait also while it holds one of any other partition of the group (D3).
+            timeout: Seconds to wait for the end of that transaction (``default.api.timeout.ms``).
 
         Raises:
-            UnstableOffsetCommitError: An open transaction holds an offset.
+            UnstableOffsetCommitError: The transaction did not end within ``timeout``.
         """
         self._open()
         tp = TopicPartition(*check_pair(partition))
-        value = self._group("look up its offsets").committed(tp, require_stable=require_stable, strict=strict)
+        check_seconds("timeout", timeout)
+        group = self._group("look up its offsets")
+        value = self._poller.stable(lambda: group.committed(tp, require_stable=require_stable, strict=strict), timeout)
         return value if metadata or value is None else value.offset
 
     def group_metadata(self) -> GroupMetadata:

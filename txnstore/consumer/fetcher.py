@@ -5,6 +5,7 @@ Segments are fetched ahead of the application in a bounded window, a slice of ea
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -27,6 +28,8 @@ from txnstore.read.readahead import MAX_FETCH_BYTES, MAX_FETCHES
 from txnstore.read.reader import Projection, is_missing
 from txnstore.read.records import Headers, Record
 from txnstore.storage.base import ObjectStore
+
+_LOG = logging.getLogger("txnstore.consumer")
 
 T = TypeVar("T")
 
@@ -83,6 +86,7 @@ class Poller:
         self._undone: dict[Flow, int] | None = None
         self._rest: _Rest | None = None
         self._waited = 0.0
+        self._noted_pending: list[TopicPartition] = []
 
     def wake(self) -> None:
         """Look at all partitions in the next poll: a call may have changed which they are, or a position."""
@@ -108,12 +112,11 @@ class Poller:
         if not self._rests(view) and self._positions.needs_head(view):
             view, fresh = self._look(view), True
         while True:
-            unstable: UnstableOffsetCommitError | None = None
             rested = self._rests(view)
             if not rested:
                 self._rest = None
                 view = self.caught_up(view)
-                unstable = self._positions.update(view)
+                self._note_pending(view, self._positions.update(view))
                 try:
                     taken = self._take(rows, one_schema=one_schema)
                 except CorruptionError as error:
@@ -131,16 +134,48 @@ class Poller:
                 deadline = runtime.clock() + timeout * 1000 if deadline is None else deadline
                 left = min((deadline - runtime.clock()) / 1000, timeout - self._waited)
                 if left <= 0:
-                    if unstable is not None:
-                        raise unstable
                     if not rested:
                         warn_blocked(self._connection, self.blocked(view))
                     return []
-                pause = min(self._pause, left)
-                runtime.sleep(pause)
-                self._waited += pause
-                self._pause = min(self._pause * 2, self._longest_pause)
+                self._sleep(left)
             view, fresh = self._look(view), True
+
+    def _sleep(self, left: float) -> None:
+        """Pause before the next look at the chain; pauses grow up to the longest one."""
+        pause = min(self._pause, left)
+        self._connection.runtime.sleep(pause)
+        self._waited += pause
+        self._pause = min(self._pause * 2, self._longest_pause)
+
+    def stable(self, look_up: Callable[[], T], timeout: float) -> T:
+        """The result of a look-up of committed offsets, which is repeated while a transaction holds one of them.
+
+        As Kafka's consumer does for ``committed`` and ``position`` (``UNSTABLE_OFFSET_COMMIT`` is retriable).
+
+        Raises:
+            UnstableOffsetCommitError: ``timeout`` seconds are over.
+        """
+        self._waited, self._pause = 0.0, min(_FIRST_PAUSE, self._longest_pause)
+        while True:
+            try:
+                return look_up()
+            except UnstableOffsetCommitError:
+                if self._waited >= timeout:
+                    raise
+            self._sleep(timeout - self._waited)
+
+    def _note_pending(self, view: View, tps: list[TopicPartition]) -> None:
+        """Log for which transactions the partitions have no position yet, once for each change of the partitions."""
+        if tps and tps != self._noted_pending:
+            names = sorted(str(view.transactional_ids.get(each, each)) for each in self._positions.pending(view))
+            _LOG.info(
+                "group %s: the consumer waits for the end of the transaction of %s, which holds the offsets of %s",
+                self._positions.group,
+                ", ".join(names),
+                ", ".join(map(str, tps)),
+                extra={"group": self._positions.group, "partitions": list(map(str, tps))},
+            )
+        self._noted_pending = tps
 
     def caught_up(self, view: View) -> View:
         """A view in which each log reaches the group's committed offset, unless that is past the end at the head too.

@@ -13,7 +13,7 @@ from txnstore.core.groups.events import GroupOffset
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import committed, group_offset, with_id
 from txnstore.core.model import TopicPartition
-from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition
+from txnstore.core.routing import CATALOG, chain_of_group, chain_of_producer
 from txnstore.core.view import View
 from txnstore.errors import (
     FencedInstanceError,
@@ -109,6 +109,8 @@ class ConsumerGroup:
         member = self.membership
         if items and not member.joined:
             self._connection.submit(CommitOffsets(TxnOffsets(self.name, items)))
+        elif not items and member.joined:
+            member.check()
         elif items:
             for attempt in range(_ATTEMPTS):
                 command = CommitOffsets(
@@ -124,12 +126,21 @@ class ConsumerGroup:
     def committed(
         self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False
     ) -> OffsetAndMetadata | None:
-        """The committed position at the head of the chain, or None."""
+        """The committed position at the head of the chain, or None.
+
+        Abandoned transactions that hold offsets are ended, as Kafka's coordinator does.
+
+        Raises:
+            UnstableOffsetCommitError: An open transaction holds an offset.
+        """
         chains = self._connection.view(refresh=False).chains
-        view = self._connection.view(
-            refresh={CATALOG, chain_of_group(self.name, chains), chain_of_partition(tp, chains)}
-        )
-        view.find_partition(tp)
+        view = self._connection.view(refresh={CATALOG, chain_of_group(self.name, chains)})
+        group = view.groups.get(self.name)
+        holding = {each for each, offsets in group.pending.items() if strict or tp in offsets} if group else set[int]()
+        if require_stable and holding:
+            view = self._connection.view(refresh={chain_of_producer(each) for each in holding})
+            if self._connection.unblock(holding):
+                view = self._connection.view(refresh=False)
         return committed(view, self.name, tp, require_stable=require_stable, strict=strict)
 
     def commit_by_itself(self) -> None:

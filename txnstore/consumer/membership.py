@@ -21,7 +21,7 @@ from txnstore.consumer.leases import Lease
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups.assignors import ASSIGNORS
 from txnstore.core.groups.commands import Heartbeat, JoinGroup
-from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS, holders
+from txnstore.core.groups.membership import MAX_SESSION_TIMEOUT_MS, holders, known_member
 from txnstore.core.groups.model import Group, Member, PartitionHolder
 from txnstore.core.model import TopicPartition
 from txnstore.core.view import View
@@ -169,6 +169,19 @@ class GroupMembership:
                 extra={"group": self._group, "member_id": self.member_id},
             )
         self._noted = known
+
+    def check(self) -> None:
+        """Check that the group has this member, as far as this process knows.
+
+        A poll that finds that the member was fenced drops its partitions, so that a commit has nothing to send; it must
+        not return as if it had committed.
+
+        Raises:
+            FencedInstanceError: Another consumer has taken over the ``group_instance_id``.
+            UnknownMemberError: The group has removed the member.
+        """
+        group = self._connection.view(refresh=False).groups.get(self._group, Group())
+        known_member(group, self._group, self.member_id, self.instance_id)
 
     def learn(self) -> bool:
         """Adopt the newest known generation; returns whether it is a new one and this is still a member."""

@@ -16,8 +16,10 @@ from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
 from txnstore.times import Time, check_time
-from txnstore.validation import check_integer, check_mapping, check_names, check_pair, check_topic_name
+from txnstore.validation import check_integer, check_mapping, check_names, check_pair, check_seconds, check_topic_name
 
+#: Kafka's ``default.api.timeout.ms``, in seconds.
+API_TIMEOUT = 60.0
 #: One partition or several, each a :class:`TopicPartition` or a pair of topic and number.
 Pair = tuple[str, int]
 Partitions = Pair | Iterable[Pair]
@@ -96,11 +98,21 @@ class PartitionReader(ABC):
 
     # Positions --------------------------------------------------------------------------------------------------------
 
-    def position(self, partition: Pair) -> int:
-        """The next offset to read; the next record has this offset, or a higher one after a gap."""
+    def position(self, partition: Pair, timeout: float = API_TIMEOUT) -> int:
+        """The next offset to read; the next record has this offset, or a higher one after a gap.
+
+        Args:
+            partition: The partition.
+            timeout: Seconds to wait for the end of a transaction that holds the offset to begin at
+                (``default.api.timeout.ms``).
+
+        Raises:
+            UnstableOffsetCommitError: The transaction did not end within ``timeout``.
+        """
         part = self._assigned(partition)
+        check_seconds("timeout", timeout)
         if part.flow is None:
-            self._positions.locate(self._poller.caught_up(self._head()), part)
+            self._poller.stable(lambda: self._positions.locate(self._poller.caught_up(self._head()), part), timeout)
         assert part.flow is not None  # set by locate
         return part.flow.position
 

@@ -204,13 +204,13 @@ class Positions:
             found.add(chain_of_partition(tp, view.chains))
             log = view.log(tp)
             found |= {chain_of_producer(producer_id) for producer_id in (log.open_txns if log is not None else ())}
-        return found | {chain_of_producer(producer_id) for producer_id in self._pending(view)}
+        return found | {chain_of_producer(producer_id) for producer_id in self.pending(view)}
 
     def _unknown(self) -> list[TopicPartition]:
         """The partitions whose position has to be looked up."""
         return [tp for tp, part in self.assigned.items() if part.flow is None]
 
-    def _pending(self, view: View) -> set[int]:
+    def pending(self, view: View) -> set[int]:
         """The producers with pending offsets of the group at which to begin (OFF-10)."""
         group = view.groups.get(self.group) if self.group is not None else None
         if group is None or not group.pending:
@@ -220,7 +220,7 @@ class Positions:
 
     def blocked_by(self, view: View) -> set[int]:
         """The producers whose open transactions block records to read, or offsets at which to begin."""
-        found = self._pending(view)
+        found = self.pending(view)
         if self.isolation is Isolation.READ_COMMITTED:
             for tp in self.assigned:
                 log = view.log(tp)
@@ -255,19 +255,20 @@ class Positions:
                 found[tp] = value.offset
         return found
 
-    def update(self, view: View) -> UnstableOffsetCommitError | None:
+    def update(self, view: View) -> list[TopicPartition]:
         """Look up unknown positions, and plan the records that can be read now in all partitions that are not paused.
 
         A deleted partition has none, and does not keep the others from being read.
 
         Returns:
-            The error of a partition whose committed offset is pending in an open transaction (OFF-09, OFF-10).
+            The partitions whose committed offset is pending in an open transaction, so that they have no position yet
+            (OFF-09, OFF-10).
 
         Raises:
             OffsetOutOfRangeError: A position is out of range, and the reset policy is ``none``.
         """
         self._follow_topics(view)
-        unstable: UnstableOffsetCommitError | None = None
+        pending = []
         for tp, part in self.assigned.items():
             log = view.partitions.get(tp)
             if log is None:
@@ -280,9 +281,9 @@ class Positions:
                 flow = self._locate(view, part, topic, log)
                 if not part.paused:
                     flow.plan(log, self.isolation)
-            except UnstableOffsetCommitError as error:
-                unstable = unstable or error
-        return unstable
+            except UnstableOffsetCommitError:
+                pending.append(tp)
+        return pending
 
     def locate(self, view: View, part: Assignment) -> Flow:
         """The flow of a partition, at a position inside the log.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from txnstore.connection import Connection
 from txnstore.core.groups.commands import TxnOffsets
+from txnstore.core.groups.membership import check_membership
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import group_offset, with_id
 from txnstore.core.model import TopicPartition
-from txnstore.errors import InvalidConfigError
+from txnstore.core.routing import chain_of_group
+from txnstore.errors import GroupError, InvalidConfigError
 from txnstore.validation import check_id
 
 
@@ -32,3 +35,27 @@ def txn_offsets(
         msg = f"group must be a name or a consumer's group_metadata(), not {group!r}"
         raise InvalidConfigError(msg)
     return TxnOffsets(check_id("group", group), tuple(group_offset(tp, value) for tp, value in offsets.items()))
+
+
+def check_member(connection: Connection, offsets: TxnOffsets) -> None:
+    """Refuse offsets of a consumer that the group has fenced, as far as this process can know (KIP-447).
+
+    Kafka sends the offsets of each ``sendOffsetsToTransaction`` to the group's coordinator, whose answer the call
+    raises. Here they travel with the next flush or the commit, whose entry decides. The call compares the membership
+    with the known state of the group, without a request; only if that disagrees, the group's chain is read: either
+    this process was behind the consumer, or the consumer is fenced. What has changed since the last read of the chain
+    is refused by the flush or the commit.
+
+    Raises:
+        UnknownMemberError: The group has no such member.
+        FencedInstanceError: Another consumer has taken over the static name.
+        IllegalGenerationError: The group has rebalanced, or another member holds a partition.
+        StorageError: The chain could not be read.
+    """
+    if offsets.generation < 0:
+        return
+    try:
+        check_membership(connection.view(refresh=False).groups.get(offsets.group), offsets)
+    except GroupError:
+        view = connection.view(refresh={chain_of_group(offsets.group, len(connection.chains))})
+        check_membership(view.groups.get(offsets.group), offsets)

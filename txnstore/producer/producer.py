@@ -13,10 +13,10 @@ from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata
 from txnstore.core.groups.offsets import check_offset
 from txnstore.core.model import NO_PRODUCER, Outcome, ProducerIdentity, TopicPartition
 from txnstore.core.transactions.commands import InitProducer
-from txnstore.errors import InvalidConfigError
+from txnstore.errors import GroupError, InvalidConfigError
 from txnstore.producer.futures import RecordFuture, TableFuture, TablePart
 from txnstore.producer.linger import linger_seconds
-from txnstore.producer.offsets import txn_offsets
+from txnstore.producer.offsets import check_member, txn_offsets
 from txnstore.producer.prepared import PreparedTxn
 from txnstore.producer.scope import TransactionScope
 from txnstore.producer.sender import Sender
@@ -80,6 +80,7 @@ class Producer:
         timeout_ms = check_milliseconds("transaction_timeout", transaction_timeout, least=None)
         command = InitProducer(transactional_id, timeout_ms, keep_held=keep_prepared)
         identity: ProducerIdentity = connection.submit(command)
+        self._connection = connection
         self._manager = TransactionManager(identity)
         if transactional_id is not None:
             _LOG.info("producer initialized; earlier instances are fenced", extra=self._fields())
@@ -225,12 +226,21 @@ class Producer:
             InvalidTxnStateError: No transaction is open.
             InvalidConfigError: An offset or the group is invalid; the transaction is unchanged.
             UnknownTopicOrPartitionError: There is no such partition; the transaction is unchanged.
+            UnknownMemberError: The group has removed the consumer, as far as this process knows; so for the next two.
+                The transaction must be aborted. What this process does not know yet, the flush or the commit raises.
+            IllegalGenerationError: The group has rebalanced since the consumer's last poll.
+            FencedInstanceError: Another consumer has the consumer's static name.
         """
         self._manager.check_send(Event.SEND_OFFSETS)
         found = txn_offsets(offsets, group)
         for item in found.offsets:
             check_offset(found.group, item)
             self._accumulator.check_partition(item.topic, item.partition)
+        try:
+            check_member(self._connection, found)
+        except GroupError as error:
+            self._sender.refuse(error)
+            raise
         self._manager.add_offsets(found)
 
     def send_offsets_to_transaction(

@@ -171,16 +171,29 @@ def check_commit(draft: Draft, offsets: TxnOffsets, *, transactional: bool) -> N
         FencedInstanceError: Another member has the caller's static name.
         IllegalGenerationError: The generation is not that of the group, or another member holds a partition.
     """
-    name, group = offsets.group, _group(draft, offsets.group)
+    name = offsets.group
     anonymous = not offsets.member_id and offsets.instance_id is None
     if offsets.generation < 0 and ((transactional and anonymous) or empty(draft, name, offsets.expired)):
         return
     if offsets.generation < 0 and anonymous:
         msg = f"group {name!r} has members, so only a member can commit its offsets"
         raise UnknownMemberError(msg)
-    if offsets.generation >= 0 and name not in draft.state.groups:
+    check_membership(draft.state.groups.get(name), offsets)
+
+
+def check_membership(group: Group | None, offsets: TxnOffsets) -> None:
+    """Check the member id, static name, generation and partitions of a commit that carries a membership.
+
+    Raises:
+        UnknownMemberError: The group has no such member.
+        FencedInstanceError: Another member has the caller's static name.
+        IllegalGenerationError: The generation is not that of the group, or another member holds a partition.
+    """
+    name = offsets.group
+    if offsets.generation >= 0 and group is None:
         msg = f"group {name!r} does not exist, so it has no generation {offsets.generation}"
         raise IllegalGenerationError(msg)
+    group = group or Group()
     known_member(group, name, offsets.member_id, offsets.instance_id)
     if offsets.generation != group.generation:
         msg = f"group {name!r} is at generation {group.generation}, not {offsets.generation}"
