@@ -206,12 +206,27 @@ class Connection:
 
         In a store with one chain, that chain decides every command alone.
         """
-        opened, began = self._open(), self.measurements.clock()
+        return self._submit(self._open(), command)
+
+    def submit_if_open(self, command: Command) -> bool:
+        """Commit a command, unless the connection was closed; returns whether it was open. Never connects again."""
+        opened = self._opened if self._pid == os.getpid() else None
+        if opened is not None:
+            self._submit(opened, command)
+        return opened is not None
+
+    def _submit(self, opened: _Opened, command: Command) -> Any:
+        began = self.measurements.clock()
         try:
             command = with_expired(command, opened.chains.expired_members)
             return (opened.catalog if opened.document.chains == 1 else opened.coordinator).submit(command)
         finally:
             self.measurements.add("commit", began)
+
+    def known(self) -> View | None:
+        """The view as last known, without a request; None if the connection was closed. Never connects again."""
+        opened = self._opened if self._pid == os.getpid() else None
+        return opened.chains.view(()) if opened is not None else None
 
     def view(self, *, refresh: bool | Collection[int] = True) -> View:
         """A consistent view of the store.

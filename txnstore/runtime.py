@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from txnstore.errors import ReentrantCallError
 from txnstore.metrics import BOUNDS_MS, Histogram
-from txnstore.threads import ForkLock, Workers
+from txnstore.threads import ForkLock, NoTimer, ThreadTimer, Timer, Workers
 
 #: The first and the largest upper bound of a backoff, in seconds.
 _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
@@ -105,6 +105,9 @@ class Runtime:
             default that of the machine; if ``clock`` is given and this is not: ``clock``.
         spawn: Starts a task that no caller waits for, such as leaving the group of a collected consumer. A garbage
             collection calls it, so it must not take a lock.
+        timer: Makes a timer for a task, which is called in another thread after the time that is set: the heartbeats of
+            group members. By default a thread; if ``clock`` is given and this is not: a timer that never calls, since
+            the time of the machine says nothing about that of the clock.
         process: Returns the name of this process, which is part of the ids of group members: host and process id.
         uptime: Returns the time in milliseconds since some time in the past, with that in which the machine was
             suspended. By default that of the machine; if ``monotonic`` is not the default: ``monotonic``.
@@ -117,12 +120,15 @@ class Runtime:
     background: Callable[[], Executor] = threads
     monotonic: Callable[[], int] = monotonic_ms
     spawn: Callable[[Callable[[], object]], None] = start_thread
+    timer: Callable[[Callable[[], object]], Timer] = ThreadTimer
     process: Callable[[], str] = process_name
     uptime: Callable[[], int] = uptime_ms
 
     def __post_init__(self) -> None:
         if self.clock is not wall_clock_ms and self.monotonic is monotonic_ms:
             object.__setattr__(self, "monotonic", self.clock)
+        if self.clock is not wall_clock_ms and self.timer is ThreadTimer:
+            object.__setattr__(self, "timer", NoTimer)
         if self.monotonic is not monotonic_ms and self.uptime is uptime_ms:
             object.__setattr__(self, "uptime", self.monotonic)
 

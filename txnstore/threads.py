@@ -26,7 +26,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep  # noqa: TID251 - a caller waits in real time
 from types import FrameType, ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from txnstore.errors import ReentrantCallError
 
@@ -242,6 +242,76 @@ def _start(run: Callable[[], object], name: str) -> None:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:  # There is this thread, and no other one.
         run()
+
+
+class Timer(Protocol):
+    """Calls a task once for each time that was set, a number of seconds later, in another thread."""
+
+    def set(self, seconds: float) -> None:
+        """Call the task after ``seconds``, instead of at the time that was set before."""
+        ...
+
+    def stop(self) -> None:
+        """Never call the task again, until the next :meth:`set`. A call that has begun goes on."""
+        ...
+
+
+class ThreadTimer:
+    """A timer with a daemon thread, which starts with the first :meth:`set` and ends with :meth:`stop`.
+
+    The thread refers to the task only. It ends, too, when the timer is collected. After a fork the child has no thread;
+    a timer is made anew there.
+    """
+
+    def __init__(self, task: Callable[[], object]) -> None:
+        self._task = task
+        self._times: SimpleQueue[float | None] | None = None
+
+    def set(self, seconds: float) -> None:
+        """Call the task after ``seconds``, instead of at the time that was set before."""
+        times = self._times
+        if times is None:
+            times = SimpleQueue()
+            try:
+                start(partial(_time, times, self._task), "txnstore-timer")
+            except RuntimeError as error:  # The system has no more threads; the next set tries again.
+                _LOG.warning("a timer cannot start: %s", error, extra={"error": str(error)})
+                return
+            self._times = times
+            weakref.finalize(self, times.put, None).atexit = False
+        times.put(seconds)
+
+    def stop(self) -> None:
+        """End the thread."""
+        times, self._times = self._times, None
+        if times is not None:
+            times.put(None)
+
+
+class NoTimer:
+    """A timer that never calls its task: for a runtime whose time is not real, unless its own timer is given."""
+
+    def __init__(self, task: Callable[[], object]) -> None:
+        del task
+
+    def set(self, seconds: float) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+def _time(times: SimpleQueue[float | None], task: Callable[[], object]) -> None:
+    seconds = times.get()
+    while seconds is not None:
+        try:
+            seconds = times.get(timeout=max(0.0, seconds))
+        except Empty:
+            try:
+                task()
+            except Exception:  # noqa: BLE001 - no caller can handle it
+                _LOG.exception("the task of a timer failed")
+            seconds = times.get()
 
 
 def in_thread(call: Callable[[], T], name: str = "txnstore-call") -> T:

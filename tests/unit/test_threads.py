@@ -25,7 +25,8 @@ from txnstore.errors import ReentrantCallError
 from txnstore.runtime import Runtime
 from txnstore.storage.counting import CountingStore
 from txnstore.storage.memory import MemoryStore
-from txnstore.threads import ForkLock, Task, Workers, in_thread, load, start
+from txnstore.testing import ManualClock
+from txnstore.threads import ForkLock, NoTimer, Task, ThreadTimer, Workers, in_thread, load, start
 
 ROOT = Path(__file__).parents[2]
 GUARD = 120.0  # Seconds: against hangs, no verdict.
@@ -424,3 +425,88 @@ def test_fork_in_an_import_does_not_wait_for_itself(tmp_path: Path) -> None:
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import txnstore.threads, forks; print(forks.STATUS)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "5\n", done.stderr
+
+
+# Timers ---------------------------------------------------------------------------------------------------------------
+
+
+def timer_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "txnstore-timer"]
+
+
+def test_timer_calls_its_task_once_for_each_time() -> None:
+    called: SimpleQueue[int] = SimpleQueue()
+    timer = ThreadTimer(lambda: called.put(threading.get_ident()))
+    timer.stop()
+    timer.set(1_000.0)
+    for _ in range(3):
+        timer.set(0.0)
+        assert called.get() != threading.get_ident()
+    timer.stop()
+    timer.set(0.0)
+    called.get()
+    timer.stop()
+    assert called.empty()
+
+
+def test_timer_goes_on_after_a_task_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    called: SimpleQueue[None] = SimpleQueue()
+
+    def fail() -> None:
+        called.put(None)
+        raise ValueError
+
+    timer = ThreadTimer(fail)
+    for _ in range(2):
+        timer.set(0.0)
+        called.get()
+    timer.stop()
+    for thread in timer_threads():
+        thread.join()
+    assert caplog.text.count("the task of a timer failed") == 2
+
+
+@pytest.mark.parametrize("end", ["stop", "collect"])
+def test_thread_of_a_timer_ends_with_it(end: str) -> None:
+    """It is a daemon: an exit of the interpreter does not wait for it."""
+    before = set(timer_threads())
+    timer = ThreadTimer(lambda: None)
+    timer.set(1_000.0)
+    while not (mine := set(timer_threads()) - before):
+        pass
+    assert all(thread.daemon for thread in mine)
+    if end == "stop":
+        timer.stop()
+    else:
+        del timer
+        gc.collect()
+    for thread in mine:
+        thread.join()
+
+
+def test_timer_without_threads_waits_for_its_next_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: SimpleQueue[None] = SimpleQueue()
+    timer = ThreadTimer(lambda: called.put(None))
+
+    def refuse(*_: object) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "start", refuse)
+        timer.set(0.0)
+    assert "a timer cannot start: can't start new thread" in caplog.text
+    timer.set(0.0)
+    called.get()
+    timer.stop()
+
+
+def test_runtime_with_an_injected_clock_has_no_real_timer() -> None:
+    """Real time says nothing about an injected clock, so nothing runs in the background of a simulation."""
+    assert Runtime().timer is ThreadTimer
+    timer = Runtime(ManualClock()).timer(lambda: None)
+    timer.set(0.0)
+    timer.stop()
+    assert isinstance(timer, NoTimer)

@@ -60,7 +60,12 @@ class Consumer(PartitionReader):
         assignor: ``"cooperative-sticky"`` or ``"range"``; the group uses that of most members (KIP-848).
         group_instance_id: The name of a static member (KIP-345): it gets its partitions back if it returns within its
             session timeout, and :meth:`close` does not leave the group.
-        session_timeout: Seconds without a poll or commit after which a member may lose its partitions.
+        session_timeout: Seconds without a heartbeat after which a member may lose its partitions
+            (``session.timeout.ms``). Polls, commits, and a timer between them renew its lease; a process that is killed
+            or cannot reach the storage does not.
+        max_poll_interval: Seconds without a poll after which a member leaves the group (``max.poll.interval.ms``): the
+            longest time that the work on the records of one poll may take. In an iteration each record counts as a
+            poll.
         consumer_timeout: Seconds without a new record after which ``for record in consumer`` ends
             (kafka-python: ``consumer_timeout_ms``); by default it does not end.
         on_assigned: Called in a poll with the partitions that this consumer was given.
@@ -87,6 +92,7 @@ class Consumer(PartitionReader):
         assignor: AssignorName = "cooperative-sticky",
         group_instance_id: str | None = None,
         session_timeout: float = 45.0,
+        max_poll_interval: float = 300.0,
         consumer_timeout: float = math.inf,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
@@ -97,7 +103,9 @@ class Consumer(PartitionReader):
         self._positions = Positions(self.isolation, self.group, reset)
         self._connection = connection
         interval = check_seconds("auto_commit_interval", auto_commit_interval, above=0)
-        options = MemberOptions(assignor, group_instance_id, session_timeout, on_assigned, on_revoked)
+        options = MemberOptions(
+            assignor, group_instance_id, session_timeout, max_poll_interval, on_assigned, on_revoked
+        )
         self._shared: ConsumerGroup | None = None
         if self.group is not None:
             self._shared = ConsumerGroup(
@@ -179,12 +187,18 @@ class Consumer(PartitionReader):
             msg = "this consumer has no partitions to read: give it topics, or call assign() or subscribe()"
             raise InvalidConfigError(msg)
         check_seconds("timeout", timeout)
-        if self._shared is not None:
+        if self._shared is None:
+            return self._poller.poll(timeout, rows, one_schema=one_schema)
+        lease = self._shared.membership.lease
+        lease.begin_poll()
+        try:
             self._shared.commit_by_itself()
-        taken = self._poller.poll(timeout, rows, one_schema=one_schema)
-        if self._shared is not None and not taken:
-            self._shared.membership.note_waiting()
-        return taken
+            taken = self._poller.poll(timeout, rows, one_schema=one_schema)
+            if not taken:
+                self._shared.membership.note_waiting()
+            return taken
+        finally:
+            lease.end_poll()
 
     def __iter__(self) -> Iterator[Record]:
         """Iterate over all records, also those that come later: ``for record in consumer``.
@@ -204,6 +218,8 @@ class Consumer(PartitionReader):
         if self._closed:
             raise StopIteration
         self._open(polls=True)
+        if self._shared is not None:
+            self._shared.membership.lease.end_poll()  # Not after the record is taken: an interrupt would lose it.
         left = self._consumer_timeout
         while True:
             record = self._ahead.next() if self._ahead is not None else None
@@ -240,7 +256,8 @@ class Consumer(PartitionReader):
             offsets: An offset, or an :class:`OffsetAndMetadata`, for each partition; None: all positions.
 
         Raises:
-            UnknownMemberError: Others have taken over: this consumer did not poll within its session timeout.
+            UnknownMemberError: Others have taken over: this consumer did not poll within its ``max_poll_interval``, or
+                its heartbeats failed for its session timeout (Kafka: ``CommitFailedException``).
             FencedInstanceError: Another consumer has its static name.
             IllegalGenerationError: Another member holds one of the partitions.
             InvalidConfigError: The consumer has no group, or an offset is out of range.

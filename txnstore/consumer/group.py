@@ -116,12 +116,16 @@ class ConsumerGroup:
                 command = CommitOffsets(
                     TxnOffsets(self.name, items, member.generation, member.member_id, member.instance_id)
                 )
+                begun = self._connection.runtime.monotonic()
                 try:
                     self._connection.submit(command)
+                    member.lease.renewed(begun)
                     break
                 except IllegalGenerationError:
                     if not member.learn() or attempt == _ATTEMPTS - 1:
                         raise
+                except UnknownMemberError as error:
+                    raise member.explained(error) from error
 
     def committed(
         self, tp: TopicPartition, *, require_stable: bool = True, strict: bool = False

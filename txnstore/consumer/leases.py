@@ -9,40 +9,82 @@ from __future__ import annotations
 import _thread
 import atexit
 import logging
+import math
 import os
 import weakref
+from functools import partial
 
 from txnstore.connection import Connection
-from txnstore.core.groups.commands import LeaveGroup
-from txnstore.errors import FencedInstanceError, StorageError
+from txnstore.core.groups.commands import Heartbeat, LeaveGroup
+from txnstore.core.groups.model import Member
+from txnstore.errors import FencedInstanceError, StorageError, TxnStoreError, UnknownMemberError
+from txnstore.threads import Timer
 
 _LOG = logging.getLogger("txnstore.consumer")
 
 #: Seconds that the exit of the interpreter waits for the leaving of all groups.
 _PATIENCE = 5.0
+#: Heartbeats per session timeout that polls send (Kafka's recommendation for ``heartbeat.interval.ms``).
+_BEATS = 3
+#: A heartbeat that failed is repeated this often in a session timeout, so twice before the lease ends.
+_RETRIES = 6
 
 
 class Lease:
-    """The lease of one consumer in its group. It does not refer to the consumer, which can therefore be collected.
+    """The lease of one consumer in its group, and its heartbeats between polls.
+
+    A poll renews the lease when a third of the session timeout is over (:attr:`due`). Where no poll comes, a timer does
+    when a half is over, so an application that works on its records for longer than the session timeout stays a member,
+    and one that polls sends no heartbeat more. A consumer that does not poll for ``max_poll_interval`` leaves the group
+    (Kafka: ``HeartbeatThread`` of ``AbstractCoordinator``).
+
+    It does not refer to the consumer, which can therefore be collected; the timer refers to neither.
 
     Args:
         connection: The connection to the store.
         group: The name of the group.
         instance_id: The name of a static member.
+        session_timeout_ms: The length of the lease.
+        max_poll_ms: How long the consumer may go without a poll.
     """
 
-    def __init__(self, connection: Connection, group: str, instance_id: str | None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        instance_id: str | None,
+        session_timeout_ms: int = 45_000,
+        max_poll_ms: float = 300_000,
+    ) -> None:
         self.connection = connection
         self.group = group
         self.instance_id = instance_id
+        self._session_ms = session_timeout_ms
+        self._max_poll_ms = max_poll_ms
+        self._timer: Timer | None = None
+        self._pid = os.getpid()
         self.forget()
 
     def forget(self) -> None:
         """Drop the membership, if there is one; the next one gets another id."""
+        self.end_heartbeats()
         _OPEN.discard(self)
         runtime = self.connection.runtime
         self.member_id = f"{runtime.new_id()}@{runtime.process()}"
         self._pid = os.getpid()
+        self._seen_at = -1
+        self._renewed_at = self._looked_at = runtime.monotonic()
+        self._polled_at: int | None = None  # None during a poll.
+        self._armed = False
+        self._failure: Exception | None = None
+        #: Whether the member has left because its consumer did not poll.
+        self.overdue = False
+
+    def end_heartbeats(self) -> None:
+        """Send no heartbeat any more; one that is on its way has no effect after the member has left."""
+        timer, self._timer = self._timer, None
+        if timer is not None and self._pid == os.getpid():
+            timer.stop()
 
     def enter(self) -> None:
         """The member is about to join."""
@@ -53,8 +95,109 @@ class Lease:
         """Whether this process may have a member that another process waits for."""
         return self in _OPEN and self._pid == os.getpid()
 
+    # The consumer's thread --------------------------------------------------------------------------------------------
+
+    def begin_poll(self) -> None:
+        """A poll begins. Raises the error of a heartbeat that cannot be repeated, once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        self._polled_at, self.overdue = None, False
+
+    def end_poll(self) -> None:
+        """A poll returns, or an iteration returns a record: the application works on it from now on."""
+        self._polled_at = self.connection.runtime.monotonic()
+
+    def renewed(self, at: int) -> None:
+        """A command that was submitted at ``at`` (ms, monotonic) has renewed the lease."""
+        self._renewed_at = self._looked_at = at
+        self._seen_at = -1
+        if not self._armed:
+            self._arm()
+
+    def note(self, member: Member) -> None:
+        """A commit in a transaction renews the lease, too: some time after the last check, from which it counts."""
+        if self._seen_at == -1:
+            self._seen_at = member.seen_at
+        elif member.seen_at != self._seen_at:
+            self._seen_at, self._renewed_at = member.seen_at, max(self._renewed_at, self._looked_at)
+        self._looked_at = self.connection.runtime.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether a poll has to renew the lease."""
+        return self.connection.runtime.monotonic() - self._renewed_at >= self._session_ms / _BEATS
+
+    # The timer's thread -----------------------------------------------------------------------------------------------
+
+    def _arm(self, wait_ms: float = math.inf) -> None:
+        """Call :meth:`keep` when the lease has to be renewed, or the consumer should have polled; in ``wait_ms`` at
+        the latest.
+        """
+        now, polled_at = self.connection.runtime.monotonic(), self._polled_at
+        if wait_ms == math.inf:
+            wait_ms = self._renewed_at + self._session_ms / 2 - now
+        # A poll that returns later does not set the timer again: look at least that often.
+        wait_ms = min(wait_ms, self._max_poll_ms if polled_at is None else polled_at + self._max_poll_ms - now + 1)
+        if self._timer is None:
+            self._timer = self.connection.runtime.timer(partial(_keep, weakref.ref(self)))
+        self._armed = True
+        self._timer.set(max(wait_ms, 1.0) / 1000)
+
+    def keep(self) -> None:
+        """Renew the lease if no poll and no commit has; leave the group if the consumer has not polled for too long.
+
+        Writes nothing after the consumer or the connection is closed. What the next poll finds in the chain, or another
+        heartbeat may do better, is left to them; any other error is kept for the next poll.
+        """
+        self._armed = False
+        member_id, view = self.member_id, self.connection.known()
+        if view is None or not self.is_open:
+            return
+        began, polled_at = self.connection.runtime.monotonic(), self._polled_at
+        try:
+            if polled_at is not None and began - polled_at > self._max_poll_ms:
+                self._give_up(member_id)
+                return
+            group = view.groups.get(self.group)
+            member = group.members.get(member_id) if group is not None else None
+            if member is not None:
+                self.note(member)
+            if began - self._renewed_at >= self._session_ms / 2:
+                command = Heartbeat(self.group, member_id, None, instance_id=self.instance_id)
+                if self.connection.submit_if_open(command):
+                    self.renewed(began)
+            elif not self._armed:
+                self._arm()
+        except (UnknownMemberError, FencedInstanceError):
+            pass  # The next poll finds it in the chain.
+        except Exception as error:  # noqa: BLE001 - no caller can handle it
+            _LOG.warning(
+                "heartbeat of group %s failed: %s", self.group, error, extra={"group": self.group, "error": str(error)}
+            )
+            if isinstance(error, TxnStoreError) and error.retriable:
+                self._arm(self._session_ms / _RETRIES)
+            else:
+                self._failure = error
+
+    def _give_up(self, member_id: str) -> None:
+        """Leave the group; a static member stays until its lease ends, as in Kafka."""
+        _LOG.warning(
+            "group %s: the consumer leaves, because it did not poll for %g s (max_poll_interval); "
+            "poll fewer records at once, or set a longer interval",
+            self.group,
+            self._max_poll_ms / 1000,
+            extra={"group": self.group, "member_id": member_id},
+        )
+        self.overdue = True
+        if self.instance_id is None:
+            self.connection.submit_if_open(LeaveGroup(self.group, member_id))
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
     def leave(self) -> None:
         """Leave the group. If the storage fails, the member stays until its lease expires."""
+        self.end_heartbeats()
         try:
             self.connection.submit(LeaveGroup(self.group, self.member_id, self.instance_id))
             _LOG.info("group left", extra={"group": self.group, "member_id": self.member_id})
@@ -66,6 +209,7 @@ class Lease:
 
     def abandon(self) -> None:
         """The consumer was collected without a close. Called by the garbage collector: takes no locks, does no I/O."""
+        self.end_heartbeats()
         if self.is_open and self.instance_id is None:
             self.connection.runtime.spawn(self.leave_quietly)
 
@@ -79,6 +223,12 @@ class Lease:
             )
 
 
+def _keep(lease: weakref.ref[Lease]) -> None:
+    found = lease()
+    if found is not None:
+        found.keep()
+
+
 _OPEN: weakref.WeakSet[Lease] = weakref.WeakSet()
 
 
@@ -89,7 +239,10 @@ def leave_when_collected(consumer: object, lease: Lease) -> None:
 
 def _leave_all() -> None:
     """Leave all groups, within a bounded time: the storage may not answer."""
-    leases = [lease for lease in list(_OPEN) if lease.is_open and lease.instance_id is None]
+    members = [lease for lease in list(_OPEN) if lease.is_open]
+    for lease in members:
+        lease.end_heartbeats()
+    leases = [lease for lease in members if lease.instance_id is None]
     done = _thread.allocate_lock()
 
     def leave() -> None:

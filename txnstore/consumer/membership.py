@@ -1,10 +1,10 @@
 """The membership of a consumer in its group.
 
-A member joins at its first poll, renews its lease in polls, and reads its assigned partitions. Nothing runs in the
-background, so a consumer that does not poll for longer than its session timeout may lose its partitions, like one in
-Kafka that exceeds ``max.poll.interval.ms``. The assignment is in the group's chain, which an idle poll reads anyway. A
-heartbeat is one PUT, sent when a third of the session timeout is over, or to give partitions back. An offset commit
-renews the lease too, so a consumer that commits often sends no heartbeats.
+A member joins at its first poll, renews its lease, and reads its assigned partitions. The assignment is in the group's
+chain, which an idle poll reads anyway; only polls take partitions and give them back. A heartbeat is one PUT, sent by a
+poll when a third of the session timeout is over, or to give partitions back, and between polls by a timer
+(:mod:`~txnstore.consumer.leases`). An offset commit renews the lease too, so a consumer that commits often sends no
+heartbeats.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ _LOG = logging.getLogger("txnstore.consumer")
 Callback = Callable[[list[TopicPartition]], None]
 #: How a group shares its partitions (Kafka: ``partition.assignment.strategy``).
 AssignorName = Literal["cooperative-sticky", "range"]
-#: Heartbeats per session timeout (Kafka's recommendation for ``heartbeat.interval.ms``).
-_BEATS = 3
 #: How often one poll follows the group; a bound, since other members may change the group all the time.
 _ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """Options of a membership; ``session_timeout`` in seconds."""
+    """Options of a membership; ``session_timeout`` and ``max_poll_interval`` in seconds."""
 
     assignor: AssignorName = "cooperative-sticky"
     instance_id: str | None = None
     session_timeout: float = 45.0
+    max_poll_interval: float = 300.0
     on_assigned: Callback | None = None
     on_revoked: Callback | None = None
 
@@ -60,6 +59,7 @@ class MemberOptions:
         check_callable("on_assigned", self.on_assigned, optional=True)
         check_callable("on_revoked", self.on_revoked, optional=True)
         check_seconds("session_timeout", self.session_timeout, least=0.001, most=MAX_SESSION_TIMEOUT_MS // 1000)
+        check_seconds("max_poll_interval", self.max_poll_interval, least=0.001)
 
 
 class GroupMembership:
@@ -80,8 +80,8 @@ class GroupMembership:
         self._before_revoked = before_revoked
         self._noted: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self._timeout_ms = int(options.session_timeout * 1000)
-        self.lease = Lease(connection, group, options.instance_id)
-        self.forget()
+        self.lease = Lease(connection, group, options.instance_id, self._timeout_ms, options.max_poll_interval * 1000)
+        self._reset()
 
     def forget(self) -> None:
         """Drop the membership, which belongs to another consumer, such as that of the parent after a fork."""
@@ -92,8 +92,6 @@ class GroupMembership:
         self.generation = -1
         self._members = frozenset[str]()
         self._joined: tuple[str, ...] | None = None  # the topics that it joined with
-        self._seen_at = -1
-        self._renewed_at = self._looked_at = self._connection.runtime.monotonic()
 
     @property
     def member_id(self) -> str:
@@ -132,7 +130,7 @@ class GroupMembership:
             if member is None:
                 self._lost(group)
                 continue
-            self._note_lease(member)
+            self.lease.note(member)
             if group.generation != self.generation:
                 self._note_generation(group)
             gone = self._give_up(view, member)
@@ -183,6 +181,16 @@ class GroupMembership:
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
         known_member(group, self._group, self.member_id, self.instance_id)
 
+    def explained(self, error: UnknownMemberError) -> UnknownMemberError:
+        """The error of a commit of a member that was removed, with the reason if it was that it did not poll."""
+        if not self.lease.overdue:
+            return error
+        return UnknownMemberError(
+            f"the commit is refused, because this consumer has left group {self._group!r}: it did not poll for "
+            f"{self._options.max_poll_interval:g} s (max_poll_interval). Others may have read its records; the next "
+            "poll joins again, at the committed offsets"
+        )
+
     def learn(self) -> bool:
         """Adopt the newest known generation; returns whether it is a new one and this is still a member."""
         group = self._connection.view(refresh=False).groups.get(self._group, Group())
@@ -218,8 +226,7 @@ class GroupMembership:
     def _submit(self, command: JoinGroup | Heartbeat) -> None:
         begun = self._connection.runtime.monotonic()
         self._connection.submit(command)
-        self._renewed_at = self._looked_at = begun
-        self._seen_at = -1
+        self.lease.renewed(begun)
 
     def _counts(self, view: View, topics: Iterable[str]) -> tuple[tuple[str, int], ...]:
         return tuple((name, view.topics[name].partitions if name in view.topics else 0) for name in sorted(topics))
@@ -276,19 +283,11 @@ class GroupMembership:
 
     # The lease --------------------------------------------------------------------------------------------------------
 
-    def _note_lease(self, member: Member) -> None:
-        """A commit in a transaction renews the lease, too: some time after the last check, from which it counts."""
-        if self._seen_at == -1:
-            self._seen_at = member.seen_at
-        elif member.seen_at != self._seen_at:
-            self._seen_at, self._renewed_at = member.seen_at, max(self._renewed_at, self._looked_at)
-        self._looked_at = self._connection.runtime.monotonic()
-
     def _due(self, view: View, member: Member) -> bool:
         """Whether a heartbeat is due, the lease of another member is over, or topics have new partitions."""
         expired = self._connection.chains.ages.expired_members(view.states, self._group)
         return (
-            self._connection.runtime.monotonic() - self._renewed_at >= self._timeout_ms / _BEATS
+            self.lease.due
             or any(member_id != self.member_id for member_id, _ in expired)
             or dict(self._counts(view, member.topics)) != member.topics
         )

@@ -70,13 +70,13 @@ class JoinGroup:
 class Heartbeat:
     """Renew the lease of a member and report the partitions that it still reads. Answered with a :class:`Membership`.
 
-    ``owned`` are the partitions that the member reads. ``topics`` and ``expired`` are as in :class:`JoinGroup`; topics
-    None: unchanged.
+    ``owned`` are the partitions that the member reads; None: it releases none. ``topics`` and ``expired`` are as in
+    :class:`JoinGroup`; topics None: unchanged.
     """
 
     group: str
     member_id: str
-    owned: tuple[TopicPartition, ...]
+    owned: tuple[TopicPartition, ...] | None
     topics: tuple[tuple[str, int], ...] | None = None
     instance_id: str | None = None
     expired: Watched = ()

@@ -71,11 +71,12 @@ def heartbeat(draft: Draft, command: Heartbeat) -> Membership:
         msg = f"member {member.member_id!r} of group {command.group!r} has to join again to read other topics"
         raise InvalidConfigError(msg)
     changed = topics != member.topics
+    owned = {member.member_id: command.owned} if command.owned is not None else {}
     draft.emit(MemberSeen(group=command.group, member_id=member.member_id, topics=topics if changed else None))
     if expire(draft, command.group, command.expired, but=member) or changed:
-        _rebalance(draft, command.group, {member.member_id: command.owned})
+        _rebalance(draft, command.group, owned)
     else:
-        _hand_over(draft, command.group, {member.member_id: command.owned})
+        _hand_over(draft, command.group, owned)
     return _membership(draft, command.group, member.member_id)
 
 
