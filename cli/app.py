@@ -1,10 +1,12 @@
-"""The root command and its exit statuses: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
+"""The root command and its exit statuses: 0 success, 1 failure, 2 wrong usage, 130 interrupted, 143 terminated."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -88,8 +90,9 @@ def run(arguments: Sequence[str]) -> int:
     if sys.stdout is None:
         app.out.error("standard output is closed", "Send it somewhere, such as to /dev/null.")
         return 1
+    ended = _Termination()
     try:
-        with _warnings(app):
+        with _warnings(app), ended:
             status = root.main(list(arguments), prog_name="txnstore", standalone_mode=False, obj=app)
         app.out.flush()
     except (BrokenPipeError, SystemExit):
@@ -98,11 +101,38 @@ def run(arguments: Sequence[str]) -> int:
         _drop_output()
         return 0
     except (click.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
-        return 130
+        print("terminated" if ended.came else "interrupted", file=sys.stderr)
+        return 143 if ended.came else 130
     except Exception as error:  # noqa: BLE001 - The only place that maps errors to exit statuses.
         return _failed(app, error)
     return status if isinstance(status, int) else 0
+
+
+class _Termination:
+    """In its block SIGTERM ends a command as an interrupt does: members leave their groups, transactions are aborted.
+
+    Only the first one does; a second one, such as that to a whole process group, must not end the cleaning up. What
+    handles or ignores SIGTERM already is left as it is.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._handles = False
+
+    def _handle(self, *_: object) -> None:
+        if not self.came:
+            self.came = True
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._handle)
+            self._handles = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._handles:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

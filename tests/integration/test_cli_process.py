@@ -132,15 +132,55 @@ def test_interrupt_prints_one_line(url: str) -> None:
     assert running.returncode == 130
 
 
-def test_an_interrupted_transaction_leaves_nothing_behind(url: str) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_consumer_of_a_group_leaves_it_by_a_signal(url: str, ending: signal.Signals) -> None:
+    """Its partitions do not wait for the end of its lease. A second signal does not end the leaving."""
+    with process("--store", url, "consume", "orders", "--follow", "--group", "readers") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        for _ in range(20_000):
+            running.stdout.readline()
+        with txnstore.open(url) as store:
+            while store.group("readers").positions[0].lag:
+                pass
+        running.send_signal(ending)
+        if ending is signal.SIGTERM:
+            running.send_signal(ending)
+        assert running.stdout.read() == ""
+        assert running.stderr.read().split() == ["terminated" if ending is signal.SIGTERM else "interrupted"]
+    assert running.returncode == 128 + ending
+    with txnstore.open(url) as store:
+        assert store.group("readers").members == ()
+
+
+def test_sql_is_ended_by_a_signal(url: str) -> None:
+    """In the middle of a query of DuckDB."""
+    query = "SELECT 'begun' UNION ALL SELECT count(*)::VARCHAR FROM range(1000000) a, range(1000000) b"
+    with process("--store", url, "sql", "--json", query) as running:
+        assert running.stderr is not None
+        _wait_for_query(running.pid)
+        running.send_signal(signal.SIGTERM)
+        assert running.stderr.read().split() == ["terminated"]
+    assert running.returncode == 143
+
+
+def _wait_for_query(pid: int) -> None:
+    """Wait until the process has used three seconds of processor time, which only the query needs."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    while sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) < 3 * ticks:
+        pass
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_transaction_leaves_nothing_behind(url: str, ending: signal.Signals) -> None:
     with process("--store", url, "produce", "orders", "--transactional-id", "job", bufsize=0) as running:
         assert running.stdin is not None
         assert running.stderr is not None
         running.stdin.write("a\n")
         _wait_for_producer(url)
-        running.send_signal(signal.SIGINT)
-        assert running.stderr.read().split() == ["interrupted"]
-    assert running.returncode == 130
+        running.send_signal(ending)
+        assert running.stderr.read().split() == ["terminated" if ending is signal.SIGTERM else "interrupted"]
+    assert running.returncode == 128 + ending
     with txnstore.open(url) as store:
         assert store.offsets("orders", 0).last_stable == store.offsets("orders", 0).high_watermark
         assert store.sql("SELECT count(*) FROM orders").fetchall() == [(20_000,)]
