@@ -112,7 +112,10 @@ def _assign(
     if not partitions and isinstance(start, str):
         consumer.subscribe(topic)
         return
-    consumer.assign([TopicPartition(topic, number) for number in partitions or range(count)])
+    tps = [TopicPartition(topic, number) for number in partitions or range(count)]
+    if beyond := [tp for tp in tps if tp.partition >= count]:
+        consumer.end_offsets(beyond)  # Raises; a consumer would wait until they are added.
+    consumer.assign(tps)
     if isinstance(start, str):
         return
     if isinstance(start, int):

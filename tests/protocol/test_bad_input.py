@@ -134,7 +134,7 @@ CALLS_WITH_A_TOPIC: dict[str, Callable[[Store, str], object]] = {
     "alter": lambda store, name: store.alter_topic(name, partitions=9),
     "delete": lambda store, name: store.delete_topic(name),
     "scan": lambda store, name: store.scan(name).to_table(),
-    "consumer": lambda store, name: store.consumer().assign([(name, 0)]),
+    "consumer": lambda store, name: store.consumer().end_offsets([(name, 0)]),
     "offsets": lambda store, name: store.offsets(name, 0),
     "compact": lambda store, name: store.compact(name),
 }
@@ -181,7 +181,7 @@ def test_an_unknown_partition(bucket: MemoryStore, store: Store, partition: int)
         lambda: producer.send_table("t", [{"value": b"x"}], partition=partition),
         lambda: store.offsets("t", partition),
         lambda: store.scan("t", partitions=[partition]).to_table(),
-        lambda: store.consumer().assign([tp]),
+        lambda: store.consumer().end_offsets([tp]),
     ):
         with refused(bucket, UnknownTopicOrPartitionError, "t", str(partition)):
             call()

@@ -100,6 +100,7 @@ def test_partitions_that_are_added_after_an_idle_poll_are_read(resting: tuple[St
     with store.producer("p").transaction() as txn:
         txn.send("t", b"3", partition=3)
     assert values(consumer) == [b"3"]
+    consumer.unsubscribe()
     consumer.assign([("t", 0)])
     assert consumer.assignment() == [TopicPartition("t", 0)]
     consumer.seek(("t", 0), 0)

@@ -9,7 +9,7 @@ from txnstore.core.catalog.model import DeleteTopic
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupMarkerWritten, GroupOffset
 from txnstore.core.groups.model import OffsetAndMetadata
-from txnstore.core.groups.offsets import MAX_METADATA_BYTES, committed
+from txnstore.core.groups.offsets import MAX_METADATA_LENGTH, committed
 from txnstore.core.log.commands import Append
 from txnstore.core.model import Outcome, ProducerIdentity, TopicPartition
 from txnstore.errors import (
@@ -184,8 +184,10 @@ def test_metadata_and_leader_epoch_are_returned(world: World) -> None:
 
 
 def test_bad_offsets_are_refused_as_a_whole(world: World) -> None:
-    """OFF-15: the metadata is measured in bytes. Where Kafka answers by partition, nothing is committed at all."""
-    good = GroupOffset(topic="t", partition=0, offset=1, metadata="é" * (MAX_METADATA_BYTES // 2))
+    """OFF-15: the metadata is measured in UTF-16 code units, as Java's ``String.length()``. Where Kafka answers by
+    partition, nothing is committed at all.
+    """
+    good = GroupOffset(topic="t", partition=0, offset=1, metadata="é𝄞" + "é" * (MAX_METADATA_LENGTH - 3))
     bad = [
         (OffsetMetadataTooLargeError, GroupOffset(topic="t", partition=1, offset=1, metadata=good.metadata + "x")),
         (UnknownTopicOrPartitionError, GroupOffset(topic="t", partition=2, offset=1)),

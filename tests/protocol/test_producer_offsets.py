@@ -250,7 +250,9 @@ def test_any_integer_is_an_offset(bench: Bench, number: Any) -> None:
         ({TopicPartition("t", -1): 1}, UnknownTopicOrPartitionError, "not -1"),
         ({TopicPartition("t", 3): 1}, UnknownTopicOrPartitionError, "has 3 partitions, so there is no partition 3"),
         ({TopicPartition("u", 0): 1}, UnknownTopicOrPartitionError, "there is no topic 'u'"),
-        pytest.param({T0: OffsetAndMetadata(1, "x" * 4097)}, OffsetMetadataTooLargeError, "over 4096", id="long"),
+        pytest.param(
+            {T0: OffsetAndMetadata(1, "x" * 4097)}, OffsetMetadataTooLargeError, "longer than 4096", id="long"
+        ),
     ],
     ids=str,
 )

@@ -46,6 +46,7 @@ def test_empty_poll_tells_what_it_waits_for(store: Store, clock: ManualClock) ->
     consumer.seek(T0, 11)
     consumer.poll()
     assert consumer.blocked()[0].records == 30, "those after its position"
+    consumer.unsubscribe()
     consumer.assign([T1])
     assert consumer.blocked() == ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,9 +21,11 @@ from tests.helpers.reading import (
     read_all,
     texts,
 )
-from txnstore.consumer import OffsetAndTimestamp
+from txnstore.consumer import Consumer, OffsetAndTimestamp
 from txnstore.consumer.subscription import ResetPolicy
+from txnstore.core.model import TopicPartition
 from txnstore.errors import (
+    ConsumerClosedError,
     InvalidConfigError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -140,8 +143,6 @@ def test_partitions_can_be_assigned_one_by_one(store: Store) -> None:
     consumer.assign([T0, T1])
     assert texts(read_all(consumer)) == ["a"], "a partition that stays keeps its position"
     assert consumer.assignment() == [T0, T1]
-    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 9"):
-        consumer.assign([("t", 9)])
     with pytest.raises(InvalidConfigError, match="does not read t-7; it reads t-0, t-1"):
         consumer.position(("t", 7))
 
@@ -151,9 +152,77 @@ def test_topics_that_another_process_has_just_created_are_found(store: Store, cl
     other.create_topic("new", partitions=3)
     assert len(store.consumer("new").assignment()) == 3
     other.create_topic("newer")
-    store.consumer().assign([("newer", 0)])
-    with pytest.raises(UnknownTopicOrPartitionError, match="'never'"):
-        store.consumer().assign([("never", 0)])
+    consumer = store.consumer()
+    consumer.assign([("newer", 0)])
+    assert consumer.position(("newer", 0)) == 0
+
+
+@pytest.mark.parametrize("name", ["t", "later"])
+def test_assigned_partition_is_read_as_soon_as_it_exists(
+    store: Store, clock: ManualClock, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Kafka; its name is logged once. From its beginning, or from where it was sought; others are read."""
+    append(store, "a")
+    tp, consumer = TopicPartition(name, 3), store.consumer(group="g", auto_offset_reset="latest")
+    consumer.assign([T0, tp])
+    consumer.seek(T0, 0)
+    assert texts(consumer.poll()) == ["a"]
+    assert consumer.poll() == []
+    missing = "topic 'later'" if name == "later" else "partition t-3: the consumer waits until it is added"
+    assert [record.getMessage() for record in caplog.records if f"there is no {missing}" in record.getMessage()] != []
+    assert len([record for record in caplog.records if "there is no" in record.getMessage()]) == 1
+    assert (consumer.committed(tp), consumer.end_offsets()) == (None, {T0: 1})
+    with pytest.raises(UnknownTopicOrPartitionError, match=name):
+        consumer.position(tp)
+    consumer.commit()
+    other = another_process(store, clock)
+    if name == "t":
+        other.alter_topic("t", partitions=4)
+    else:
+        other.create_topic("later", partitions=4)
+    append(other, "b", "c", tp=tp)
+    assert texts(read_all(consumer)) == ["b", "c"]
+    consumer.commit()
+    assert (consumer.committed(T0), consumer.committed(tp)) == (1, 2)
+
+
+def test_position_that_was_sought_before_its_partition_exists_is_kept(store: Store, clock: ManualClock) -> None:
+    consumer, tp = store.consumer(), TopicPartition("later", 0)
+    consumer.assign(tp)
+    consumer.seek(tp, 1)
+    assert consumer.poll() == []
+    other = another_process(store, clock)
+    other.create_topic("later")
+    append(other, "b", "c", tp=tp)
+    assert texts(read_all(consumer)) == ["c"]
+
+
+def test_subscribe_and_assign_exclude_each_other(store: Store) -> None:
+    """Kafka: "Subscription to topics, partitions and pattern are mutually exclusive"."""
+    consumer = store.consumer("t")
+    with pytest.raises(InvalidConfigError, match=r"subscribe\(\) chose: call unsubscribe\(\) before assign\(\)"):
+        consumer.assign(T0)
+    assert consumer.assignment() == [T0, T1]
+    consumer.unsubscribe()
+    consumer.assign(T0)
+    with pytest.raises(InvalidConfigError, match=r"assign\(\) chose: call unsubscribe\(\) before subscribe\(\)"):
+        consumer.subscribe("t")
+    assert consumer.assignment() == [T0]
+    consumer.assign([])
+    consumer.subscribe("t")
+    consumer.subscribe(["t"])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [Consumer.pause, Consumer.resume, Consumer.seek_to_beginning, Consumer.seek_to_end, Consumer.rewind_to_committed],
+)
+def test_call_without_partitions_on_a_closed_consumer_raises(store: Store, call: Callable[[Consumer], object]) -> None:
+    """Also of a consumer that reads no partition."""
+    consumer = store.consumer(group="g")
+    consumer.close()
+    with pytest.raises(ConsumerClosedError):
+        call(consumer)
 
 
 def test_new_partitions_are_read_from_their_beginning(store: Store) -> None:
@@ -246,3 +315,29 @@ def test_offsets_for_times(store: Store) -> None:
     store.compact("t")
     assert find(201) == OffsetAndTimestamp(1, 300)
     assert find(500) == OffsetAndTimestamp(4, 500)
+
+
+def test_reset_by_duration(store: Store, clock: ManualClock) -> None:
+    """KIP-1106: the first record of the last time; the end if all are older; new records are not skipped."""
+    for age_h, value in ((48, "old"), (20, "yesterday"), (1, "new")):
+        append(store, value, timestamp=clock() - age_h * 3_600_000)
+    append(store, "old", tp=T1, timestamp=clock() - 48 * 3_600_000)
+    found = {}
+    for reset in ("P3D", "PT24H", "pt20h", "PT1H0.5S", "PT59M", "PT0S"):
+        consumer = store.consumer("t", auto_offset_reset=f"by_duration:{reset}")
+        found[reset] = texts(read_all(consumer))
+        consumer.close()
+    assert {reset: len(values) for reset, values in found.items()} == {
+        "P3D": 4, "PT24H": 2, "pt20h": 2, "PT1H0.5S": 1, "PT59M": 0, "PT0S": 0,
+    }  # fmt: skip
+    consumer = store.consumer("t", auto_offset_reset="by_duration:PT24H")
+    consumer.poll()
+    consumer.seek(T0, 99)
+    assert texts(read_all(consumer)) == ["yesterday", "new"], "a position outside the log is reset, too"
+    assert consumer.position(T1) == 1
+
+
+@pytest.mark.parametrize("text", ["", "24h", "P", "PT", "-PT1H", "PT-1H", "P1Y", "PT1.5H", f"P{10**12}D"])
+def test_duration_of_a_reset_is_checked(store: Store, text: str) -> None:
+    with pytest.raises(InvalidConfigError, match="auto_offset_reset"):
+        store.consumer("t", auto_offset_reset=f"by_duration:{text}")

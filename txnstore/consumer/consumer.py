@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from itertools import chain
 from typing import Literal, Self, overload
 
@@ -21,11 +23,12 @@ from txnstore.consumer.group import ConsumerGroup
 from txnstore.consumer.leases import leave_when_collected
 from txnstore.consumer.membership import AssignorName, Callback, MemberOptions
 from txnstore.consumer.partitions import API_TIMEOUT, Pair, PartitionReader
-from txnstore.consumer.subscription import Positions, Reset, ResetPolicy
+from txnstore.consumer.subscription import Positions, ResetPolicy, parse_reset
 from txnstore.core.groups.model import GroupMetadata, OffsetAndMetadata, PartitionHolder
 from txnstore.core.model import Isolation, TopicPartition
+from txnstore.core.view import View
 from txnstore.errors import ConsumerClosedError, InvalidConfigError
-from txnstore.read.plan import IsolationLevel
+from txnstore.read.plan import IsolationLevel, offset_for_time
 from txnstore.read.records import Record
 from txnstore.validation import check_choice, check_id, check_integer, check_pair, check_seconds
 
@@ -51,7 +54,8 @@ class Consumer(PartitionReader):
             read_only, the consumer is no member.
         isolation: ``"read_committed"`` or ``"read_uncommitted"`` (``isolation.level``).
         auto_offset_reset: Where to begin without a committed offset, or if it is out of range: ``"earliest"``,
-            ``"latest"``, or ``"none"``, which raises (CON-13).
+            ``"latest"``, ``"none"``, which raises (CON-13), or ``"by_duration:PT24H"`` for the first record of the last
+            24 hours, by the clock of this process, else the end (KIP-1106; ISO 8601).
         enable_auto_commit: Commit what earlier polls returned, at a poll and on close. Leave it off where offsets go
             into transactions: :meth:`group_metadata` raises then (OFF-19).
         auto_commit_interval: Seconds between two such commits (``auto.commit.interval.ms``).
@@ -99,9 +103,11 @@ class Consumer(PartitionReader):
     ) -> None:
         self.group = check_id("group.id", group) if group is not None else None
         self.isolation = check_choice("isolation", isolation, Isolation)
-        reset = check_choice("auto_offset_reset", auto_offset_reset, Reset)
-        self._positions = Positions(self.isolation, self.group, reset)
         self._connection = connection
+        reset = parse_reset(auto_offset_reset)
+        self._positions = Positions(
+            self.isolation, self.group, reset, partial(_first_since, connection, self.isolation)
+        )
         interval = check_seconds("auto_commit_interval", auto_commit_interval, above=0)
         options = MemberOptions(
             assignor, group_instance_id, session_timeout, max_poll_interval, on_assigned, on_revoked
@@ -385,3 +391,12 @@ class Consumer(PartitionReader):
         )
         more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
         return f"<txnstore.Consumer{topics}{group}, reads {at or 'no partition'}{more}>"
+
+
+def _first_since(
+    connection: Connection, isolation: Isolation, view: View, tp: TopicPartition, age: timedelta
+) -> int | None:
+    """The offset of the first visible record that is at most this old, or None."""
+    moment = max(0, connection.runtime.clock() - age // timedelta(milliseconds=1))
+    found = offset_for_time(connection.objects, view, tp, isolation, moment)
+    return found.offset if found is not None else None

@@ -299,12 +299,12 @@ class GroupMembership:
         if self.joined and self._positions.assigned:
             self._tell(self._options.on_revoked, sorted(self._positions.assigned))
 
-    def leave(self, *, static: bool = False) -> None:
-        """Leave the group. A static member stays in it (KIP-345), unless ``static`` is set.
+    def leave(self) -> None:
+        """Leave the group. A static member stays in it (KIP-345).
 
         If the storage fails, the member stays until its lease expires. After an interrupt the call can be repeated.
         """
-        if self._options.instance_id is not None and not static:
+        if self._options.instance_id is not None:
             self.forget()
         elif self.lease.is_open:
             self.lease.leave()

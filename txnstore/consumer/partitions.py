@@ -12,7 +12,7 @@ from txnstore.consumer.subscription import Assignment, Positions, Reset
 from txnstore.core.blocked import BlockedPartition
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.view import View
-from txnstore.errors import InvalidConfigError, UnknownTopicOrPartitionError
+from txnstore.errors import InvalidConfigError
 from txnstore.read.blocked import warn_blocked
 from txnstore.read.plan import OffsetAndTimestamp, offset_for_time
 from txnstore.times import Time, check_time
@@ -23,6 +23,9 @@ API_TIMEOUT = 60.0
 #: One partition or several, each a :class:`TopicPartition` or a pair of topic and number.
 Pair = tuple[str, int]
 Partitions = Pair | Iterable[Pair]
+
+
+_EXCLUSIVE = "this consumer reads what {}() chose: call unsubscribe() before {}()"
 
 
 class PartitionReader(ABC):
@@ -57,13 +60,19 @@ class PartitionReader(ABC):
         With a group, its members share them from the next poll on. Partitions that a topic gets later are read from
         their beginning, also those of a topic that does not exist yet: its name is logged as a warning, and the
         consumer waits for it. Without topics it is :meth:`unsubscribe`.
+
+        Raises:
+            InvalidConfigError: Partitions were assigned by hand; :meth:`unsubscribe` first.
+            InvalidTopicError: A topic has a name that no topic can have.
         """
         names = [topics] if isinstance(topics, str) else check_names("topics", topics)
         names = [check_topic_name(name) for name in names]
         if not names:
             self.unsubscribe()
-        else:
-            self._positions.subscribe(self._head(), names)
+            return
+        if self._positions.topics is None and self._positions.assigned:
+            raise InvalidConfigError(_EXCLUSIVE.format("assign", "subscribe"))
+        self._positions.subscribe(self._head(), names)
 
     def unsubscribe(self) -> None:
         """Read no partitions, and leave the group, after a commit if ``enable_auto_commit`` is on.
@@ -76,21 +85,28 @@ class PartitionReader(ABC):
         self._positions.assign(self._connection.view(refresh=False), [])
 
     def assign(self, partitions: Partitions) -> None:
-        """Read exactly these partitions. Those that were assigned before keep their positions.
+        """Read exactly these partitions, without sharing them. Those that were assigned before keep their positions.
 
-        A consumer that was a member of a group leaves it: partitions assigned by hand are not shared.
+        A partition that does not exist is logged as a warning, and read from its beginning as soon as it does. Without
+        partitions it is :meth:`unsubscribe`.
 
         Raises:
-            UnknownTopicOrPartitionError: There is no such partition.
+            InvalidConfigError: Topics are subscribed; :meth:`unsubscribe` first.
+            InvalidTopicError: A topic has a name that no topic can have.
         """
         tps = _flat(partitions)
+        for tp in tps:
+            check_topic_name(tp.topic)
+        if not tps:
+            self.unsubscribe()
+            return
+        if self._positions.topics is not None:
+            raise InvalidConfigError(_EXCLUSIVE.format("subscribe", "assign"))
         self._open()
-        try:
-            self._positions.assign(self._connection.view(refresh=False), tps)
-        except UnknownTopicOrPartitionError:
-            self._positions.assign(self._connection.view(), tps)
-        if self._shared is not None:
-            self._shared.membership.leave(static=True)
+        view = self._connection.view(refresh=False)
+        if any(view.partition(tp) is None for tp in tps):
+            view = self._connection.view()
+        self._positions.assign(view, tps)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that it reads, in order."""

@@ -1,15 +1,17 @@
 """The partitions of a consumer, its position in each, and where it begins: a sought offset, the group's, or a policy.
 
-No function here reads the chain or a clock: they derive positions from a view.
+No function here reads the chain or a clock: they derive positions from a view. Only the policy ``by_duration`` needs
+both, and gets them from the consumer.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import Literal
 
 from txnstore.consumer.flow import Flow
 from txnstore.core.catalog.model import Topic
@@ -19,9 +21,10 @@ from txnstore.core.log.visibility import check_offset
 from txnstore.core.model import Isolation, TopicPartition
 from txnstore.core.routing import CATALOG, chain_of_group, chain_of_partition, chain_of_producer
 from txnstore.core.view import View
-from txnstore.errors import OffsetOutOfRangeError, UnstableOffsetCommitError
+from txnstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnstableOffsetCommitError
 from txnstore.read.plan import find_partitions
 from txnstore.read.reader import Projection
+from txnstore.validation import check_choice
 
 _LOG = logging.getLogger("txnstore.consumer")
 
@@ -34,22 +37,47 @@ class Reset(StrEnum):
     NONE = "none"
 
 
-#: A policy, or its name.
-ResetPolicy = Reset | Literal["earliest", "latest", "none"]
+#: A policy, its name, or ``"by_duration:PT24H"``: the first record of the last 24 hours (KIP-1106).
+ResetPolicy = Reset | str
+
+_BY_DURATION = "by_duration:"
+#: What Java's ``Duration.parse`` accepts, without signs: the policy refuses negative durations.
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:[.,]\d{0,9})?)S)?)?", re.IGNORECASE)
+
+
+def parse_reset(value: object) -> Reset | timedelta:
+    """The value of ``auto_offset_reset``.
+
+    Raises:
+        InvalidConfigError: It is no policy, and no duration of ISO 8601.
+    """
+    if not isinstance(value, str) or isinstance(value, Reset) or not value.startswith(_BY_DURATION):
+        return check_choice("auto_offset_reset", value, Reset)
+    text = value.removeprefix(_BY_DURATION)
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        msg = f"auto_offset_reset must end with a duration of ISO 8601, such as by_duration:PT24H, not {text!r}"
+        raise InvalidConfigError(msg)
+    days, hours, minutes, seconds = (float((part or "0").replace(",", ".")) for part in found.groups())
+    try:
+        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        msg = f"auto_offset_reset: {text!r} is too long"
+        raise InvalidConfigError(msg) from None
 
 
 @dataclass(slots=True)
 class Assignment:
     """One partition of a consumer.
 
-    ``flow`` is None until the position is known. ``want``: where to begin then: an offset, an end of the log, or None
-    for the group's committed offset, else the reset policy. ``origin``: where it began, or was last sought to: the
-    target of a rewind without a committed offset. ``late``: the partition is newer than the subscription, so none of
-    its records may be skipped. ``sought``: the application chose the position.
+    ``topic_id`` is None until the topic exists, ``flow`` until the position is known. ``want``: where to begin then: an
+    offset, an end of the log, or None for the group's committed offset, else the reset policy. ``origin``: where it
+    began, or was last sought to: the target of a rewind without a committed offset. ``late``: the partition is newer
+    than the subscription, so none of its records may be skipped. ``sought``: the application chose the position.
     """
 
     tp: TopicPartition
-    topic_id: str
+    topic_id: str | None
     late: bool = False
     want: int | Reset | None = None
     origin: int | None = None
@@ -75,9 +103,23 @@ class Assignment:
 
 
 class Positions:
-    """The partitions of a consumer and its position in each."""
+    """The partitions of a consumer and its position in each.
 
-    def __init__(self, isolation: Isolation, group: str | None, reset: Reset) -> None:
+    Args:
+        isolation: Which records are visible.
+        group: The group at whose committed offsets to begin.
+        reset: Where to begin without one, or outside the log.
+        first_since: Finds the offset of the first visible record that is at most this old, for such a ``reset``.
+    """
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        group: str | None,
+        reset: Reset | timedelta,
+        first_since: Callable[[View, TopicPartition, timedelta], int | None],
+    ) -> None:
+        self._first_since = first_since
         self.isolation = isolation
         self.group = group
         self.reset = reset
@@ -89,6 +131,7 @@ class Positions:
         self._counts: dict[str, int] = {}
         self._shape: list[tuple[str, int]] = []
         self._missing: set[str] = set()
+        self._beyond: set[TopicPartition] = set()
         self._projections: dict[tuple[str, int], Projection] = {}
 
     # Which partitions -------------------------------------------------------------------------------------------------
@@ -105,12 +148,15 @@ class Positions:
         self._note_missing(view)
 
     def assign(self, view: View, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions. Those that were read before keep their positions."""
-        found = list(dict.fromkeys(partitions))
-        for tp in found:
-            view.find_partition(tp)
-        self._replace(view, found)
+        """Read exactly these partitions. Those that were read before keep their positions.
+
+        One that does not exist is read from its beginning as soon as it does.
+        """
+        self._replace(view, list(dict.fromkeys(partitions)))
+        for tp, part in self.assigned.items():
+            part.late = part.late or view.partition(tp) is None
         self.topics, self.shared, self._prepared = None, False, {}
+        self._note_missing(view)
 
     def begin_sharing(self) -> None:
         """From now on read the partitions that the group assigns; none until then.
@@ -148,13 +194,10 @@ class Positions:
     @property
     def topic_ids(self) -> dict[str, str]:
         """The ids of the topics that are read, by name."""
-        return {tp.topic: part.topic_id for tp, part in self.assigned.items()}
+        return {tp.topic: part.topic_id for tp, part in self.assigned.items() if part.topic_id is not None}
 
     def _replace(self, view: View, tps: list[TopicPartition]) -> None:
-        found = {
-            tp: self.assigned.get(tp) or self._prepared.get(tp) or Assignment(tp, view.topics[tp.topic].topic_id)
-            for tp in tps
-        }
+        found = {tp: self.assigned.get(tp) or self._prepared.get(tp) or _assignment(view, tp) for tp in tps}
         before, self.assigned = self.assigned, found
         self.changes += 1
         for tp in found:
@@ -180,7 +223,7 @@ class Positions:
         self._note_missing(view)
 
     def _note_missing(self, view: View) -> None:
-        """Log the topics that do not exist, once for each time that they are missing."""
+        """Log the topics and partitions that do not exist, once for each time that they are missing."""
         names = self.topics if self.topics is not None else dict.fromkeys(tp.topic for tp in self.assigned)
         missing = {name for name in names if name not in view.topics}
         for name in sorted(missing - self._missing):
@@ -192,12 +235,22 @@ class Positions:
                 extra={"topic": name, "group": self.group},
             )
         self._missing = missing
+        by_hand = self.assigned if self.topics is None else ()
+        beyond = {tp for tp in by_hand if tp.topic in view.topics and view.partition(tp) is None}
+        for tp in sorted(beyond - self._beyond):
+            _LOG.warning(
+                "there is no partition %s: the consumer waits until it is added; the topic has %d",
+                tp,
+                view.topics[tp.topic].partitions,
+                extra={"topic": tp.topic, "group": self.group},
+            )
+        self._beyond = beyond
 
     # Where in them ----------------------------------------------------------------------------------------------------
 
     def chains(self, view: View) -> set[int]:
         """The chains that a poll has to read: of its partitions, its group, and of open transactions in them."""
-        found = {CATALOG} if self.topics is not None or self._missing else set[int]()
+        found = {CATALOG} if self.topics is not None or self._missing or self._beyond else set[int]()
         if self.group is not None and (self.shared or self._unknown()):
             found.add(chain_of_group(self.group, view.chains))
         for tp in self.assigned:
@@ -294,7 +347,9 @@ class Positions:
         return self._locate(view, part, view.find_topic(part.tp.topic), view.find_partition(part.tp))
 
     def _locate(self, view: View, part: Assignment, topic: Topic, partition: Partition) -> Flow:
-        if topic.topic_id != part.topic_id:
+        if part.topic_id is None:
+            part.topic_id = topic.topic_id
+        elif topic.topic_id != part.topic_id:
             # The topic was deleted and created again: all of its records are new.
             part.move(None)
             part.topic_id, part.origin, part.late = topic.topic_id, None, True
@@ -309,12 +364,12 @@ class Positions:
         if not partition.log_start <= position <= partition.high_watermark:
             if self.reset is Reset.NONE:
                 check_offset(part.tp, partition, self.isolation, position)
-            part.flow.seek(self._end(part, partition, self.reset))
+            part.flow.seek(self._end(view, part, partition, self.reset))
         return part.flow
 
     def _beginning(self, view: View, part: Assignment, partition: Partition) -> int:
         if isinstance(part.want, Reset):
-            part.origin = self._end(part, partition, part.want)
+            part.origin = self._end(view, part, partition, part.want)
             return part.origin
         if part.want is not None:
             return part.want
@@ -329,9 +384,12 @@ class Positions:
             msg = f"{who} has no committed offset in {part.tp}"
             msg = f"{msg}, and auto_offset_reset is 'none', so no position is known: call seek() first"
             raise OffsetOutOfRangeError(msg)
-        return self._end(part, partition, Reset.EARLIEST if part.late else self.reset)
+        return self._end(view, part, partition, Reset.EARLIEST if part.late else self.reset)
 
-    def _end(self, part: Assignment, partition: Partition, which: Reset) -> int:
+    def _end(self, view: View, part: Assignment, partition: Partition, which: Reset | timedelta) -> int:
+        if isinstance(which, timedelta):
+            found = self._first_since(view, part.tp, which)
+            return found if found is not None else partition.read_limit(self.isolation)
         return partition.log_start if which is Reset.EARLIEST else partition.read_limit(self.isolation)
 
     def positions(self, view: Callable[[], View]) -> dict[TopicPartition, int]:
@@ -357,6 +415,11 @@ class Positions:
         if key not in self._projections:
             self._projections[key] = Projection(topic)
         return self._projections[key]
+
+
+def _assignment(view: View, tp: TopicPartition) -> Assignment:
+    topic = view.topics.get(tp.topic)
+    return Assignment(tp, topic.topic_id if topic is not None else None)
 
 
 def _partitions(view: View, topics: Iterable[str]) -> list[TopicPartition]:

@@ -24,8 +24,8 @@ from txnstore.errors import (
 )
 from txnstore.validation import check_integer, check_topic_name, is_unicode
 
-#: Kafka's ``offset.metadata.max.bytes``.
-MAX_METADATA_BYTES = 4096
+#: Kafka's ``offset.metadata.max.bytes``, which is compared with ``String.length()``: UTF-16 code units.
+MAX_METADATA_LENGTH = 4096
 
 #: Kafka's ``offsets.retention.minutes``, one week, in ms.
 OFFSETS_RETENTION_MS = 7 * 86_400_000
@@ -178,13 +178,13 @@ def check_offset(group: str, item: GroupOffset) -> None:
 
     Raises:
         InvalidConfigError: The offset is out of range.
-        OffsetMetadataTooLargeError: The metadata is larger than :data:`MAX_METADATA_BYTES`.
+        OffsetMetadataTooLargeError: The metadata is longer than :data:`MAX_METADATA_LENGTH`.
     """
     if not 0 <= item.offset <= MAX_OFFSET:
         msg = f"group {group!r} cannot commit offset {item.offset} of {item.tp}: it must be 0 to 2**63 - 1"
         raise InvalidConfigError(msg)
-    if len(item.metadata.encode()) > MAX_METADATA_BYTES:
-        msg = f"the metadata of {item.tp} in group {group!r} is over {MAX_METADATA_BYTES} bytes"
+    if len(item.metadata.encode("utf-16-le")) > 2 * MAX_METADATA_LENGTH:
+        msg = f"the metadata of {item.tp} in group {group!r} is longer than {MAX_METADATA_LENGTH} characters"
         raise OffsetMetadataTooLargeError(msg)
 
 
