@@ -101,10 +101,12 @@ class _Sticky:
         self._readers = wanted.readers_of_topics()
         self._held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in wanted.topics}
         self._free: list[TopicPartition] = []
+        self._stays: dict[TopicPartition, str] = {}
         for tp in wanted.all_partitions():
             owner = previous.get(tp)
             if owner in self._held and tp.topic in wanted.topics[owner]:
                 self._held[owner].add(tp)
+                self._stays[tp] = owner
             else:
                 self._free.append(tp)
 
@@ -155,12 +157,16 @@ class _Sticky:
         return False
 
     def _takers(self, giver: str, unseen: set[str], came: dict[str, tuple[str, TopicPartition]]) -> list[str]:
-        """The unseen members that could take a partition of ``giver``; each is noted with the last such partition."""
-        last: dict[str, TopicPartition] = {}
+        """The unseen members that could take a partition of ``giver``; each is noted with the best such partition.
+
+        That is one that ``giver`` did not have before, since it moves in any case, and of these the last.
+        """
+        best: dict[str, tuple[bool, TopicPartition]] = {}
         for tp in self._held[giver]:
-            last[tp.topic] = max(tp, last.get(tp.topic, tp))
+            found_one = (self._stays.get(tp) != giver, tp)
+            best[tp.topic] = max(found_one, best.get(tp.topic, found_one))
         found: list[str] = []
-        for tp in sorted(last.values(), reverse=True):
+        for _, tp in sorted(best.values(), reverse=True):
             takers = unseen & self._readers[tp.topic]
             came.update(dict.fromkeys(takers, (giver, tp)))
             unseen -= takers
