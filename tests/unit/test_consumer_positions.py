@@ -341,3 +341,29 @@ def test_reset_by_duration(store: Store, clock: ManualClock) -> None:
 def test_duration_of_a_reset_is_checked(store: Store, text: str) -> None:
     with pytest.raises(InvalidConfigError, match="auto_offset_reset"):
         store.consumer("t", auto_offset_reset=f"by_duration:{text}")
+
+
+def test_position_looks_up_one_partition(store: Store) -> None:
+    """In Kafka the other partition, of which no offset is known, would raise."""
+    consumer = store.consumer("t", group="g", auto_offset_reset="none")
+    consumer.commit({T0: 0})
+    assert consumer.position(T0) == 0
+    with pytest.raises(OffsetOutOfRangeError, match="no committed offset in t-1"):
+        consumer.position(T1)
+
+
+def test_topics_are_subscribed_without_a_group(store: Store) -> None:
+    append(store, "a", tp=T1)
+    consumer = store.consumer()
+    consumer.subscribe("t")
+    assert texts(read_all(consumer)) == ["a"]
+    with pytest.raises(InvalidConfigError, match="without a group"):
+        consumer.commit()
+
+
+def test_record_with_the_largest_time_is_found_by_sql(store: Store) -> None:
+    append(store, "a", timestamp=1_000)
+    append(store, "b", timestamp=3_000)
+    append(store, "c", timestamp=2_000)
+    query = "SELECT _partition, arg_max(_offset, _timestamp) FROM t GROUP BY _partition"
+    assert store.sql(query).fetchall() == [(0, 1)]
