@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from txnstore.connection import Connection
 from txnstore.consumer.fetcher import Poller
+from txnstore.consumer.group import ConsumerGroup
+from txnstore.consumer.leases import Lease
 from txnstore.consumer.membership import GroupMembership
 from txnstore.consumer.subscription import Positions
 from txnstore.core.groups import fold as groups_fold
 from txnstore.core.groups import membership as groups_membership
 from txnstore.core.groups import offsets as groups_offsets
+from txnstore.producer import offsets as producer_offsets
 
 _STALE = "protocol/test_chains_stale_catalogs.py::"
 _MEMBERSHIP = "protocol/test_group_membership.py::"
+_HEARTBEATS = "protocol/test_group_heartbeats.py::"
 _GENERATIONS = "protocol/test_group_generations.py::"
 _CONSUMERS = "protocol/test_group_consumers.py::"
 _LISTS_NONE = "test_off_18_group_of_another_chain_lists_no_offsets_of_a_deleted_topic"
@@ -20,21 +25,21 @@ _SUBSCRIPTIONS = "protocol/test_group_subscriptions.py::"
 GROUPS = (
     Mutant(
         "an offset commit skips the check of the generation",
-        groups_membership.check_commit,
+        groups_membership.check_membership,
         "instance_id)\n    if offsets.generation != group.generation:",
         "instance_id)\n    if False:",
         test=_GENERATIONS + "test_off_06_membership_change_fences_members_with_old_generation",
     ),
     Mutant(
         "an offset commit of an expired member is accepted",
-        groups_membership.check_commit,
+        groups_membership.check_membership,
         "    known_member(group, name, offsets.member_id, offsets.instance_id)\n",
         "",
         test=_MEMBERSHIP + "test_expired_member_is_replaced",
     ),
     Mutant(
         "a member commits for a partition that another member holds",
-        groups_membership.check_commit,
+        groups_membership.check_membership,
         "wanted.intersection(other.held)",
         "wanted.intersection(())",
         test=_GENERATIONS + "test_member_cannot_commit_partition_held_by_another",
@@ -189,7 +194,7 @@ GROUPS = (
     Mutant(
         "a consumer sends no heartbeats",
         GroupMembership._due,
-        "self._connection.runtime.monotonic() - self._renewed_at >= self._timeout_ms / _BEATS",
+        "self.lease.due",
         "False",
         test=_CONSUMERS + "test_heartbeats_come_with_polls_three_in_a_session",
     ),
@@ -199,5 +204,68 @@ GROUPS = (
         "self._tell(self._options.on_revoked, gone)",
         "pass",
         test=_SUBSCRIPTIONS + "test_offsets_can_be_committed_in_revocation_callback",
+    ),
+    Mutant(
+        "a commit of a fenced member that has lost its partitions returns",
+        ConsumerGroup._commit,
+        "member.check()",
+        "pass",
+        test="protocol/test_group_fencing.py::test_every_call_of_a_fenced_static_member_raises",
+    ),
+    Mutant(
+        "a heartbeat between polls releases partitions",
+        Lease.keep,
+        "Heartbeat(self.group, member_id, None, instance_id=self.instance_id)",
+        "Heartbeat(self.group, member_id, (), instance_id=self.instance_id)",
+        test=_HEARTBEATS + "test_heartbeat_of_a_busy_member_keeps_the_partitions_that_others_wait_for",
+    ),
+    Mutant(
+        "a consumer that does not poll stays in its group",
+        Lease.keep,
+        "polled_at is not None and began - polled_at > self._max_poll_ms",
+        "False",
+        test=_HEARTBEATS + "test_consumer_that_does_not_poll_leaves_after_the_interval",
+    ),
+    Mutant(
+        "a static member that does not poll leaves its group",
+        Lease._give_up,
+        "if self.instance_id is None:",
+        "if True:",
+        test=_HEARTBEATS + "test_static_member_that_does_not_poll_stays_until_its_lease_ends",
+    ),
+    Mutant(
+        "a timer renews the lease beside the polls",
+        Lease.keep,
+        "if began - self._renewed_at >= self._session_ms / 2:",
+        "if True:",
+        test=_HEARTBEATS + "test_consumer_that_polls_sends_no_heartbeat_more",
+    ),
+    Mutant(
+        "a heartbeat connects to a closed store",
+        Connection.submit_if_open,
+        "opened = self._opened if self._pid == os.getpid() else None",
+        "opened = self._open()",
+        test=_HEARTBEATS + "test_heartbeat_to_a_store_that_closes_meanwhile_is_not_sent",
+    ),
+    Mutant(
+        "a timer of a closed store looks at it",
+        Connection.known,
+        "opened = self._opened if self._pid == os.getpid() else None",
+        "opened = self._open()",
+        test=_HEARTBEATS + "test_heartbeat_does_not_open_a_closed_store",
+    ),
+    Mutant(
+        "a poll raises for a pending offset instead of waiting",
+        Positions.update,
+        "pending.append(tp)",
+        "raise",
+        test="unit/test_consumer_groups.py::test_poll_waits_for_pending_offset",
+    ),
+    Mutant(
+        "send_offsets trusts a known state that is behind the consumer",
+        producer_offsets.check_member,
+        "except GroupError:",
+        "except ZeroDivisionError:",
+        test="protocol/test_producer_offsets.py::test_membership_that_is_newer_than_the_known_state_is_looked_up",
     ),
 )

@@ -19,6 +19,7 @@ from tests.helpers.reading import another_process, kinds, read_all, texts
 from tests.helpers.timers import Timers
 from txnstore.consumer import Consumer
 from txnstore.core.groups.commands import Heartbeat
+from txnstore.core.view import View
 from txnstore.errors import (
     FencedInstanceError,
     InvalidConfigError,
@@ -138,6 +139,14 @@ def test_heartbeat_between_polls_releases_no_partition() -> None:
     assert [tp.partition for tp in group(world).members["a"].held] == [0, 1, 2, 3]
     first.beat()
     assert [tp.partition for tp in group(world).members["a"].held] == [0, 1]
+
+
+def test_heartbeat_of_a_busy_member_keeps_the_partitions_that_others_wait_for(bench: Bench) -> None:
+    consumer, other = _member(bench.store), _member(bench.other())
+    consumer.poll()
+    bench.wait(120, other)
+    assert [_numbers(consumer), _numbers(other)] == [[0, 1, 2, 3], []]
+    assert _settle(consumer, other) == [[0, 1], [2, 3]]
 
 
 def test_heartbeat_that_fails_is_repeated_before_the_lease_ends(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -289,6 +298,24 @@ def test_heartbeat_does_not_open_a_closed_store(bench: Bench) -> None:
     consumer.poll()
     assert _numbers(consumer) == [0, 1, 2, 3]
     assert bench.puts(lambda: bench.timers.pass_time(60)) > 0
+
+
+def test_heartbeat_to_a_store_that_closes_meanwhile_is_not_sent(bench: Bench) -> None:
+    """The connection is closed between the look of the timer and its command."""
+    consumer = _member(bench.store)
+    consumer.poll()
+    connection = connection_of(bench.store)
+    known = connection.known
+
+    def close_after() -> View | None:
+        view = known()
+        bench.store.close()
+        return view
+
+    object.__setattr__(connection, "known", close_after)
+    requests = len(bench.faults.requests)
+    bench.timers.pass_time(30)
+    assert len(bench.faults.requests) == requests
 
 
 def test_consumer_without_membership_has_no_timer(bench: Bench) -> None:
