@@ -75,7 +75,6 @@ class Lease:
         self._seen_at = -1
         self._renewed_at = self._looked_at = runtime.monotonic()
         self._polled_at: int | None = None  # None during a poll.
-        self._armed = False
         self._failure: Exception | None = None
         #: Whether the member has left because its consumer did not poll.
         self.overdue = False
@@ -112,8 +111,7 @@ class Lease:
         """A command that was submitted at ``at`` (ms, monotonic) has renewed the lease."""
         self._renewed_at = self._looked_at = at
         self._seen_at = -1
-        if not self._armed:
-            self._arm()
+        self._arm()
 
     def note(self, member: Member) -> None:
         """A commit in a transaction renews the lease, too: some time after the last check, from which it counts."""
@@ -141,7 +139,6 @@ class Lease:
         wait_ms = min(wait_ms, self._max_poll_ms if polled_at is None else polled_at + self._max_poll_ms - now + 1)
         if self._timer is None:
             self._timer = self.connection.runtime.timer(partial(_keep, weakref.ref(self)))
-        self._armed = True
         self._timer.set(max(wait_ms, 1.0) / 1000)
 
     def keep(self) -> None:
@@ -150,7 +147,6 @@ class Lease:
         Writes nothing after the consumer or the connection is closed. What the next poll finds in the chain, or another
         heartbeat may do better, is left to them; any other error is kept for the next poll.
         """
-        self._armed = False
         member_id, view = self.member_id, self.connection.known()
         if view is None or not self.is_open:
             return
@@ -165,9 +161,10 @@ class Lease:
                 self.note(member)
             if began - self._renewed_at >= self._session_ms / 2:
                 command = Heartbeat(self.group, member_id, None, instance_id=self.instance_id)
-                if self.connection.submit_if_open(command):
-                    self.renewed(began)
-            elif not self._armed:
+                if not self.connection.submit_if_open(command) or member_id != self.member_id:
+                    return  # The store or the consumer was closed meanwhile.
+                self.renewed(began)
+            else:
                 self._arm()
         except (UnknownMemberError, FencedInstanceError):
             pass  # The next poll finds it in the chain.
