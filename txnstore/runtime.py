@@ -19,10 +19,11 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from txnstore.errors import ReentrantCallError
 from txnstore.metrics import BOUNDS_MS, Histogram
-from txnstore.threads import ForkLock, NoTimer, ThreadTimer, Timer, Workers
+from txnstore.threads import ForkLock, NoTimer, ThreadTimer, Workers
 
 #: The first and the largest upper bound of a backoff, in seconds.
 _BACKOFF, _MAX_BACKOFF = 0.01, 2.0
@@ -84,6 +85,11 @@ def start_thread(task: Callable[[], object]) -> None:
     _thread.start_new_thread(task, ())
 
 
+def thread_timer(task: Callable[[], object]) -> Any:
+    """A timer with a daemon thread of its own."""
+    return ThreadTimer(task)
+
+
 def process_name() -> str:
     """The host and the id of this process."""
     host = "".join(letter for letter in socket.gethostname() if letter.isprintable())
@@ -105,9 +111,9 @@ class Runtime:
             default that of the machine; if ``clock`` is given and this is not: ``clock``.
         spawn: Starts a task that no caller waits for, such as leaving the group of a collected consumer. A garbage
             collection calls it, so it must not take a lock.
-        timer: Makes a timer for a task, which is called in another thread after the time that is set: the heartbeats of
-            group members. By default a thread; if ``clock`` is given and this is not: a timer that never calls, since
-            the time of the machine says nothing about that of the clock.
+        timer: Makes a timer for a task, the heartbeat of a group member: an object with ``set(seconds)``, after which
+            the task is called once, in another thread, and ``stop()``. By default a thread; if ``clock`` is given and
+            this is not: a timer that never calls, since the machine's time says nothing about that of the clock.
         process: Returns the name of this process, which is part of the ids of group members: host and process id.
         uptime: Returns the time in milliseconds since some time in the past, with that in which the machine was
             suspended. By default that of the machine; if ``monotonic`` is not the default: ``monotonic``.
@@ -120,14 +126,14 @@ class Runtime:
     background: Callable[[], Executor] = threads
     monotonic: Callable[[], int] = monotonic_ms
     spawn: Callable[[Callable[[], object]], None] = start_thread
-    timer: Callable[[Callable[[], object]], Timer] = ThreadTimer
+    timer: Callable[[Callable[[], object]], Any] = thread_timer
     process: Callable[[], str] = process_name
     uptime: Callable[[], int] = uptime_ms
 
     def __post_init__(self) -> None:
         if self.clock is not wall_clock_ms and self.monotonic is monotonic_ms:
             object.__setattr__(self, "monotonic", self.clock)
-        if self.clock is not wall_clock_ms and self.timer is ThreadTimer:
+        if self.clock is not wall_clock_ms and self.timer is thread_timer:
             object.__setattr__(self, "timer", NoTimer)
         if self.monotonic is not monotonic_ms and self.uptime is uptime_ms:
             object.__setattr__(self, "uptime", self.monotonic)

@@ -505,7 +505,7 @@ def test_timer_without_threads_waits_for_its_next_time(
 
 def test_runtime_with_an_injected_clock_has_no_real_timer() -> None:
     """Real time says nothing about an injected clock, so nothing runs in the background of a simulation."""
-    assert Runtime().timer is ThreadTimer
+    assert isinstance(Runtime().timer(lambda: None), ThreadTimer)
     timer = Runtime(ManualClock()).timer(lambda: None)
     timer.set(0.0)
     timer.stop()
