@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.chains import ids_of, process
+from tests.helpers.chains import groups_of, ids_of, process
 from tests.helpers.connections import connection_of
 from txnstore.core.groups.commands import CommitOffsets, TxnOffsets
 from txnstore.core.groups.events import GroupOffset
@@ -141,3 +141,62 @@ def test_off_18_group_of_another_chain_lists_no_offsets_of_a_deleted_topic(*, re
     assert [position.tp.topic for position in store.group(GROUP).positions] == ["kept"]
     producer.abort_transaction()
     assert check_view(connection_of(store).view()) == []
+
+
+@pytest.mark.parametrize("recreated", [False, True], ids=["first", "recreated"])
+@pytest.mark.parametrize("home", range(CHAINS))
+@pytest.mark.parametrize("first", range(CHAINS))
+@pytest.mark.parametrize("second", range(CHAINS))
+@pytest.mark.parametrize("how", ["flush", "prepare", "commit"])
+def test_own_entries_do_not_outdate_the_lookup_of_topics(
+    home: int, first: int, second: int, how: str, *, recreated: bool
+) -> None:
+    """Offsets of two groups in one transaction, whichever chains coordinate them, and each part is written once.
+
+    The coordinator's entry may be in the catalog's chain, and the chain of a group follows from it: the topics are
+    looked up after that entry, not before.
+    """
+    store = process(MemoryStore(), ManualClock(), chains=CHAINS)
+    store.create_topic("t")
+    names = {groups_of(store, first), groups_of(store, second)}
+    if recreated:
+        for name in names:
+            store.consumer(group=name).commit({T0: 9})
+        store.delete_topic("t")
+        store.create_topic("t")
+    producer = store.producer(ids_of(store, home))
+    producer.begin_transaction()
+    producer.send("t", b"v", partition=0)
+    for name in sorted(names):
+        producer.send_offsets({T0: 3}, name)
+    before = entries_of(store)
+    if how != "commit":
+        producer.flush()
+        parts = {home, chain_of_partition(T0, CHAINS), first, second}
+        assert entries_of(store) - before <= len(parts) + 1  # An entry that adds the other chains goes ahead.
+    if how == "prepare":
+        producer.prepare_transaction()
+    producer.commit_transaction()
+    assert check_view(connection_of(store).view()) == []
+    assert {store.consumer(group=name).committed(T0) for name in names} == {3}
+
+
+def entries_of(store: Store) -> int:
+    """The number of entries in all chains."""
+    return sum(state.sequence for state in connection_of(store).view().states)
+
+
+def test_first_offset_of_a_partition_needs_no_newest_catalog() -> None:
+    """Nothing can be replaced by it, so entries of other processes in the catalog's chain do not delay it."""
+    case = Recreated(committed=None)
+    case.commit(case.store, 3)
+    other, number = TopicPartition("u", 0), chain_of_group(GROUP, CHAINS)
+    case.store.create_topic("u")
+    before = connection_of(case.store).view().states[0].sequence
+    case.store.create_topic("v")
+    case.store.consumer(group=GROUP).commit({TopicPartition("v", 0): 1})
+    item = GroupOffset(topic="u", partition=0, offset=7, topic_id=case.store.topic("u").topic_id)
+    assert connection_of(case.store).chains[number].state.seen[0] > before
+    connection_of(case.store).chains[number].submit(CommitOffsets(TxnOffsets(GROUP, (item,), catalog=before)))
+    assert case.store.consumer(group=GROUP).committed(other) == 7
+    assert check_view(connection_of(case.store).view()) == []

@@ -55,6 +55,7 @@ from txnstore.errors import (
 from txnstore.runtime import Runtime
 
 T = TypeVar("T")
+C = TypeVar("C", Append, EndTxn, CommitOffsets, ResetOffsets)
 
 
 class Coordinator:
@@ -84,9 +85,9 @@ class Coordinator:
             case InitProducer():
                 return self._init(command)
             case Append():
-                return self._with_offsets(command.offsets, lambda: self._append(command))
+                return self._append(command)
             case EndTxn():
-                return self._with_offsets(command.offsets, lambda: self._end(command))
+                return self._end(command)
             case AbortTxn():
                 return self._abort(command)
             case HoldTxn():
@@ -97,13 +98,31 @@ class Coordinator:
                 return delete_topic(self._chains, command)
             case DropObjects() | ForgetObjects():
                 return self._objects(command)
-            case CommitOffsets() | ResetOffsets():
-                return self._with_offsets((command.offsets,), lambda: self._commit_offsets(command))
+            case CommitOffsets():
+                return self._submit_part(chain_of_group(command.offsets.group, len(self._chains)), command)
+            case ResetOffsets():
+                return self._submit_part(chain_of_group(command.offsets.group, len(self._chains)), command)
         (number,) = chains_of_command(command, len(self._chains))
         return self._submit(number, command)
 
     def _submit(self, number: int, command: Command) -> Any:
         return submit_told(self._chains, number, command)
+
+    def _submit_part(self, number: int, command: C) -> Any:
+        """Submit what a command has for one chain, with the ids of the topics of its offsets.
+
+        Nothing of this command comes between the lookup and the entry: an own entry in the catalog's chain would make
+        the chain, which follows from it, refuse the lookup as outdated. Where another process's entry does, only this
+        part is repeated.
+        """
+        for _ in range(ATTEMPTS):
+            checked, catalog = self._looked_up(command)
+            try:
+                return self._submit(number, checked)
+            except UnknownTopicOrPartitionError:
+                if catalog is None or self._chains[CATALOG].refresh().sequence == catalog:
+                    raise
+        return self._submit(number, self._looked_up(command)[0])
 
     # Producers --------------------------------------------------------------------------------------------------------
 
@@ -157,11 +176,11 @@ class Coordinator:
         self._all({number: partial(self._submit, number, command) for number in numbers}, happened=True)
 
     def _append(self, command: Append) -> tuple[Appended, ...]:
-        command = replace(command, offsets=self._all_checked(command.offsets))
+        self._looked_up(command)  # Unknown topics are refused before anything is written.
         parts, producer = parts_of(command, len(self._chains)), command.producer
         if producer.transactional_id is None:
             work = {
-                number: partial(self._submit, number, Append(producer, part.batches, part.offsets))
+                number: partial(self._submit_part, number, Append(producer, part.batches, part.offsets))
                 for number, part in parts.items()
             }
             return joined(parts, self._all(work, happened=False))
@@ -186,7 +205,7 @@ class Coordinator:
         added = self._added(home, command)
         if added is not None and not (own.batches or own.offsets):
             return added, ()
-        submit = partial(self._submit, home, command)
+        submit = partial(self._submit_part, home, command)
         while True:
             appended = self.endings.when_free(producer, submit)
             added = self._added(home, command)
@@ -231,7 +250,7 @@ class Coordinator:
     ) -> dict[int, tuple[Appended, ...]]:
         """Append the batches and offsets of a transaction in other chains."""
         work = {
-            number: partial(self._submit, number, Append(producer, part.batches, part.offsets, added=added))
+            number: partial(self._submit_part, number, Append(producer, part.batches, part.offsets, added=added))
             for number, part in parts.items()
         }
         return self._all(work, happened=True)
@@ -243,15 +262,18 @@ class Coordinator:
         own = parts.get(home, Part())
         others = {number: part for number, part in parts.items() if number != home}
         self.endings.wait_for(producer.transactional_id)
+        decided = False
         try:
-            own = replace(own, offsets=self._all_checked(own.offsets))
+            self._looked_up(command)  # Unknown topics are refused before anything is written.
         except UnknownTopicOrPartitionError:
-            if self._decided_before(command, home) is None:
+            decided = self._decided_before(command, home) is not None
+            if not decided:
                 raise
         appended = self._send_ahead(command, home, others) if others else {}
         last = replace(command, batches=own.batches, offsets=own.offsets, after=self._after(producer, home, others))
+        submit = self._submit if decided else self._submit_part
         try:
-            ended: Ended = self.endings.when_free(producer, lambda: self._submit(home, last))
+            ended: Ended = self.endings.when_free(producer, lambda: submit(home, last))
         except StorageError as error:
             raise left_unknown(error, happened=bool(others)) from error
         if ended.unfinished is not None:
@@ -267,9 +289,8 @@ class Coordinator:
         """
         producer = command.producer
         try:
-            checked = {number: replace(part, offsets=self._all_checked(part.offsets)) for number, part in parts.items()}
-            added, _ = self._add(producer, home, Part(), checked)
-            return self._register(producer, added, checked)
+            added, _ = self._add(producer, home, Part(), parts)
+            return self._register(producer, added, parts)
         except StorageError:
             raise
         except TxnStoreError:
@@ -316,36 +337,25 @@ class Coordinator:
             return None
         return tuple(key for number in sorted(answers) for key in answers[number])
 
-    def _commit_offsets(self, command: CommitOffsets | ResetOffsets) -> None:
-        command = replace(command, offsets=self._checked_offsets(command.offsets))
-        (number,) = chains_of_command(command, len(self._chains))
-        self._submit(number, command)
+    def _looked_up(self, command: C) -> tuple[C, int | None]:
+        """The command with the topic ids of its offsets, which a group's chain does not know; and the catalog's entry.
 
-    def _with_offsets(self, offsets: tuple[TxnOffsets, ...], call: Callable[[], T]) -> T:
-        """Repeat a call with offsets as long as it is refused for a topic and the catalog has changed in between."""
-        catalog = self._chains[CATALOG]
-        for _ in range(ATTEMPTS):
-            known = catalog.state.sequence
-            try:
-                return call()
-            except UnknownTopicOrPartitionError:
-                if not offsets or catalog.refresh().sequence == known:
-                    raise
-        return call()
+        If the known state of the catalog's chain refuses them, its head decides. None: the command has no offsets.
 
-    def _all_checked(self, offsets: Iterable[TxnOffsets]) -> tuple[TxnOffsets, ...]:
-        return tuple(self._checked_offsets(item) for item in offsets)
-
-    def _checked_offsets(self, offsets: TxnOffsets) -> TxnOffsets:
-        """Check offsets against the catalog and add the topic ids: a group's chain does not know all partitions.
-
-        If the known state of the catalog's chain refuses them, its head decides.
+        Raises:
+            UnknownTopicOrPartitionError: A partition does not exist, or its topic was created again since it was read.
         """
-        catalog = self._chains[CATALOG]
+        offsets = (command.offsets,) if isinstance(command.offsets, TxnOffsets) else command.offsets
+        if not offsets:
+            return command, None
+        catalog = self._chains[CATALOG].state
         try:
-            return _with_topic_ids(catalog.state, offsets)
+            found = _with_topic_ids(catalog, offsets)
         except UnknownTopicOrPartitionError:
-            return _with_topic_ids(catalog.refresh(), offsets)
+            catalog = self._chains[CATALOG].refresh()
+            found = _with_topic_ids(catalog, offsets)
+        changed = found[0] if isinstance(command.offsets, TxnOffsets) else found
+        return replace(command, offsets=changed), catalog.sequence
 
     def _all(self, work: Mapping[int, Callable[[], T]], *, happened: bool) -> dict[int, T]:
         """Run the work of all chains concurrently and return the answers.
@@ -368,9 +378,15 @@ class Coordinator:
         return found
 
 
-def _with_topic_ids(catalog: State, offsets: TxnOffsets) -> TxnOffsets:
-    items = tuple(with_topic_id(catalog, offsets.group, item) for item in offsets.offsets)
-    return replace(offsets, offsets=items, catalog=catalog.sequence)
+def _with_topic_ids(catalog: State, offsets: tuple[TxnOffsets, ...]) -> tuple[TxnOffsets, ...]:
+    return tuple(
+        replace(
+            item,
+            offsets=tuple(with_topic_id(catalog, item.group, offset) for offset in item.offsets),
+            catalog=catalog.sequence,
+        )
+        for item in offsets
+    )
 
 
 def _has(txn: Transaction, command: Append) -> bool:

@@ -141,12 +141,14 @@ def _checked(state: State, group: str, item: GroupOffset) -> GroupOffset:
 
 
 def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
-    """Refuse an id of a topic that is new to a partition of the group, and was read from an outdated catalog.
+    """Refuse to replace an offset of another topic of the name by one that was looked up in an outdated catalog.
 
     A chain that does not lead the partition cannot tell the ids of an old and a recreated topic apart. The first commit
     of an id makes the entry follow from the catalog in which the id was found (``State.seen``). A commit that rests on
-    an older catalog, such as one that was delayed, is refused, so it cannot replace an offset of the newer topic
-    (OFF-18). The caller reads the catalog again, and repeats the command.
+    an older catalog, such as one that was delayed, cannot replace an offset with another id, which may be that of the
+    newer topic (OFF-18). The caller reads the catalog again, and repeats the command. Where the group has no offset of
+    the partition, nothing is replaced: an offset of a deleted topic is hidden by its id, so the age of the catalog does
+    not matter, and entries of others in the catalog's chain delay no first commit.
 
     Raises:
         UnknownTopicOrPartitionError: The catalog of the caller is older than the one that this chain has seen.
@@ -155,13 +157,12 @@ def _check_catalog(draft: Draft, offsets: TxnOffsets) -> None:
     if state.chain == CATALOG or offsets.catalog is None:
         return
     group = state.groups.get(offsets.group, Group())
-    new = [
-        item
-        for item in offsets.offsets
-        if not leads_partition(state, item.tp) and _stored_ids(group, item.tp) != {item.topic_id}
-    ]
-    if new and offsets.catalog < state.seen.get(CATALOG, 0):
-        msg = f"group {offsets.group!r} cannot commit an offset of {new[0].tp}: its topic was looked up too long ago"
+    ids = {item.tp: _stored_ids(group, item.tp) for item in offsets.offsets if not leads_partition(state, item.tp)}
+    new = [item for item in offsets.offsets if item.tp in ids and ids[item.tp] != {item.topic_id}]
+    replacing = [item for item in new if ids[item.tp]]
+    if replacing and offsets.catalog < state.seen.get(CATALOG, 0):
+        tp = replacing[0].tp
+        msg = f"group {offsets.group!r} cannot commit an offset of {tp}: its topic was looked up too long ago"
         raise UnknownTopicOrPartitionError(msg)
     if new:
         observe(draft, ((CATALOG, offsets.catalog),))
